@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from tests.harness.http_receiver import notification_of
-from tests.harness.kafka import create, read_all
+from tests.harness.kafka import WAIT_SECONDS, create, read_all
 from tests.harness.servers.kafka import Kafka
 
 from waltap.ports.notifications import Notification
@@ -24,7 +24,6 @@ from waltap_testing import (
 
 (SIGNALS,) = register_signal_channels()
 (NOTIFICATIONS,) = register_notification_channels()
-WAIT_SECONDS = 90.0
 
 
 def knows_the_group(bootstrap: str, group: str, place: TopicPartition) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from tests.harness.kafka import create, read_all
+from tests.harness.kafka import WAIT_SECONDS, create, read_all
 from tests.harness.servers.kafka import Kafka
 
 from waltap.changes.events.event import Record
@@ -31,7 +31,6 @@ from waltap_testing.sink_suite import SinkRig, SinkSuite
 
 (SPEC,) = register_sinks()
 TABLES = ("server.public.items", "server.public.notes", "server.public.kinds")
-WAIT_SECONDS = 90.0
 PROBE = "probe"
 
 _numbers = itertools.count(1)

@@ -45,7 +45,7 @@ def reader(registry: Registry, kind: str, make: Callable[[str], Read]) -> Read:
             return json.loads(data)  # a header
         number = int.from_bytes(data[1:5], "big")
         if number not in made:
-            answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()
+            answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=120).json()
             assert answer.get("schemaType", "AVRO") == kind
             made[number] = make(answer["schema"])
         return made[number](data[5:])

@@ -126,7 +126,7 @@ class Writer(threading.Thread):
 
     def finish(self) -> int:
         self._stop_asked.set()
-        self.join(90)
+        self.join(120)
         return self.commits[-1][0]
 
 

@@ -123,6 +123,6 @@ def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
     database.execute(f"INSERT INTO t VALUES ({ROWS + 1}, 'after')")
     until(lambda: trial.delivered() >= 2 * (ROWS + 1), "the row behind the redelivery")
     engine.terminate()
-    engine.communicate(timeout=60)
+    engine.communicate(timeout=120)
     for name in REFUSED:
         assert trial.rows(name) == [(n,) for n in range(1, ROWS + 2)], SEED

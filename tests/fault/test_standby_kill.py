@@ -12,12 +12,11 @@ import pytest
 from tests.fault.lives import CHANGELOG, JSONL, Lives, Writer, ids, writing
 from tests.harness import command
 from tests.harness.command import Command
-from tests.harness.pipeline import until
+from tests.harness.pipeline import WAIT_S, until
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
 
-PATIENCE_S = 90.0
 LOST = "WT-2017"
 
 
@@ -46,16 +45,13 @@ class Pair(Lives):
             return None
 
     def until_owned_by(self, process: Command) -> None:
-        until(
-            lambda: self.owner() == process.pid, f"process {process.pid} to take over", PATIENCE_S
-        )
+        until(lambda: self.owner() == process.pid, f"process {process.pid} to take over")
 
     def until_waits(self, process: Command) -> None:
         """Wait until it is a standby, or, on a machine that was suspended for long, has taken over already."""
         until(
             lambda: "waits as a standby" in self.said(process) or self.owner() == process.pid,
             "the standby",
-            PATIENCE_S,
         )
 
     def owning(self) -> Command:
@@ -67,13 +63,13 @@ class Pair(Lives):
             found[:] = [process for process in self._processes if process.pid == owner]
             return bool(found)
 
-        until(seen, "an owner", PATIENCE_S)
+        until(seen, "an owner")
         return found[0]
 
     def until_more(self) -> None:
         """Wait until more is written than now."""
         before = self.written()
-        until(lambda: self.written() > before, "output", PATIENCE_S)
+        until(lambda: self.written() > before, "output")
 
     def begun(self) -> int:
         """Return how often a process began to stream, the last run included."""
@@ -85,7 +81,7 @@ class Pair(Lives):
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait(PATIENCE_S)
+            process.wait(WAIT_S)
 
 
 SINKS = pytest.mark.parametrize("sink", [JSONL, CHANGELOG], ids=["jsonl", "changelog"])
@@ -131,7 +127,7 @@ def test_a_paused_process_is_followed_and_writes_nothing_when_it_wakes_up(
             pair.until_owned_by(follower)
             pair.until_more()
             paused.send_signal(signal.SIGCONT)
-            until(lambda: LOST in pair.said(paused), "what it says of its lease", PATIENCE_S)
+            until(lambda: LOST in pair.said(paused), "what it says of its lease")
             pair.until_more()
             assert paused.poll() is None  # it waits in its turn
     finally:

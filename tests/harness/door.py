@@ -194,7 +194,7 @@ def door(
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(60)
+        thread.join(120)
 
 
 @contextlib.contextmanager

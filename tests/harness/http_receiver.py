@@ -75,7 +75,7 @@ class Receiver:
     def _received(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers["content-length"]))
         came = {name.lower(): value for name, value in request.headers.items()}, body
-        self.hold.wait(90)
+        self.hold.wait(120)
         answer = self.answers.popleft() if self.answers else (self.judge(body), {})
         if answer is None:
             self.refused.append(came)

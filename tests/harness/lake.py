@@ -83,7 +83,7 @@ class Lake:
             try:
                 yield
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(60) == 0, (self.folder / "run.log").read_text()
+                assert process.wait(120) == 0, (self.folder / "run.log").read_text()
             finally:
                 process.kill()
                 process.wait()

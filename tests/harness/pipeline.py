@@ -38,7 +38,7 @@ from waltap.ports.source.connector import PreflightCheck
 from waltap.ports.specs import SinkSpec
 from waltap.services.monitor.server import MonitorServer
 
-WAIT_S = 90.0
+WAIT_S = 120.0
 
 QUICK = {
     "offset.flush.interval.ms": 0,

@@ -23,7 +23,7 @@ def server(
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive(), "the client did not hang up"
 
 

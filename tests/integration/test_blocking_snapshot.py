@@ -78,14 +78,14 @@ def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: PipelineRig) 
     with pipeline.running() as run:
         writer.start()
         try:
-            assert begun.wait(60)
+            assert begun.wait(120)
             ask(pipeline, "t")
             run.until(lambda: completed(run), "the snapshot")
             so_far = len(pipeline.destination.events)
             run.until(lambda: len(pipeline.destination.events) > so_far + 300, "the stream")
         finally:
             ended.set()
-            writer.join(60)
+            writer.join(120)
         database.execute("INSERT INTO u VALUES (99)")
         run.until(lambda: 99 in pipeline.destination.ids("u"), "the end of the stream")
     inserted = pipeline.destination.ids("t", "c")

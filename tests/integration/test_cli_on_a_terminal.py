@@ -40,7 +40,7 @@ def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, 
     text = seen.decode("utf-8", "replace")
     if term != "dumb":
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    return process.wait(90), text
+    return process.wait(120), text
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_watching_draws_until_interrupted(shop: Shop, pipeline: PipelineRig) -> 
             seen += "streaming" in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
-        assert watching.wait(60) == 0
+        assert watching.wait(120) == 0
 
 
 def test_status_shows_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> None:

@@ -243,7 +243,7 @@ def _allow(kafka: Kafka, topic: str, size: int) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(120)
 
 
 # --- changes that no event can be made of: stopped at, left out, or kept -----------------------------------------

@@ -173,7 +173,7 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
         database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
         until(lambda: len(lines(folder)) > 20, "records")
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=90)
+        _, errors = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 0, errors
@@ -182,7 +182,7 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
     assert offset is not None
     assert pipeline.slot_lsns()[0] == offset.sole.position.end_lsn
     done = run_command(pipeline, "--until-idle", "0.1")
-    _, errors = done.communicate(timeout=90)
+    _, errors = done.communicate(timeout=120)
     assert done.returncode == 0, errors
     ids = [json.loads(line)["value"]["after"]["id"] for line in lines(folder)]
     assert len(ids) > written or written == 20_000
@@ -214,7 +214,7 @@ def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: PipelineRig) -> None
         with pipeline.running(ready=False) as run:
             assert reading.wait(WAIT_S)
             other = run_command(pipeline)
-            _, errors = other.communicate(timeout=90)
+            _, errors = other.communicate(timeout=120)
             release.set()
             run.until(lambda: run.engine.state == "streaming", "streaming")
             database.execute("INSERT INTO t VALUES (2)")

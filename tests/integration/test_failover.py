@@ -9,13 +9,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
 
 from waltap_postgres.errors import OtherServer
 
-PATIENCE_S = 90.0
 PHYSICAL = "standby_1"
 
 
@@ -59,16 +58,12 @@ class Pair:
             query = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = %s"
             return self.there.execute(query, slot) == [(True,)]
 
-        until(copied, "a copy of the slot", PATIENCE_S)
+        until(copied, "a copy of the slot")
 
     def until_same(self) -> None:
         """Wait until the standby shows what the primary has."""
         count = "SELECT count(*) FROM t"
-        until(
-            lambda: self.there.execute(count) == self.database.execute(count),
-            "the standby",
-            PATIENCE_S,
-        )
+        until(lambda: self.there.execute(count) == self.database.execute(count), "the standby")
 
     def fail_over(self) -> None:
         self.primary.kill()
@@ -110,11 +105,11 @@ def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
     with pipeline.running() as run:
         pair.until_copied(pipeline.slot)
         writer.start()
-        run.until(lambda: len(pipeline.destination.events) > 300, "load", PATIENCE_S)
+        run.until(lambda: len(pipeline.destination.events) > 300, "load")
         pair.fail_over()
-        writer.join(PATIENCE_S)
+        writer.join(WAIT_S)
         pair.there.execute("INSERT INTO t VALUES (0)")
-        run.until(lambda: 0 in pipeline.destination.ids("t"), "the first row after it", PATIENCE_S)
+        run.until(lambda: 0 in pipeline.destination.ids("t"), "the first row after it")
     kept = {number for (number,) in pair.there.execute("SELECT id FROM t")}
     assert set(pipeline.destination.ids("t")) == kept
     offset = pipeline.offset()
@@ -169,18 +164,16 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
     try:
         with pipeline.running() as run:
             made.set()
-            teller.join(PATIENCE_S)
+            teller.join(WAIT_S)
             pair.database.execute("INSERT INTO t VALUES (2)")
-            run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2", PATIENCE_S)
+            run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
             asked = run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]})
-            assert asked.result(PATIENCE_S).taken
+            assert asked.result(WAIT_S).taken
             read_again = "chunks that write nothing to the standby"
-            run.until(
-                lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again, PATIENCE_S
-            )
+            run.until(lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again)
             pair.fail_over()
             pair.there.execute("INSERT INTO t VALUES (3)")
-            run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3", PATIENCE_S)
+            run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
     finally:
         made.set()
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]

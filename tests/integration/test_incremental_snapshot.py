@@ -130,7 +130,7 @@ def test_a_table_under_change_arrives_whole(
         finally:
             stop.set()
             for thread in threads:
-                thread.join(90)
+                thread.join(120)
     pipeline.catch_up(**settings)
     assert pipeline.destination.table("t") == pipeline.database.rows("t")
     assert len(chunks(pipeline)) > 15
@@ -341,7 +341,7 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
         assert read_rows(pipeline.destination) == []
         private_server.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
         private_server.reload()
-        waiting.join(90)
+        waiting.join(120)
         run.until(lambda: len(read_rows(pipeline.destination)) >= 5, "the chunk")
     assert pipeline.destination.table("t") == pipeline.database.rows("t")
 

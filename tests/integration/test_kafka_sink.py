@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from tests.harness.kafka import create, partitions, read_all
+from tests.harness.kafka import WAIT_SECONDS, create, partitions, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -42,8 +42,6 @@ from waltap_kafka.errors import (
 )
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.sink import KafkaSink
-
-WAIT_SECONDS = 90.0
 
 
 def properties(servers: str, **given: str) -> KafkaSinkProperties:

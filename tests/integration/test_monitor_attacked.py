@@ -36,7 +36,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitorServer]
 
 def sent(monitor: MonitorServer, data: bytes, *, ends: bool = True) -> bytes:
     """Return everything that is answered to ``data`` until the connection is closed by the other side."""
-    with socket.create_connection(("127.0.0.1", monitor.port), timeout=90) as link:
+    with socket.create_connection(("127.0.0.1", monitor.port), timeout=120) as link:
         with contextlib.suppress(OSError):  # it may have answered, and closed, before all was sent
             link.sendall(data)
             if ends:
@@ -161,7 +161,7 @@ def test_who_sends_byte_by_byte_is_cut_off(
 ) -> None:
     """However often something comes: a request as a whole has its time."""
     monkeypatch.setattr(server, "REQUEST_S", 0.2)
-    with socket.create_connection(("127.0.0.1", monitor.port), timeout=90) as link:
+    with socket.create_connection(("127.0.0.1", monitor.port), timeout=120) as link:
         link.sendall(b"GET / HTTP/1.1\r\n")
         deadline = time.monotonic() + 90
         with pytest.raises(OSError):
@@ -182,7 +182,7 @@ def test_connections_that_wait_give_way_to_others(monitor: MonitorServer) -> Non
     links = []
     try:
         for number in range(server.MOST + 10):
-            link = socket.create_connection(("127.0.0.1", monitor.port), timeout=90)
+            link = socket.create_connection(("127.0.0.1", monitor.port), timeout=120)
             links.append(link)
             if number % 2:
                 link.sendall(b"GET /healthz HT")

@@ -71,7 +71,7 @@ def scraped(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             finally:
                 made.remove()
                 run.terminate()
-                run.wait(90)
+                run.wait(120)
     finally:
         database.drop()
 

@@ -10,7 +10,7 @@ from tests.harness.servers.postgres import Database
 import waltap
 from waltap.errors import WaltapError
 
-TIMEOUT = 60
+TIMEOUT = 120
 
 
 @pytest.fixture

@@ -72,11 +72,11 @@ def test_it_starts_is_asked_and_goes_on_where_it_was(
     shop.on_notification(lambda notification: heard.append(notification.kind))
     assert [each for each in shop.check() if each.verdict == "error"] == []
     with shop:
-        shop.wait(lambda status: status.state == "streaming", timeout=60)
+        shop.wait(lambda status: status.state == "streaming", timeout=120)
         database.execute("INSERT INTO t VALUES (3)")
-        status = shop.wait(lambda status: status.changes == 1, timeout=60)
+        status = shop.wait(lambda status: status.changes == 1, timeout=120)
         assert (status.state, status.snapshot_rows) == ("streaming", 2)
-        assert shop.signal("log", {"message": "here"}).result(60).reason == ""
+        assert shop.signal("log", {"message": "here"}).result(120).reason == ""
         with pytest.raises(RuntimeError, match="runs already"):
             shop.start()
     assert shop.status().state == "stopped"
@@ -91,7 +91,7 @@ def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile: dict[str, 
     profile["source"]["database.dbname"] = "no_such_database"
     shop = waltap.Pipeline(profile).start()
     with pytest.raises(SourceError, match="WT-2004"):
-        shop.wait(lambda status: status.state == "streaming", timeout=60)
+        shop.wait(lambda status: status.state == "streaming", timeout=120)
     with pytest.raises(RuntimeError, match="does not run"):
         shop.signal("log")
     with pytest.raises(SourceError, match="WT-2004"), waltap.Pipeline(profile):
@@ -103,7 +103,7 @@ def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile: dict[str, 
 def test_an_end_before_what_was_waited_for_is_reported(profile: dict[str, Any]) -> None:
     shop = waltap.Pipeline(profile).start(waltap.Limits(max_records=2))
     with pytest.raises(PipelineEnded, match="shop is stopped"):
-        shop.wait(lambda status: status.events > 100, timeout=60)
+        shop.wait(lambda status: status.events > 100, timeout=120)
     assert shop.wait().events == 2
 
 
@@ -242,7 +242,7 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
     logging.getLogger("waltap.pipeline.api.batches").addHandler(heard)
 
     def work() -> None:
-        assert reported.wait(60)
+        assert reported.wait(120)
         assert len(held) <= 3
         held[-1].ack(earlier=True)
         for batch in iter(lambda: later.pop(0) if later else None, None):

@@ -132,7 +132,7 @@ def test_the_commands(database: Database, tmp_path: Path) -> None:
         # whole transactions are replayed: the record of the second comes when the first is whole
         database.psql("BEGIN; INSERT INTO t VALUES (1); UPDATE t SET id = 2; DELETE FROM t; COMMIT")
         database.psql("INSERT INTO t VALUES (3)")
-        process.communicate(timeout=90)
+        process.communicate(timeout=120)
         assert process.returncode == 0
     done = waltap("replay", "s.recording", "--sink", "jsonl:out.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -162,7 +162,7 @@ def test_a_recorder_that_ends_early_leaves_its_transactions(
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
                     " WHERE database = current_database()"
                 )
-                assert "it was temporary" in process.communicate(timeout=90)[1]
+                assert "it was temporary" in process.communicate(timeout=120)[1]
         finally:
             process.kill()
     done = waltap("replay", "s.recording", "--sink", "jsonl:out.jsonl", cwd=tmp_path)

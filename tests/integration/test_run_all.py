@@ -91,7 +91,7 @@ def test_a_folder_is_run_read_again_and_stopped(fleet: Fleet) -> None:
         fleet.database.execute("INSERT INTO b VALUES (2)")
         fleet.has("b", 1, 2)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert fleet.ids("a") == [1]
 
 
@@ -133,7 +133,7 @@ def test_those_of_a_folder_take_theirs_and_start_over_where_they_must(fleet: Fle
         fleet.database.execute("INSERT INTO a VALUES (2)")
         fleet.has("a", 1, 2)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 # --- one pipeline --------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_a_run_takes_its_profile_anew(fleet: Fleet) -> None:
         fleet.has("a", 2, 3)  # of a table that is captured as before
         until(lambda: fleet.beats("a") > 2, "heartbeats")
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     fleet.says_that("stopped", "all/second.log")
 
 
@@ -181,7 +181,7 @@ def test_a_log_is_rotated_under_a_run(fleet: Fleet) -> None:
         process.send_signal(signal.SIGHUP)
         fleet.says_that("nothing to change", "waltap.log")
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     now, kept = fleet.log("waltap.log"), fleet.log("waltap.log.1")
     assert kept[: len(before)] == before
     assert not [line for line in kept if line in now], "each line is in one of the two"
@@ -203,6 +203,6 @@ def rotate(log: Path) -> None:
     rules.chmod(0o644)
     done = subprocess.run(
         [*program, "--force", "--state", str(log.parent / "logrotate.state"), str(rules)],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -66,13 +66,13 @@ def nobody(login: str = "") -> Iterator[str]:
 
 def allow(registry: Registry, subject: str, compatibility: str) -> None:
     rule = f"{registry.url}/config/{subject}"
-    answer = httpx.put(rule, json={"compatibility": compatibility}, timeout=90)
+    answer = httpx.put(rule, json={"compatibility": compatibility}, timeout=120)
     assert answer.status_code == 200, answer.text
 
 
 def subjects(registry: Registry, part: str) -> list[str]:
     return [
-        name for name in httpx.get(f"{registry.url}/subjects", timeout=90).json() if part in name
+        name for name in httpx.get(f"{registry.url}/subjects", timeout=120).json() if part in name
     ]
 
 
@@ -97,7 +97,7 @@ def test_subjects_are_named_by_the_strategy(
     number = int.from_bytes(data[1:5], "big")
     assert (data[0], data[5:]) == (0, b"\x02")
     known = json.loads(
-        httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=90).json()["schema"]
+        httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=120).json()["schema"]
     )
     assert (known["namespace"], known["name"]) == (f"shop.{unique}", "Value")
 
@@ -272,7 +272,7 @@ def test_a_registry_that_is_busy_is_asked_until_it_answers(registry: Registry, s
         until(lambda: shut.refused >= 3, "three tries")
         assert not found
         shut.answer = None
-        thread.join(90)
+        thread.join(120)
     assert found[0][5:] == b"\x02"
 
 
@@ -293,7 +293,7 @@ def test_a_stop_does_not_wait_for_the_registry(registry: Registry) -> None:
         thread.start()
         until(lambda: shut.refused, "a try")
         stop.set()
-        thread.join(90)
+        thread.join(120)
     assert isinstance(ended[0], StopRequested)
 
 

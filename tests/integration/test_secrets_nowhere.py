@@ -406,7 +406,7 @@ def test_a_run_that_goes_well_and_crashes_shows_no_secret(
                 request = urllib.request.Request(address + path)
                 request.add_header("Authorization", f"Bearer {token}")
                 try:
-                    with urllib.request.urlopen(request, timeout=30) as answer:
+                    with urllib.request.urlopen(request, timeout=120) as answer:
                         shown += [answer.read().decode(), str(answer.headers)]
                 except urllib.error.HTTPError as error:
                     shown += [error.read().decode(), str(error.headers)]
@@ -418,7 +418,7 @@ def test_a_run_that_goes_well_and_crashes_shows_no_secret(
         shown.append(commands(["status", "p.toml"], cwd=tmp_path, PAGE=SECRETS["page"]))
     finally:
         process.send_signal(signal.SIGABRT)
-        process.wait(60)
+        process.wait(120)
     assert "Fatal Python error: Aborted" in log.read_text()
     shown.append(left_behind(tmp_path, profile, tmp_path / "password"))
     assert [found for text in shown for found in reported(text)] == []
@@ -447,7 +447,7 @@ def test_the_list_of_processes_shows_no_password_of_a_command_line(
         shop.execute("INSERT INTO t VALUES (2, 'b')")
     finally:
         process.terminate()
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=120)
     assert reported(said) == []
 
 
@@ -475,7 +475,7 @@ def test_many_pipelines_hand_their_secrets_on_unseen(shop: Database, tmp_path: P
         shown += "".join(Path(f"/proc/{pid}/environ").read_text() for pid in family)
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)
     assert reported(shown) == []
     assert reported(left_behind(tmp_path)) == []
 

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
@@ -17,7 +17,6 @@ from waltap.ports.notifications import Notification
 from waltap.ports.signals import Signal, SignalAnswer, SignalCall, SignalUnusable
 from waltap.ports.specs import NotificationChannelSpec, SignalActionSpec, SignalChannelSpec
 
-WAIT_S = 60.0
 READ_T = {"data-collections": ["public.t"]}
 
 

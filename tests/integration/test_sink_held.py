@@ -37,7 +37,7 @@ def run(
 
 def ready(port: int) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=120) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -46,7 +46,7 @@ def ready(port: int) -> int:
 
 
 def metric(port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     return max(
         (
@@ -93,13 +93,13 @@ def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(
                 "a line of the log",
             )
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 1
+            assert process.wait(120) == 1
             assert "WT-5004" in log.read_text()
         assert rows() == 5
     with run(database, tmp_path, port, sink) as process:
         until(lambda: rows() == 2000, "what was not durable comes again")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 def in_s3(kind: str, s3: S3Server, bucket: str, url: str, folder: Path) -> dict[str, str]:
@@ -156,14 +156,14 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
                 "a line of the log",
             )
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 1
+            assert process.wait(120) == 1
             assert "WT-5004" in log.read_text()
         proxy.pass_again()
         ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
         with run(database, tmp_path, port, sink) as process:
             until(durable, "what was not durable")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -182,7 +182,7 @@ def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
             until(lambda: reported in log.read_text(), "a line of the log")
             until(lambda: ready(port) == 503, "an answer")
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(120)
 
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")

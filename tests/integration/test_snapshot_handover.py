@@ -55,7 +55,7 @@ def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(90)
+            thread.join(120)
 
 
 @pytest.mark.pipeline(
@@ -293,7 +293,7 @@ def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
     finally:
         private_server.execute("ALTER SYSTEM RESET synchronous_standby_names")
         private_server.reload()
-        writer.join(60)
+        writer.join(120)
     assert pipeline.destination.table("t")[("2",)] == {"id": "2", "v": "21"}
     assert snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
 

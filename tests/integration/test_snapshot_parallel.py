@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.plugins.hookspecs import hookimpl
@@ -15,7 +15,6 @@ from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 
 ACCOUNTS, TABLES = 4000, 3
-DEADLINE_S = 60.0
 MOST_TRANSFERS = 14_000
 
 
@@ -64,7 +63,7 @@ def under_load(database: Database, writers: int = 2) -> Iterator[None]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(DEADLINE_S)
+            thread.join(WAIT_S)
 
 
 @pytest.fixture
@@ -188,10 +187,8 @@ def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, pipeline: Pipel
     settings = {"snapshot.max.threads": 3, "snapshot.fetch.size": 100}
     pipeline.settings |= settings | {"snapshot.max.threads.multiplier": 4}
     with pipeline.running(When("progress", waiting.start, "public.bank0")) as run:
-        run.until(
-            lambda: pipeline.destination.of("bank0")[-1].op == "t", "the truncate", DEADLINE_S
-        )
-    waiting.join(DEADLINE_S)
+        run.until(lambda: pipeline.destination.of("bank0")[-1].op == "t", "the truncate")
+    waiting.join(WAIT_S)
     assert sorted(pipeline.destination.ids("bank0", "r")) == list(range(ACCOUNTS))
     assert pipeline.destination.table("bank0") == {}
 
@@ -237,10 +234,10 @@ def test_a_stop_ends_every_reader(bank: Database, pipeline: PipelineRig) -> None
     pipeline.settings |= {"snapshot.max.threads": 8, "snapshot.fetch.size": 50}
     seen = threading.Event()
     with pipeline.running(When("progress", seen.set), ready=False) as run:
-        assert seen.wait(DEADLINE_S)
+        assert seen.wait(WAIT_S)
         run.stop()
     mine = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    until(lambda: not bank.execute(mine), "the end of every connection", DEADLINE_S)
+    until(lambda: not bank.execute(mine), "the end of every connection")
     assert not [t for t in threading.enumerate() if t.name.startswith("waltap snapshot")]
 
 

@@ -215,7 +215,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     assert taking.is_alive()
     other.kill()
     other.communicate()
-    taking.join(60)
+    taking.join(120)
     assert not taking.is_alive()
     tables.close()
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.pipeline import WAIT_S
 from tests.harness.servers.jars import unpack
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
@@ -120,7 +121,6 @@ KEYED = relation(
     "public.people", [("id", "int4"), ("name", "text"), ("note", "text")], key=("id", "name")
 )
 OTHER = relation("public.others", [("id", "int4"), ("name", "text")])
-WAIT_S = 120.0
 
 
 def test_commits_and_compactions_of_the_same_tables_go_on_beside_each_other(

@@ -181,7 +181,7 @@ def test_a_table_that_another_session_makes_meanwhile_is_used(
         written.start()
         until(lambda: waiting(postgres) > 0, "the sink to wait")
         other.commit()
-    written.join(90)
+    written.join(120)
     target.close()
     assert postgres.rows("people", "id", "note") == [("1", "n")]
 
@@ -272,7 +272,7 @@ def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place: Place, tmp_path
         writer.start()
         until(lambda: waiting(place) > 0, "the sink to wait")
         cursor.execute("UPDATE people SET note = 'theirs' WHERE id = 1")
-        writer.join(90)
+        writer.join(120)
         other.commit()
     assert isinstance(failures[0], SqlConflict), failures[0]
     assert "eadlock" in str(failures[0])
@@ -392,7 +392,7 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
     writer.start()
     until(lambda: waiting(postgres) > 0, "the server to be in COMMIT")
     _cut(target)
-    writer.join(90)
+    writer.join(120)
     assert isinstance(failures[0], SqlCommitUnknown), failures[0]
     target.close()
     again = postgres.sink(tmp_path)
@@ -407,7 +407,7 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
         )
     gate.rollback()
     gate.close()
-    opener.join(90)
+    opener.join(120)
     assert found == [Position(part.end_lsn) if commits else None]
     again.write(batch(part))
     again.close()

@@ -13,7 +13,6 @@ from tests.harness.servers.postgres import Database
 from waltap.pipeline.runtime.leadership import LeaseLost
 from waltap.pipeline.runtime.lock import PipelineRunning, StateFolderGone
 
-PATIENCE_S = 60.0
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}
 """A machine that is busy must not lose the lease where a test does not mean it to."""
 
@@ -37,7 +36,7 @@ class Pair:
             self.first.running(**of_first) as first,
             self.second.running(ready=False) as second,
         ):
-            second.until(lambda: second.engine.state == "standby", "the standby", PATIENCE_S)
+            second.until(lambda: second.engine.state == "standby", "the standby")
             yield first, second
 
 
@@ -49,7 +48,7 @@ def pair(database: Database, tmp_path: Path) -> Pair:
 
 
 def came(run: Run, destination: Destination, number: int) -> None:
-    run.until(lambda: number in destination.ids("t"), f"row {number}", PATIENCE_S)
+    run.until(lambda: number in destination.ids("t"), f"row {number}")
 
 
 def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair: Pair) -> None:
@@ -82,7 +81,7 @@ def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> Non
         proxy.swallow(all_of_them=True)
         pair.insert(2)
         came(second, pair.second.destination, 2)
-        first.until(lambda: first.notices.failures, "the loss", PATIENCE_S)
+        first.until(lambda: first.notices.failures, "the loss")
         assert isinstance(first.notices.failures[-1][0], LeaseLost)
         proxy.pass_again()
         second.stop()
@@ -107,17 +106,15 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pa
         first.until(
             lambda: any(isinstance(error, LeaseLost) for error, _ in first.notices.failures),
             "the loss",
-            PATIENCE_S,
         )
         both = [pair.first.destination, pair.second.destination]
-        until(lambda: any(2 in each.ids("t") for each in both), "row 2", PATIENCE_S)
+        until(lambda: any(2 in each.ids("t") for each in both), "row 2")
         until(
             lambda: sorted((first.engine.state, second.engine.state)) == ["standby", "streaming"],
             "one of them",
-            PATIENCE_S,
         )
         pair.insert(3)
-        until(lambda: any(3 in each.ids("t") for each in both), "row 3", PATIENCE_S)
+        until(lambda: any(3 in each.ids("t") for each in both), "row 3")
     assert [3 in each.ids("t") for each in both].count(True) == 1
 
 
@@ -171,7 +168,7 @@ def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair: Pair
     with pytest.raises(StateFolderGone), pair.first.running(**alone) as run:
         shutil.rmtree(folder)
         pair.insert(1)
-        until(lambda: run.ended, "the end", PATIENCE_S)
+        until(lambda: run.ended, "the end")
         run.raise_error()
     assert not pair.first.offset_file.exists()
 
@@ -193,7 +190,7 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
             ((pid, port),) = database.execute(reader, pipeline.slot)
             proxy.swallow(only=port)
             database.execute("INSERT INTO t VALUES (1)")
-            run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1", PATIENCE_S)
+            run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1")
             ((now, _),) = database.execute(reader, pipeline.slot)
             assert now != pid
             old = "SELECT FROM pg_stat_activity WHERE pid = %s"

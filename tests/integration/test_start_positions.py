@@ -199,14 +199,14 @@ def test_the_wait_for_a_slot_ends_at_once_with(
     behind: PipelineRig, reader: psycopg.pq.PGconn, caplog, what: str
 ) -> None:
     """However long the wait between two tries is said to be."""
-    with behind.running(ready=False, **{"slot.retry.delay.ms": 60_000}) as run:
+    with behind.running(ready=False, **{"slot.retry.delay.ms": 600_000}) as run:
         until(lambda: "is read by pid" in caplog.text, "the warning")
         if what == "a stop":
             run.stop()
             assert run.notices.states[-1][0] == "stopped"
         else:
             reader.finish()
-            run.until(lambda: behind.destination.ids("t") == [1, 2], "the row", within=30)
+            run.until(lambda: behind.destination.ids("t") == [1, 2], "the row")
 
 
 @pytest.mark.parametrize("ends", ["a stop", "max_seconds"])

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.harness.command import waltap
-from tests.harness.pipeline import until
+from tests.harness.pipeline import WAIT_S, until
 from tests.harness.servers.postgres import Database
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/troubleshooting.md").read_text()
-WAIT_S = 90.0
 VARIES = re.compile(
     r"(?P<lsn>\b[0-9A-F]+/[0-9A-F]+\b)|(?P<mark>\b\d{4}-[0-9a-f]{16}-\d{6}\b)"
     r"|(?P<size>\b[\d.,]+ (bytes|[KMG]iB)(?![\w]))|(?P<number>\b\d[\d,.]*)"

@@ -166,7 +166,7 @@ def test_a_stop_ends_the_wait_for_a_name_server(
 
     def silent(*_arguments: Any, **_options: Any) -> Any:
         asked.set()
-        answer.wait(60)
+        answer.wait(120)
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)

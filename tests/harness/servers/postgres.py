@@ -58,7 +58,7 @@ SETTINGS = {
 Query = str | sql.SQL | sql.Composed
 
 PREFIX = "waltap-pg-"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 class Unavailable(Exception):

@@ -51,7 +51,7 @@ class Prometheus(LocalServer):
         query = urllib.parse.urlencode(parameters)
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{query}"
         try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
+            with urllib.request.urlopen(url, timeout=120) as answer:
                 found = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(error.read().decode()) from error

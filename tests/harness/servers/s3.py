@@ -86,6 +86,6 @@ class S3Server(Moto):
 
     def _post(self, path: str, body: bytes, headers: dict[str, str]) -> bytes:
         request = urllib.request.Request(self.url + path, body, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             found: Any = answer.read()
         return bytes(found)

@@ -57,7 +57,7 @@ from waltap_testing.walsender import wire as protocol
 SCHEMA = Path(__file__).parent / "schema.sql"
 SETTINGS = "-c search_path=yb_double,pg_catalog,public"
 VERSION = "15.12-YB-2025.2.4.0-b0"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 CLOCK = "clock_timestamp()"
 NEVER = 1 << 62
 CANCEL = (80877102).to_bytes(4, "big")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.harness import pgoutput_wire as wire
+from tests.harness.pipeline import WAIT_S
 from tests.harness.scripted_run import records_of, run_scripted
 from tests.harness.servers.postgres import Database
 from tests.harness.yugabyte.pipeline import cell
@@ -33,7 +34,6 @@ from waltap_testing.walsender import (
 
 SLOT = "scripted"
 INT4, TEXT = 23, 25
-WAIT_S = 60.0
 
 
 class Stage:

@@ -225,7 +225,7 @@ def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(
     code: str, *, rare: bool
 ) -> None:
     found = subprocess.run(
-        [sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=120, check=True
     )
     young, kept, enabled = found.stdout.split()[-3:]
     assert (int(young) > 10_000, int(kept) > 10_000, enabled) == (rare, rare, "True")

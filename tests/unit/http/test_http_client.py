@@ -73,7 +73,7 @@ def test_a_body_that_nobody_takes_is_given_up() -> None:
 
     def answer(taken: socket.socket) -> None:
         taken.recv(1)
-        received.wait(30)
+        received.wait(120)
 
     with server(answer) as url:
         try:

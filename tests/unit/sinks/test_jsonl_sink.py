@@ -169,7 +169,7 @@ def test_a_named_pipe_waits_for_its_reader(pipe: Path) -> None:
     for each in (opening, reading):
         each.start()
     for each in (reading, opening):
-        each.join(60)
+        each.join(120)
         assert not each.is_alive()
     lines.write(row(1))
     assert os.read(readers[0], 4096) == line(1)

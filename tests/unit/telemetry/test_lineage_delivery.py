@@ -42,7 +42,7 @@ def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost() 
     server = Server(there=False)
     with LineageSender(server.take, retry_s=0.01) as delivery:
         change_often(delivery)
-        assert server.refused.wait(30)
+        assert server.refused.wait(120)
         assert [each.kind for each in delivery.waiting] == ["START", "RUNNING"]
         server.there = True
         until(lambda: not delivery.waiting, "what waits to arrive")
@@ -88,7 +88,7 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_reported_at_once(lo
     def send(happening: LineageEvent, shapes: Collection[Relation]) -> None:
         if not on_its_way.is_set():
             on_its_way.set()
-            assert may_arrive.wait(30)
+            assert may_arrive.wait(120)
             if lost:
                 raise ConnectionError
         server.take(happening, shapes)
@@ -96,7 +96,7 @@ def test_a_table_that_is_new_while_an_event_is_on_its_way_is_reported_at_once(lo
     with LineageSender(send, retry_s=0.01) as delivery:
         delivery.shape(relation(1))
         delivery.put(LineageEvent(kind="RUNNING"))
-        assert on_its_way.wait(30)
+        assert on_its_way.wait(120)
         delivery.shape(relation(2))
         for _ in range(3):
             delivery.put(LineageEvent(kind="RUNNING"))
