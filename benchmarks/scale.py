@@ -28,7 +28,7 @@ from benchmarks.measured import Failed
 from benchmarks.report import write_cases
 
 WAIT_S = 600.0
-LOOK_S = 0.05
+POLL_S = 0.05
 MIB = 2**20
 COLUMNS_MAX = 1600
 """As many as a table of PostgreSQL can have."""
@@ -146,7 +146,7 @@ class Run:
         while not met():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise Failed(self._said())
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _said(self) -> str:
         return f"waltap: {(self.folder / 'stderr').read_text()[-2000:]}"

@@ -118,7 +118,7 @@ class ManyPartitions(Lines):
 
     def write(self, batch):
         super().write(batch)
-        self.each = self.each.moved(batch.partition, batch.position)
+        self.each = self.each.advanced(batch.partition, batch.position)
 
     def flush(self):
         super().flush()

@@ -94,7 +94,7 @@ def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
     )
 
 
-ALL: Final = PublicationCompleteness(others="all", goes_on=True)
+ALL: Final = PublicationCompleteness(others="all", continuous=True)
 """What a source says of which no change is missing."""
 
 

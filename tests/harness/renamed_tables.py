@@ -197,7 +197,7 @@ def a_suspended_one_waits_under_its_new_name(rig: Rig) -> None:
     """It goes on with all of its changes, and none of those of the table that took its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applier, "RETRY_S", 0.0)
-        patch.setattr(resume_requests, "LOOK_S", 0.0)
+        patch.setattr(resume_requests, "POLL_S", 0.0)
         a, wrong, b, new = (
             table("a", 1),
             table("a", 1, "int4"),

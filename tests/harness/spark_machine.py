@@ -513,7 +513,7 @@ class Machine:
         if begun and step.then == "goes on after a start":
             self._start_sink(snapshot=SnapshotProgress(kind="initial", lsn=self.db.lsn))
             rest = [*begun, *rest]
-            rest[0].parts = [msgspec.structs.replace(*pieces(rest[:1]), opens=False, goes_on=True)]
+            rest[0].parts = [msgspec.structs.replace(*pieces(rest[:1]), opens=False, resumed=True)]
         elif begun and step.then == "restarts":
             (piece,) = pieces(rest[:1])
             own = [

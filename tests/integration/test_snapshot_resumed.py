@@ -431,7 +431,7 @@ def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(world: World, threa
     assert "old_snapshot_threshold" in str(error)
     assert {table: set(world.read(table)) for table in "ab"} == {"a": ALL, "b": ALL}
     assert [piece.opens for piece in world.taken].count(True) == 1, "it was taken anew"
-    assert [piece.goes_on for piece in world.taken].count(True) == 1
+    assert [piece.resumed for piece in world.taken].count(True) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -246,7 +246,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
         assert not rest
         consumer.take(out)
         if server.streamed == len(server.wal):
-            consumer.take(snapshots.reached(server.end, None, 0))
+            consumer.take(snapshots.advance_to(server.end, None, 0))
         if snapshots.waiting:
             snapshots.resume(0)
 

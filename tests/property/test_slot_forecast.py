@@ -147,7 +147,7 @@ def test_each_threshold_is_reported_once_until_it_was_left(
 ) -> None:
     thresholds, reported = WalThresholds(warn_at, act_at), set[float]()
     for used in shares:
-        crossing = thresholds.look(used)
+        crossing = thresholds.update(used)
         above = {each for each in (*warn_at, act_at) if used >= each}
         new = above - reported
         assert crossing.warns == max(new, default=None)

@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 # How late a stop request may be noticed, in seconds.
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 class Clock(Protocol):
@@ -55,7 +55,7 @@ class SystemClock:
             if left <= 0:
                 return False
             # Short sleeps: ``stopping`` may become true at any time.
-            time.sleep(min(left, LOOK_S))
+            time.sleep(min(left, POLL_S))
         return True
 
 

@@ -78,7 +78,7 @@ def test_a_position_alone_is_that_of_the_only_partition() -> None:
 
 def test_moving_one_leaves_the_rest_and_the_original() -> None:
     before = Positions({"a": Position(1), "b": Position(2)})
-    after = before.moved("b", Position(5))
+    after = before.advanced("b", Position(5))
     assert (before["b"], after["b"], after["a"]) == (Position(2), Position(5), Position(1))
     assert str(after) == "a: 0/1, b: 0/5"
     assert hash(after) == hash(Positions({"b": Position(5), "a": Position(1)}))

@@ -55,7 +55,7 @@ def without_people() -> CaptureRules:
 
 
 HOLES: dict[str, Callable[[Log], None]] = {
-    "a position is lost": lambda log: log.run(replace(ALL, goes_on=False)),
+    "a position is lost": lambda log: log.run(replace(ALL, continuous=False)),
     "the publication is another": lambda log: log.run(replace(ALL, others="less")),
     "nobody knows what comes": lambda log: log.run(PublicationCompleteness()),
     "something filters": lambda log: log.run(None, whole=False),
@@ -99,8 +99,8 @@ def test_other_tables_go_on_where_one_is_left_out(log: Log) -> None:
 def test_nothing_is_promised_that_the_source_does_not(
     log: Log, said: PublicationCompleteness
 ) -> None:
-    log.run(replace(said, goes_on=True), PEOPLE)
-    log.run(replace(said, goes_on=True), PEOPLE)
+    log.run(replace(said, continuous=True), PEOPLE)
+    log.run(replace(said, continuous=True), PEOPLE)
     assert log.continuity() == ["", ""]
 
 
@@ -130,7 +130,7 @@ def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log: 
 
 def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(log: Log) -> None:
     with log.begin(None):
-        for completeness in (ALL, ALL, replace(ALL, goes_on=False)):
+        for completeness in (ALL, ALL, replace(ALL, continuous=False)):
             log.sink.begins(completeness)
             log.row(PEOPLE)
     first, second, third = log.continuity()

@@ -39,7 +39,7 @@ def test_what_was_stored_between_two_tables_has_no_chunk() -> None:
 def test_what_is_stored_is_restored() -> None:
     state = IncrementalState(queue=[ORDERS, ITEMS])
     state.bounded(["9"])
-    state.reached(["5"])
+    state.advance_to(["5"])
     stored = msgspec.to_builtins(state)
     assert IncrementalState.restored(stored) == state
     assert state.head == ChunkState(["5"], ["9"])

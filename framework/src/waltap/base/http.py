@@ -24,7 +24,7 @@ from waltap.base.retry import TRIES_AGAIN, retry_after
 from waltap.version import VERSION
 
 # Seconds between two checks whether the run stops.
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 # Bytes of a body that are sent between two checks.
 PIECE: Final = 1 << 16
 # Seconds that an exchange may last after the run stops. Most servers answer in that time, and a
@@ -174,7 +174,7 @@ class _DeadlineStream(httpcore.NetworkStream):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         until = time.monotonic() + _left(httpcore.ReadTimeout, timeout)
         while True:
-            step = min(LOOK_S, _left(httpcore.ReadTimeout, until - time.monotonic()))
+            step = min(POLL_S, _left(httpcore.ReadTimeout, until - time.monotonic()))
             try:
                 return self._inner.read(max_bytes, step)
             except httpcore.ReadTimeout:
@@ -186,7 +186,7 @@ class _DeadlineStream(httpcore.NetworkStream):
         socket = self._inner.get_extra_info("socket")
         for start in range(0, len(buffer), PIECE):
             # A started piece cannot be withdrawn, so wait until the connection accepts bytes.
-            while not select.select((), (socket,), (), LOOK_S)[1]:
+            while not select.select((), (socket,), (), POLL_S)[1]:
                 _left(httpcore.WriteTimeout, until - time.monotonic())
             left = _left(httpcore.WriteTimeout, until - time.monotonic())
             self._inner.write(buffer[start : start + PIECE], left)

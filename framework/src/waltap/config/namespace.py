@@ -287,14 +287,14 @@ class Namespace:
         self,
         *,
         likely: bool = False,
-        elsewhere: Callable[[str], KnownProperty | None] = lambda _name: None,
+        other_component: Callable[[str], KnownProperty | None] = lambda _name: None,
         beside: "Namespace | None" = None,
         tolerant: bool = False,
     ) -> None:
         """Report undeclared settings, except Debezium's without effect here.
 
         - ``likely``: a missing component may know more, so only misspelt names are problems.
-        - ``elsewhere``: finds a property of components that the profile does not choose.
+        - ``other_component``: finds a property of components that the profile does not choose.
         - ``beside``: another namespace, whose names need a prefix.
         - ``tolerant``: unknown names are warnings, since Kafka Connect accepts them in transforms.
         """
@@ -306,7 +306,7 @@ class Namespace:
                 what = f"means something else now: write {self._prefix}{moved.name}"
                 self.complain(setting, what, moved)
                 continue
-            entry = None if self._prefix else known(name) or elsewhere(name)
+            entry = None if self._prefix else known(name) or other_component(name)
             if entry is None:
                 names = {*self._declared, *(() if self._prefix else debezium_names().known)}
                 guess = (beside.written(name) if beside else None) or nearest(name, names)

@@ -303,11 +303,13 @@ class _ProfileResolver:
             space = self._sink if kind is SinkSpec else self._flat
             space.tolerate(self._models(kind))
         likely = not all(meant for kind, meant in missing if kind is not SinkSpec)
-        self._flat.leftovers(likely=likely, elsewhere=self._declared_elsewhere, beside=self._sink)
+        self._flat.leftovers(
+            likely=likely, other_component=self._other_component, beside=self._sink
+        )
         if sink or self._missing:
             self._sink.leftovers(likely=not sink)
 
-    def _declared_elsewhere(self, name: str) -> KnownProperty | None:
+    def _other_component(self, name: str) -> KnownProperty | None:
         """Return a property of a component that the profile does not choose, by its name."""
         for kind in SHARING:
             for spec in self._host.specs(kind):

@@ -161,7 +161,7 @@ class WalThresholds:
         self._all = sorted({*warn_at, act_at})
         self._passed: set[float] = set()
 
-    def look(self, used: float) -> ThresholdCrossing:
+    def update(self, used: float) -> ThresholdCrossing:
         """Record the used share and return its crossings."""
         before = set(self._passed)
         new = {each for each in self._all if used >= each} - before
@@ -215,7 +215,7 @@ class SlotMonitorDependencies:
     # seconds between readings
     every_s: float = 10.0
     # called regularly by the monitor's thread, also while the engine or the source is blocked
-    look_on: Callable[[], None] = lambda: None
+    warn_if_stalled: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -318,12 +318,12 @@ class SlotMonitor:
             self._wake.clear()
             if self._end.is_set():
                 break
-            self._about.look_on()
-            if self._about.open_watch is None or not (self._memory.due or self._stale()):
+            self._about.warn_if_stalled()
+            if self._about.open_watch is None or not (self._memory.due or self._outdated()):
                 continue
             try:
                 watch = watch or self._about.open_watch()
-                self._look(watch)
+                self._read_slot(watch)
             except StopRequested:
                 break
             except WaltapError as error:
@@ -334,9 +334,9 @@ class SlotMonitor:
         if watch is not None:
             watch.close()
 
-    def _look(self, watch: SlotWatch) -> None:
-        if self._stale():
-            self.take(watch.look())
+    def _read_slot(self, watch: SlotWatch) -> None:
+        if self._outdated():
+            self.take(watch.read())
         with self._lock:
             due, self._memory.due = self._memory.due, False
             health = self.health
@@ -355,7 +355,7 @@ class SlotMonitor:
         log.error("%s", self._given_up, extra=self._extra())
         self._about.notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
 
-    def _stale(self) -> bool:
+    def _outdated(self) -> bool:
         readings = self._memory.readings
         return (
             not readings or self._about.monotonic() - readings[-1].at_s >= 1.5 * self._about.every_s
@@ -381,7 +381,9 @@ class SlotMonitor:
             readings.pop()  # faster readings replace the last one, so that the window fits the deque
         readings.append(reading)
         predicted = forecast(readings, self._budget(slot))
-        crossing = None if predicted.limit is None else self._thresholds.look(predicted.limit.used)
+        crossing = (
+            None if predicted.limit is None else self._thresholds.update(predicted.limit.used)
+        )
         return self._health(slot, reading, predicted, orphans), crossing
 
     def _health(

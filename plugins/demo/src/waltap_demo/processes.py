@@ -111,7 +111,7 @@ def running_server(folder: Path) -> int | None:
 
 # --- the engine -------------------------------------------------------------------------------------
 
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 # Limit of a clean end, in which Spark applies the rest of the change log.
 END_S: Final = 180.0
 
@@ -179,7 +179,7 @@ class EngineProcess:
             if time.monotonic() > limit:
                 raise self._stuck(f"{what} took more than {seconds:.0f} s")
             tick()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def stop(self) -> int:
         """End the engine cleanly and return its exit code."""

@@ -157,7 +157,7 @@ def _corrections(flights: list[Row]) -> Iterator[FlightOperation]:
 
 # --- replay -----------------------------------------------------------------------------------------
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 # Seconds between lines of progress.
 REPORT_EVERY_S: Final = 5.0
 
@@ -199,7 +199,7 @@ class OperationReplay:
         self.kinds: Counter[str] = Counter()
         self._committed: list[tuple[int, float]] = []
         self._latencies: list[float] = []
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._next_report = time.monotonic() + REPORT_EVERY_S
 
     def play(self, events: Sequence[FlightOperation], seconds: float) -> None:
@@ -210,7 +210,7 @@ class OperationReplay:
             share = (event.minute - first) / max(1, last - first)
             while (left := began + share * seconds - time.monotonic()) > 0:
                 # Short sleeps keep the measurement of latency going.
-                time.sleep(min(left, LOOK_S))
+                time.sleep(min(left, POLL_S))
                 self._look(event)
             with self._connection.transaction():
                 rows = event.act(self._connection)
@@ -242,9 +242,9 @@ class OperationReplay:
 
     def _look(self, event: FlightOperation) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return
-        self._next_look = now + LOOK_S
+        self._next_poll = now + POLL_S
         self._measure()
         if now >= self._next_report:
             self._next_report = now + REPORT_EVERY_S

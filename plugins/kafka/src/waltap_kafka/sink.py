@@ -206,7 +206,7 @@ class KafkaSink(Sink):
                 return
         else:
             self._whole = batch.ends_transaction
-        self._accepted = self._accepted.moved(batch.partition, batch.position)
+        self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         """Wait until every record is reported.

@@ -56,7 +56,7 @@ class PendingBuffers:
         """Return the buffer for the next rows of ``version``."""
         if not self._buffers or self._buffers[-1].version.fingerprint != version.fingerprint:
             self._buffers.append(TableBuffer(version))
-        self._buffers[-1].goes_on_as(version)
+        self._buffers[-1].continue_as(version)
         return self._buffers[-1]
 
     @property

@@ -370,7 +370,7 @@ class PostgresConnector(
         """Check for a stop and for blocking locks every half second."""
         if self.context.stopping():
             raise StopRequested
-        self._snapshot.look_after_locks()
+        self._snapshot.release_blocking_locks()
         self._wait_notice(seconds)
 
     def _start_with_old_slot(

@@ -60,7 +60,7 @@ class AcknowledgedSink(Sink):
                 self._gap.fail(error)
             raise
         self._pending = None
-        self._accepted = self._accepted.moved(batch.partition, batch.position)
+        self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         """Return the last acknowledged position of each partition."""

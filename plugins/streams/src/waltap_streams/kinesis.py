@@ -73,7 +73,7 @@ class KinesisService(StreamServer[Any]):
         session = boto3.Session(profile_name=given.profile, region_name=given.region)
         return session.client("kinesis", endpoint_url=given.endpoint, config=settings)
 
-    def _let_go(self, client: Any) -> None:
+    def _release(self, client: Any) -> None:
         client.close()
 
     def _meaning(self, error: BaseException, about: str) -> SinkError:

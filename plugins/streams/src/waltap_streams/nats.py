@@ -101,7 +101,7 @@ class NatsServer(StreamServer["Client"]):
         )
         return client
 
-    def _let_go(self, client: "Client") -> None:
+    def _release(self, client: "Client") -> None:
         """Do nothing: `close` closes the client with its loop."""
 
     async def _hear(self, error: Exception) -> None:

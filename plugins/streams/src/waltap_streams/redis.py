@@ -74,7 +74,7 @@ class RedisServer(StreamServer["Redis"]):
             retry=Retry(NoBackoff(), 0),  # an unanswered command may have been executed
         )
 
-    def _let_go(self, client: "Redis") -> None:
+    def _release(self, client: "Redis") -> None:
         client.close()
 
     def _meaning(self, error: BaseException, about: str) -> SinkError | None:
@@ -324,7 +324,7 @@ class RedisSink(Sink):
             self._context.may_write()
             self._append(records)
         if not self._in_snapshot:
-            self._accepted = self._accepted.moved(batch.partition, batch.position)
+            self._accepted = self._accepted.advanced(batch.partition, batch.position)
         elif self._once:
             # An unfinished snapshot has no position to resume from.
             self._accepted = Positions()

@@ -31,7 +31,7 @@ class StreamServer(abc.ABC, Generic[Client]):
         """
 
     @abc.abstractmethod
-    def _let_go(self, client: Client) -> None:
+    def _release(self, client: Client) -> None:
         """Close a client."""
 
     @abc.abstractmethod
@@ -55,7 +55,7 @@ class StreamServer(abc.ABC, Generic[Client]):
         """Close the connection; may be called twice."""
         client, self._client = self._client, None
         if client is not None:
-            self._let_go(client)
+            self._release(client)
 
     @contextmanager
     def failing(self, about: str = "") -> Iterator[None]:

@@ -73,7 +73,7 @@ def _pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:
 def _going_on(batches: Sequence[Batch]) -> Sequence[Batch]:
     """Mark the first piece as the resumption of the snapshot."""
     for number, piece in enumerate(_pieces(batches)):
-        piece.opens, piece.goes_on = False, not number
+        piece.opens, piece.resumed = False, not number
     return batches
 
 

@@ -137,7 +137,7 @@ class _LogAndTables:
         )
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context)
         self.sink.open()
-        self.sink.begins(PublicationCompleteness(others="all", goes_on=True))
+        self.sink.begins(PublicationCompleteness(others="all", continuous=True))
         self._written: Position = START
         self.log = ChangeLog(str(folder / "log"))
         self.open()
@@ -291,7 +291,7 @@ class TableFormatSuite(RigSuite):
         tables.apply()
         del work.rows[ITEMS.name][2]
         tables.sink.begins(
-            PublicationCompleteness(others="what was published is not what it was", goes_on=True)
+            PublicationCompleteness(others="what was published is not what it was", continuous=True)
         )
         work.insert(ITEMS, 2, "again")
         tables.commit()

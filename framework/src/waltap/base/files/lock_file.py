@@ -9,7 +9,7 @@ from typing import Final
 from waltap.base.files.durable_file import private
 
 # `holder` locks for microseconds; together the tries last 5 s at least.
-LOOK_S: Final = 0.005
+POLL_S: Final = 0.005
 LOOKS: Final = 1000
 LOCKS: Final = Path("/proc/locks")
 """The locks of this machine, on Linux."""
@@ -133,7 +133,7 @@ def _shut_alone(file: int) -> bool:
         if not _shut(file, fcntl.LOCK_SH):
             return False
         fcntl.flock(file, fcntl.LOCK_UN)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return False
 
 

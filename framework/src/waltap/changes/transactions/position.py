@@ -57,12 +57,12 @@ class Positions(Mapping[str, Position]):
         (position,) = self._positions.values()
         return position
 
-    def moved(self, partition: str, position: Position) -> "Positions":
+    def advanced(self, partition: str, position: Position) -> "Positions":
         """Return a copy with another position in ``partition``."""
         # Each batch calls this: the constructor would copy the dict once more.
-        moved = Positions.__new__(Positions)
-        moved._positions = {**self._positions, partition: position}  # noqa: SLF001 - an object of this class
-        return moved
+        advanced = Positions.__new__(Positions)
+        advanced._positions = {**self._positions, partition: position}  # noqa: SLF001 - an object of this class
+        return advanced
 
     def __getitem__(self, partition: str) -> Position:
         return self._positions[partition]

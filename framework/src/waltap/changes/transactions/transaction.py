@@ -187,7 +187,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
       that only appends to a history may take pieces as they come.
     * A transform may remove rows from a piece, even all of them; it keeps the piece.
     * An interrupted snapshot continues where the sink allows it
-      (`SinkCapabilities.resumes_snapshots`). The first piece then ``goes_on`` instead of opening.
+      (`SinkCapabilities.resumes_snapshots`). The first piece is then ``resumed`` instead of opening.
       Complete tables do not come again. Of the other tables come the chunks that were not durable,
       each from its first row: rows may come twice, never in an older state. A chunk keeps its index.
     * A table that cannot continue by chunks comes from its first row, in new chunks, to a sink that
@@ -234,7 +234,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     chunk: int = 0
     # This is the chunk's last piece.
     ends_chunk: bool = False
-    goes_on: bool = False
+    resumed: bool = False
     restarts: bool = False
     # A blocking snapshot reads all rows of the table, and not those that a signal's SELECT chooses.
     whole: bool = False
@@ -323,8 +323,8 @@ def position_after(parts: Sequence[TransactionPart], before: Position) -> Positi
     return parts[-1].position(Position(max(before.end_lsn, end_lsn)))
 
 
-def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
-    """Return the parts that a destination at position ``reached`` lacks.
+def remaining(parts: Iterable[Part], delivered: Position) -> list[Part]:
+    """Return the parts that a destination at position ``delivered`` lacks.
 
     They are the transactions after the position, and the rest of the transaction that the
     position is within.
@@ -335,12 +335,14 @@ def remaining(parts: Iterable[Part], reached: Position) -> list[Part]:
         # rows then come after everything that any destination has.
         if not isinstance(part, TransactionPart):
             left.append(part)
-        elif reached.index and part.commit_lsn == reached.commit_lsn:
-            rest = _behind(part, reached.index)
+        elif delivered.index and part.commit_lsn == delivered.commit_lsn:
+            rest = _behind(part, delivered.index)
             if rest is not None:
                 left.append(rest)
         elif (
-            part.end_lsn > reached.end_lsn if part.complete else part.commit_lsn >= reached.end_lsn
+            part.end_lsn > delivered.end_lsn
+            if part.complete
+            else part.commit_lsn >= delivered.end_lsn
         ):
             left.append(part)
     return left

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 # The end of a process whose sink does not return from a call: a signal handler runs in the main
 # thread, which may be inside it.
 
-LOOK_S: Final = 0.1
+POLL_S: Final = 0.1
 ENDS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -45,7 +45,7 @@ def ended_at_last(engine: "Engine") -> Iterator[None]:
     theirs.setblocking(False)
     over = threading.Event()
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_look_on, args=(engine, ours, over), name="waltap-end")
+    thread = threading.Thread(target=_wait_for_end, args=(engine, ours, over), name="waltap-end")
     thread.daemon = True
     thread.start()
     try:
@@ -58,10 +58,10 @@ def ended_at_last(engine: "Engine") -> Iterator[None]:
         ours.close()
 
 
-def _look_on(engine: "Engine", signals: socket.socket, over: threading.Event) -> None:
+def _wait_for_end(engine: "Engine", signals: socket.socket, over: threading.Event) -> None:
     asked: float | None = None
     while not over.is_set():
-        readable, _, _ = select.select([signals], [], [], None if asked is None else LOOK_S)
+        readable, _, _ = select.select([signals], [], [], None if asked is None else POLL_S)
         if readable:
             numbers = signals.recv(64)
             if not numbers:

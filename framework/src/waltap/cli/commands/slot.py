@@ -32,9 +32,9 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
         offset = stages.store.load()
         owner = connector if isinstance(connector, SlotOwningSource) else None
         known = [] if owner is None else owner.owned_objects(offset)
-        elsewhere = [] if owner is None else owner.owned_objects_elsewhere()
-        files = [path for path in own_files(folder) if not elsewhere or path.name != OWNED_OBJECTS]
-        _show(known, elsewhere, files, folder)
+        of_others = [] if owner is None else owner.owned_objects_elsewhere()
+        files = [path for path in own_files(folder) if not of_others or path.name != OWNED_OBJECTS]
+        _show(known, of_others, files, folder)
         if not (offset or files or any(entry.made for entry in known)):
             echo(f"{profile.name}: there is nothing to remove")
             lock.leave_nothing()
@@ -53,7 +53,7 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 
 
 def _show(
-    known: "list[OwnedObject]", elsewhere: "list[OwnedObject]", files: list[Path], folder: Path
+    known: "list[OwnedObject]", of_others: "list[OwnedObject]", files: list[Path], folder: Path
 ) -> None:
     from waltap.ports.offsets.state_folder import DEAD_LETTERS, LOCK, OWNED_OBJECTS
 
@@ -63,7 +63,7 @@ def _show(
             echo(f"{entry.kind} {entry.name} in database {entry.database}")
         else:
             echo(f"(stays: {entry.kind} {entry.name}, which was there before)")
-    for entry in elsewhere:
+    for entry in of_others:
         echo(
             f"(stays: {entry.kind} {entry.name} in database {entry.database} of system {entry.system_id}, "
             "where the profile does not lead; `waltap drop` with a profile that does removes it)"

@@ -135,7 +135,7 @@ def _terminal() -> bool:
 REST_S, LONGEST_REST_S = 1.0, 60.0
 WELL_S = 60.0
 """Who has run for so long has started well: the next rest is a short one."""
-LOOK_S = 0.2
+POLL_S = 0.2
 DONE, FAULTY = 0, 2
 SETTINGS_FROM_STDIN = "--set-from-stdin"
 """Option of `waltap run` that has a JSON list of NAME=VALUE read from standard input."""
@@ -198,7 +198,7 @@ class Supervisor:
                     each.process or each.due is not None for each in self._children.values()
                 ):
                     break
-                self.clock.wait(LOOK_S, lambda: self.stopping)
+                self.clock.wait(POLL_S, lambda: self.stopping)
         finally:
             self._end(self._children.values())
         bad = [each.code for each in self._children.values() if each.code not in {None, DONE}]

@@ -95,7 +95,7 @@ def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
     return f"<table>{f'<tr>{cells}</tr>' if head else ''}{body}</table>"
 
 
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 PipelineEnded = WaltapError.define("PipelineEnded", "WT-1202")
@@ -215,8 +215,8 @@ class Pipeline:
                 raise PipelineEnded(f"pipeline {self.name} is {status.state}")
             if left <= 0:
                 raise TimeoutError(f"pipeline {self.name} is {status.state} after {timeout} s")
-            waited.wait(LOOK_S)
-            left -= LOOK_S
+            waited.wait(POLL_S)
+            left -= POLL_S
 
     def __enter__(self) -> Self:
         return self.start()

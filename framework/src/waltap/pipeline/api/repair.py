@@ -132,7 +132,7 @@ class GapRepair:
         while not (self._observed.over and engine.status().unflushed_ms is None):
             if self._ended.wait(POLL_S):
                 return
-        self._look_again(differing)
+        self._compare_again(differing)
         engine.stop()
 
     def _differing(self, tables: list[str]) -> list[str]:
@@ -145,7 +145,7 @@ class GapRepair:
         self._observed.equal |= equal
         return [name for name in tables if name not in equal]
 
-    def _look_again(self, tables: list[str]) -> None:
+    def _compare_again(self, tables: list[str]) -> None:
         """Record equal tables, and surplus rows at the destination."""
         for name, found in self._compared(tables).items():
             if found.equal:

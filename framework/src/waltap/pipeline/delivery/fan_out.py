@@ -195,7 +195,7 @@ class FanOut(Sink):
                     raise
                 self._pause(branch, error)
             taken.add(branch.name)
-        self._written = self._written.moved(batch.partition, batch.position)
+        self._written = self._written.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         """Flush each running sink, and return the positions durable in all.
@@ -256,7 +256,7 @@ class FanOut(Sink):
                         raise
                     self._pause(branch, error)
                 continue
-            self._look_at_wal(branch)
+            self._check_retained_wal(branch)
             if self._returns and now >= branch.retry_at:
                 self._try(branch)
 
@@ -297,7 +297,7 @@ class FanOut(Sink):
                 candidate.close()
         raise SinkReturned(f"sink {branch.name} answers again")
 
-    def _look_at_wal(self, branch: PositionedBranch) -> None:
+    def _check_retained_wal(self, branch: PositionedBranch) -> None:
         most = branch.stages.properties.pause_bytes
         for name, position in branch.durable.items():
             written = self._written.get(name)

@@ -180,7 +180,7 @@ class PositionedBranch(SinkBranch):
     def __init__(self, stages: BranchStages, clock: Clock) -> None:
         super().__init__(stages, clock)
         # The last position that the sink took, and the last that it made durable, by partition.
-        self.reached = self.durable = Positions()
+        self.written = self.durable = Positions()
         # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
         self.retry_at = 0.0
@@ -214,7 +214,7 @@ class PositionedBranch(SinkBranch):
         if stored:
             for name, position in Positions.of(stored_position, next(iter(stored))).items():
                 known[name] = max(known.get(name, position), position)
-        self.reached = self.durable = Positions(known)
+        self.written = self.durable = Positions(known)
         counted = kept.counted if kept else None
         first = next(iter(known.values()), None)
         if first is not None:
@@ -222,7 +222,7 @@ class PositionedBranch(SinkBranch):
 
     def begin_again(self) -> None:
         """Forget positions: a new snapshot begins."""
-        self.reached = self.durable = Positions()
+        self.written = self.durable = Positions()
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
@@ -243,18 +243,18 @@ class PositionedBranch(SinkBranch):
             self.give(missing, own)
             self.unflushed = True
         self._waiting = None
-        position = max(self.reached.get(batch.partition, batch.position), batch.position)
-        self.reached = self.reached.moved(batch.partition, position)
+        position = max(self.written.get(batch.partition, batch.position), batch.position)
+        self.written = self.written.advanced(batch.partition, position)
         counts = self.order.counts_at(position)
         if counts is not None:
             self._counted[batch.partition, position] = counts
 
     def _missing(self, batch: Batch) -> Batch:
         """Return the events of ``batch`` that the sink lacks."""
-        reached = self.reached.get(batch.partition)
+        written = self.written.get(batch.partition)
         parts = list(batch.parts)
-        if reached is not None and not batch.snapshot:
-            parts = remaining(parts, reached)
+        if written is not None and not batch.snapshot:
+            parts = remaining(parts, written)
         return msgspec.structs.replace(batch, parts=parts, events=events_in(parts), records=None)
 
     def notify(
@@ -271,14 +271,14 @@ class PositionedBranch(SinkBranch):
     def flush(self) -> None:
         """Make the written batches durable. Raises: SinkError."""
         if not self.unflushed:
-            self.durable = self.reached
+            self.durable = self.written
             return
         promised = self.sink.flush()
         self.unflushed, self.flushed_ms = False, self._clock.time_ns() // 1_000_000
-        first = next(iter(self.reached), "")
+        first = next(iter(self.written), "")
         for name, position in Positions.of(promised, first).items():
             before = self.durable.get(name, position)
-            self.durable = self.durable.moved(name, max(before, position))
+            self.durable = self.durable.advanced(name, max(before, position))
 
     def kept(self) -> SinkProgress:
         """Return the progress that a later run must know.

@@ -108,7 +108,7 @@ class PendingAcks:
         signals: Mapping[str, object] | None = None
         while self._waiting and self._waiting[0].number <= number:
             batch = self._waiting.popleft()
-            positions = positions.moved(batch.partition, batch.position)
+            positions = positions.advanced(batch.partition, batch.position)
             chunk_ends += batch.chunk_ends
             ends_snapshot = ends_snapshot or batch.ends_snapshot
             signals = batch.signals
@@ -120,7 +120,7 @@ class PendingAcks:
         )
 
 
-LOOK_S: Final = 0.2
+POLL_S: Final = 0.2
 """Seconds between two questions whether other readers have read the chunks."""
 
 Part = TransactionPart | SnapshotRows | Heartbeat
@@ -156,12 +156,12 @@ class SinkWriter:
         counts: RunCounters,
         notifications: "PendingNotifications | None" = None,
         may_write: Callable[[], None] = lambda: None,
-        reached: Callable[[int], Collection[int]] = lambda _lsn: (),
+        on_written: Callable[[int], Collection[int]] = lambda _lsn: (),
     ) -> None:
         self._pipeline, self._branch, self._sink = pipeline, branch, branch.sink
         self._store, self._host, self._retries = store, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
-        self._reached = reached
+        self._on_written = on_written
         # The last stored offset.
         self.offset = offset
         # The position after the last batch of each partition.
@@ -238,7 +238,7 @@ class SinkWriter:
         elif snapshot:
             self._reading.took(chunk_ends(parts))
         self._count(batch, started)
-        self.written = self.written.moved(batch.partition, batch.position)
+        self.written = self.written.advanced(batch.partition, batch.position)
         if self.unflushed_since is None:
             self.unflushed_since = started
         if self._observes["on_batch"]:
@@ -248,7 +248,7 @@ class SinkWriter:
             for part in parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
-        gone = self._reached(batch.position.end_lsn)
+        gone = self._on_written(batch.position.end_lsn)
         if gone and self.counts.by_table is not None:
             self.counts.by_table.forget(gone)
 
@@ -469,7 +469,7 @@ class SinkWriter:
         If no captured change is pending, everything that the server has read is durable, since it holds
         nothing for the sink.
         """
-        self.written = self.written.moved(partition, max(self.written[partition], position))
+        self.written = self.written.advanced(partition, max(self.written[partition], position))
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
         self.counts.calls.oldest_commit_ms = None
         self._advance(Positions({partition: position}), self.signals)
@@ -588,7 +588,7 @@ class SinkWriter:
         """
         assert isinstance(self._sink, SplitReadingSink)
         while (rows := self._sink.split_rows()) is None:
-            if self._clock.wait(LOOK_S, ends):
+            if self._clock.wait(POLL_S, ends):
                 return None
             self.check()
         return rows

@@ -55,7 +55,7 @@ class SourceConnection:
         )
         state.connected()
         try:
-            stored_position = self._opened(connector, stored) if state.sink_stale else None
+            stored_position = self._opened(connector, stored) if state.sink_unopened else None
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
                 start, delivery = self._start(connector, newest(stored, stored_position))
                 if start.snapshot:
@@ -160,10 +160,11 @@ class SourceConnection:
                 f"{self._state.profile.sink.spec.name} takes one"
             )
         known = offset is not None and offset.sink == self._stages.destination
-        goes_on = known and start.completeness.goes_on  # else others were given what came meanwhile
+        # Another sink may have been given the changes in between.
+        continuous = known and start.completeness.continuous
         if isinstance(self._stages.sink, CompletenessSink):
             with self._state.counts.calls.call("the beginning of a connection"):
-                self._stages.sink.begins(replace(start.completeness, goes_on=goes_on))
+                self._stages.sink.begins(replace(start.completeness, continuous=continuous))
         if start.lost is not None:
             self._run.gaps.missed(start.lost, offset, connector, self._state.now_ms())
         if not (start.snapshot or self._state.started):
@@ -198,7 +199,7 @@ class SourceConnection:
                 run.channels.pending, state.profile.capture.notification_topic or ""
             ),
             may_write=self._may_write,
-            reached=stages.relations.written,
+            on_written=stages.relations.written,
         )
         run.deliver_by(delivery)
         delivery.store(stored)

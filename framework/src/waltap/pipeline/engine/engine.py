@@ -33,7 +33,7 @@ from waltap.pipeline.delivery.redelivery import Redeliveries, RedeliveryAnswer, 
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
-from waltap.pipeline.runtime.leadership import LOOK_S, LeaseLost
+from waltap.pipeline.runtime.leadership import POLL_S, LeaseLost
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.runtime.run_state import Limits, RunState
 from waltap.pipeline.setup.build import PipelineStages, chosen_password
@@ -295,7 +295,7 @@ class Engine:
             if not state.leadership.leased:
                 raise
             state.stand_by(f"{running.problem}, without a lease")
-            if not state.wait(LOOK_S):
+            if not state.wait(POLL_S):
                 raise StopRequested from running
         else:
             return True
@@ -379,7 +379,7 @@ class Engine:
                 state.failed(error, retried=True)
                 state.counts.reconnects += 1
                 if not state.reconnects.wait():
-                    if not state.sink_stale:
+                    if not state.sink_unopened:
                         return  # a stop: what was written is flushed and stored
                     raise
             else:

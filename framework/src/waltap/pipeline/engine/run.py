@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 # Failures and schema changes that a status shows, the newest.
 KEPT: Final = 20
 
-SLOT_LOOK_S: Final = 10.0
+SLOT_POLL_S: Final = 10.0
 
 JOINED: Final = {
     "joined": "joined; nothing is missing",
@@ -199,8 +199,8 @@ class PipelineRun:
                 pause=self._pause_snapshots,
                 gave_up=self._slot_given_up,
                 open_watch=self._open_watch if connects else None,
-                every_s=min(profile.engine.status_interval_ms / 1000, SLOT_LOOK_S),
-                look_on=self.look_on,
+                every_s=min(profile.engine.status_interval_ms / 1000, SLOT_POLL_S),
+                warn_if_stalled=self.warn_if_stalled,
             ),
         )
 
@@ -242,7 +242,7 @@ class PipelineRun:
 
     # --- observers and status ---------------------------------------------------------------------
 
-    def look_on(self) -> None:
+    def warn_if_stalled(self) -> None:
         """Log a call of the sink that does not return.
 
         The first warning comes after `waltap.sink.stall.ms`, others when that time has doubled.

@@ -78,14 +78,14 @@ class SlotAdvancer:
         the server gets them when the owner releases them.
         """
         self._confirmed: dict[str, int] = {}
-        self._next_look = 0.0
+        self._next_poll = 0.0
 
     def flush_if_due(self) -> None:
         """Flush batches that have waited long enough, and confirm them."""
         if self._delivery.due(self._state.flush_s):
             self._confirm(self._flushed())
-        elif self._held_back and (now := self._state.clock.monotonic()) >= self._next_look:
-            self._next_look = now + self._state.flush_s
+        elif self._held_back and (now := self._state.clock.monotonic()) >= self._next_poll:
+            self._next_poll = now + self._state.flush_s
             self._confirm_held_back()
 
     def flush_now(self) -> None:
@@ -197,7 +197,7 @@ class StreamEnd:
         if self._silence is not None:
             self._silence.broken(now)
 
-    def reached(self, now: float) -> bool:
+    def is_reached(self, now: float) -> bool:
         """Return whether the end is reached."""
         return self._state.over() or self._at_lsn() or self._silent(now)
 
@@ -229,7 +229,7 @@ POLL_S = 0.25
 ASK_S = 0.05
 MERGE_POLL_S = 0.01
 IDLE_PROGRESS_S = 10.0
-LOOKS_PER_ORPHANS = 30
+POLLS_PER_ORPHANS = 30
 
 
 class StreamLoop:
@@ -253,7 +253,7 @@ class StreamLoop:
         self._confirmation = SlotAdvancer(run.state, self._readers, delivery)
         self._loops: list[ReadLoop] = []
         self._merge: PartitionMerge | None = None
-        self._looks = 0
+        self._polls = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
     def go(self, *, whole: bool) -> None:
@@ -311,7 +311,7 @@ class StreamLoop:
         end = StreamEnd(state, self._connector, self._readers, delivery)
         heartbeats = HeartbeatTimer(state, self._connector, delivery)
         now = clock()
-        next_look = next_idle = now + self._idle_s
+        next_poll = next_idle = now + self._idle_s
         if not self._connector.reconnectable:
             run.redeliveries.close(
                 "a redelivery would end the temporary slot: stop the pipeline first"
@@ -338,17 +338,17 @@ class StreamLoop:
             self._write_if_due(now)
             delivery.write_notifications()
             if signals.watching and first.assembler.idle and not self._gathered:
-                signals.reached(first.stream.idle_lsn())
+                signals.advance_to(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
-            if now >= next_look:
+            if now >= next_poll:
                 state.reconnects.succeeded()  # the connection has lasted for a while
                 try:
-                    self._stages.new_tables.look(self._connector)
+                    self._stages.new_tables.poll(self._connector)
                     self._note()
                 except StopRequested:  # the loop would end at its head
                     break
                 delivery.maintain()
-                next_look = clock() + self._idle_s
+                next_poll = clock() + self._idle_s
             # A list: each stream forgets its request when it is read.
             requests = [each.stream.reply_requested() for each in self._readers]
             if run.guard.hurries():
@@ -362,7 +362,7 @@ class StreamLoop:
             if now >= next_idle and not waits and self._confirmation.idle():
                 next_idle = now + self._idle_s
             heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
-            if end.reached(now):
+            if end.is_reached(now):
                 break
         self._write_rest()
         delivery.write_notifications()
@@ -443,8 +443,8 @@ class StreamLoop:
 
         None except at the first look and seldom after it. Raises: SourceError.
         """
-        looks, self._looks = self._looks, self._looks + 1
-        if looks % LOOKS_PER_ORPHANS:
+        polls, self._polls = self._polls, self._polls + 1
+        if polls % POLLS_PER_ORPHANS:
             return None
         stages = self._stages
         return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]

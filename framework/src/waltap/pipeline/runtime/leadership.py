@@ -17,7 +17,7 @@ from waltap.ports.specs import ConnectorSpec
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+POLL_S = 0.5
 RENEWALS = 4
 """Renewals during one lease: some may fail."""
 
@@ -83,9 +83,9 @@ class Leadership:
         """
         left = seconds
         while left > 0:
-            self._pause(min(left, LOOK_S))
+            self._pause(min(left, POLL_S))
             self.check()
-            left -= LOOK_S
+            left -= POLL_S
 
     def __enter__(self) -> Self:
         """Wait for the lease. Raises: SourceError, StopRequested."""
@@ -135,7 +135,7 @@ class Leadership:
             while (owner := lease.take()) is not None:
                 self._report(owner)
                 waits.succeeded()
-                self._pause(LOOK_S)
+                self._pause(POLL_S)
         except BaseException:
             lease.close()
             raise

@@ -167,7 +167,7 @@ class RunState:
         # Rows were read, or the stream began.
         self.started = False
         # The sink was opened once; it must be opened before the next connection delivers.
-        self.sink_open, self.sink_stale = False, True
+        self.sink_open, self.sink_unopened = False, True
         # The limit of records left out changes that had been received.
         self.cut = False
         # The end of a transaction must still be written (`Limits.whole_transactions`).
@@ -207,11 +207,11 @@ class RunState:
 
     def sink_opened(self) -> None:
         """Note that the sink may be written to."""
-        self.sink_stale = False
+        self.sink_unopened = False
 
     def sink_failed(self) -> None:
         """Note that the next connection needs a new sink."""
-        self.sink_stale = True
+        self.sink_unopened = True
 
     def delivers(self, *, records: bool) -> None:
         """Note whether limits count the sink's ``records``, or changes."""

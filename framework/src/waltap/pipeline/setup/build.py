@@ -355,7 +355,7 @@ class PipelineStages:
                 renew=self.relations.renew,
                 identity=self.relations.identity,
                 capture=self.capture,
-                resumes=self._resumes(),
+                resumes=self._has_offset(),
                 snapshot=self._snapshot(),
                 stopping=self._stopping,
                 takes_over=self._leadership is not None,
@@ -403,7 +403,7 @@ class PipelineStages:
             negate=use.negate,
         )
 
-    def _resumes(self) -> bool:
+    def _has_offset(self) -> bool:
         """Return whether an offset is stored; an unreadable one counts."""
         try:
             return self.store.load() is not None

@@ -93,7 +93,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     for branch in stages.branches:
         found += _of_branch(stages, branch)
     found += _of_notifications(stages)
-    found += _elsewhere(stages, offset)
+    found += _delivered_to_another(stages, offset)
     if runs:
         asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
         found += map(_expected, asked)
@@ -367,7 +367,9 @@ def _of_notifications(stages: PipelineStages) -> Iterator[PreflightCheck]:
         )
 
 
-def _elsewhere(stages: PipelineStages, offset: Offset | None) -> Iterator[PreflightCheck]:
+def _delivered_to_another(
+    stages: PipelineStages, offset: Offset | None
+) -> Iterator[PreflightCheck]:
     """Warn that changes up to the offset went to another sink."""
     if offset is None or offset.snapshot is not None:
         return

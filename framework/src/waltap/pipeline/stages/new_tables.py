@@ -59,7 +59,7 @@ MESSAGES: Final = {
     "changed": "what the server streams of table %s was changed, and perhaps changed back: what was "
     "written since may be missing",
 }
-LOOKS_PER_ANSWER: Final = 6
+POLLS_PER_ANSWER: Final = 6
 """Looks between two questions about streamed tables, which take several queries."""
 
 QUIET: Final = frozenset({"created", "joined"})
@@ -121,7 +121,7 @@ class NewTables:
         self._names: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
         self.captured: tuple[str, ...] = ()
-        self._looks, self._interrupted = 0, set[str]()
+        self._polls, self._interrupted = 0, set[str]()
         self._joining: dict[str, _Joining] = {}
         self._ask: Callable[[str], bool] | None = None
         self._kept: Callable[[], bool] = lambda: True
@@ -199,7 +199,7 @@ class NewTables:
         if self._unsaved and self._kept():
             self._save()
 
-    def look(self, connector: Connector) -> None:
+    def poll(self, connector: Connector) -> None:
         """Look for new tables while streaming.
 
         A database error is ignored here: the stream notices it.
@@ -210,9 +210,9 @@ class NewTables:
         tables, published = tables_of(connector), published_by(connector)
         with suppress(WaltapError):
             present = tables.existing_tables()
-            self._looks += 1
-            if self._looks % LOOKS_PER_ANSWER == 0:
-                self._look_for_gaps(published, present)
+            self._polls += 1
+            if self._polls % POLLS_PER_ANSWER == 0:
+                self._find_gaps(published, present)
                 known = self._captured | self._joining.keys()
                 for identifier, name in tables.captured_tables().items():
                     if identifier in self._names and identifier not in known:
@@ -290,9 +290,7 @@ class NewTables:
         self._unsaved = self._unsaved or asked
         return asked
 
-    def _look_for_gaps(
-        self, published: PublishingSource, present: dict[str, tuple[str, str]]
-    ) -> None:
+    def _find_gaps(self, published: PublishingSource, present: dict[str, tuple[str, str]]) -> None:
         """Report tables whose changes are no longer streamed.
 
         A server from PostgreSQL 18 on only logs a missing publication, and leaves its changes out.

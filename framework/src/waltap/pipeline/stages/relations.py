@@ -56,9 +56,9 @@ class _KnownRelation:
 class DescribedRelations:
     """Know the relations of a run.
 
-    ``connector`` describes them, and changes with every reconnect. ``forget_elsewhere`` gets the OID of a
-    dropped relation after all its rows were written. ``memory`` has the tables' earlier columns: a version
-    that lost a mask is refused before it is described.
+    ``connector`` describes them, and changes with every reconnect. ``forget_in_branches`` gets the OID
+    of a dropped relation after all its rows were written. ``memory`` has the tables' earlier columns: a
+    version that lost a mask is refused before it is described.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class DescribedRelations:
         host: Host,
         capture: CaptureRules,
         types: TypeRegistry,
-        forget_elsewhere: Callable[[int], None],
+        forget_in_branches: Callable[[int], None],
         memory: RelationMemory,
         *,
         debezium: bool,
     ) -> None:
         self._pipeline, self._host, self.capture, self.types = pipeline, host, capture, types
-        self._forget_elsewhere, self._memory = forget_elsewhere, memory
+        self._forget_in_branches, self._memory = forget_in_branches, memory
         self._bare_masks_fail = not debezium and capture.properties.unmatched_masks == "fail"
         memory.validate_with(self._keep_masks)
         keyless = "a key that no row has" if debezium else "no key and no tombstone"
@@ -142,7 +142,7 @@ class DescribedRelations:
         for name in {relation.name for relation in versions}:
             if name in self._last_seen and self._last_seen[name].oid == oid:
                 del self._last_seen[name]
-        self._forget_elsewhere(oid)
+        self._forget_in_branches(oid)
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types."""

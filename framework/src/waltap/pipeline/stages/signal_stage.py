@@ -343,7 +343,7 @@ class SignalStage:
         with_chunks, rest = self._watcher.process(parts, now_us)
         return with_chunks, rest, self._watcher.stored
 
-    def reached(self, lsn: int) -> None:
+    def advance_to(self, lsn: int) -> None:
         """Deliver a chunk that waits for ``lsn``.
 
         Everything that committed before has been written. Raises: SinkError.
@@ -360,7 +360,7 @@ class SignalStage:
             self._hasten(watcher, watcher.until)
             return
         previous = delivery.previous_end_lsn[delivery.partition]
-        rows = watcher.reached(lsn, previous, self._now_us())
+        rows = watcher.advance_to(lsn, previous, self._now_us())
         self._unkept = True
         if rows:
             delivery.write(rows, signals=watcher.stored)

@@ -70,7 +70,7 @@ class SnapshotReport(ProgressReport):
         """Report the start with ``tables`` (schema.table)."""
         self._tables = ",".join(tables)
         self.counts.tables.clear()
-        self._moved("started", 0)
+        self._report_event("started", 0)
 
     def reads(self, table: str, total: int | None) -> None:
         """Report that about ``total`` rows of ``table`` come next."""
@@ -95,11 +95,11 @@ class SnapshotReport(ProgressReport):
     def completed(self) -> None:
         """Report that every table was delivered."""
         self._table_done()
-        self._moved("completed", self._rows)
+        self._report_event("completed", self._rows)
 
     def aborted(self) -> None:
         """Report an early end."""
-        self._moved("aborted", self._rows)
+        self._report_event("aborted", self._rows)
 
     def refused(self, table: str) -> None:
         """Report that a table cannot be read."""
@@ -109,7 +109,7 @@ class SnapshotReport(ProgressReport):
         if table == self.table:
             self.table = ""
 
-    def _moved(self, event: str, rows: int) -> None:
+    def _report_event(self, event: str, rows: int) -> None:
         self.counts.snapshot.notified(self.kind, event)
         self.observe(event, "", rows)
         self.channels.notify(INITIAL, event.upper())
@@ -240,7 +240,7 @@ class SnapshotPhase:
     def _pieces(self, connector: Connector, start: StartPosition) -> Iterator[SnapshotRows]:
         first = True
         for piece in connector.snapshot(start):
-            piece.opens, piece.goes_on = first and not start.resumes, first and start.resumes
+            piece.opens, piece.resumed = first and not start.resumes, first and start.resumes
             first = False
             yield piece
 

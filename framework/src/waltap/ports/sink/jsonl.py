@@ -37,7 +37,7 @@ TAIL_STEP: Final = 1 << 16
 COPY_STEP: Final = 1 << 20
 BEHIND_BYTES: Final = 1 << 18
 """Blocks from this size are written in a thread, which takes 50 µs to start."""
-STOP_LOOK_S: Final = 0.1
+STOP_POLL_S: Final = 0.1
 STOP_WAIT_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
 
@@ -180,7 +180,7 @@ class JsonLinesSink(Sink):
                 # The kernel starts writing now, so that `flush` waits less.
                 os.posix_fadvise(self._fd, begun, size - begun, os.POSIX_FADV_DONTNEED)
             self._size = size
-        self._accepted = self._accepted.moved(partition, position)
+        self._accepted = self._accepted.advanced(partition, position)
 
     def flush(self) -> Positions | None:
         """Make the written lines durable, in a file that still has its name.
@@ -228,7 +228,7 @@ class JsonLinesSink(Sink):
                 warned = True
             if self._stopping():
                 raise StopRequested
-            time.sleep(STOP_LOOK_S)
+            time.sleep(STOP_POLL_S)
 
     def _room(self) -> int:
         """Wait until a pipe or terminal accepts data; return how much.
@@ -239,7 +239,7 @@ class JsonLinesSink(Sink):
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         stop_seen: float | None = None
-        while not poll.poll(STOP_LOOK_S * 1000):
+        while not poll.poll(STOP_POLL_S * 1000):
             if self._stopping():
                 stop_seen = stop_seen or time.monotonic()
                 if time.monotonic() - stop_seen >= STOP_WAIT_S:

@@ -182,7 +182,7 @@ class NullSink(Sink):
             self.bytes += sum(records.value_bytes())
         else:
             self.bytes += sum([len(r.value) for r in records if r.value is not None])
-        self._accepted = self._accepted.moved(batch.partition, batch.position)
+        self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         """Return the last position of each partition."""

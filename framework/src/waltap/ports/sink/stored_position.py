@@ -51,7 +51,7 @@ def begins_snapshot(batch: Batch) -> bool:
     Rows that were not flushed are then delivered again.
     """
     pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
-    return any(piece.opens or piece.goes_on for piece in pieces)
+    return any(piece.opens or piece.resumed for piece in pieces)
 
 
 REREAD: Final = " read the captured tables again by `waltap repair FILE`; or"

@@ -296,7 +296,7 @@ class IncrementalSnapshots:
         """
         self._source.advance_wal()
 
-    def reached(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
+    def advance_to(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
         """Return the rows to deliver here.
 
         Every transaction that had committed before ``lsn`` has streamed. ``previous_end_lsn`` is that of
@@ -342,7 +342,7 @@ class IncrementalSnapshots:
                 break
             part, at = parts[at], at + 1
             if self.until is not None:
-                out += self.reached(part.commit_lsn, part.previous_end_lsn, now)
+                out += self.advance_to(part.commit_lsn, part.previous_end_lsn, now)
             self._passed([part])
             if not self._concerns(part):
                 out.append(part)
@@ -458,14 +458,14 @@ class IncrementalSnapshots:
     def _signalled(self, change: Change, now: int) -> list[Tuple]:
         """Process a signal row, and return rows to deliver before it."""
         if isinstance(change, Delete):
-            return self._reached(self._texts(change)[0], now) if self._delete_closes else []
+            return self._close_window(self._texts(change)[0], now) if self._delete_closes else []
         assert isinstance(change, Insert)
         signal = Signal(*self._texts(change))
         # Visibility replaces the low watermark (window.py).
         if signal.kind == OPEN:
             return []
         if signal.kind == CLOSE:
-            return self._reached(signal.identifier, now)
+            return self._close_window(signal.identifier, now)
         if self._obeyed:
             self.take(signal, now)
         return []
@@ -486,7 +486,7 @@ class IncrementalSnapshots:
         identifier, kind, data = (*texts, "", "", "")[:3]
         return identifier, kind, data
 
-    def _reached(self, identifier: str, now: int) -> list[Tuple]:
+    def _close_window(self, identifier: str, now: int) -> list[Tuple]:
         """Process a high watermark, and return the rows to deliver."""
         window = self._window
         if window is not None and identifier.startswith(window.identifier):
@@ -607,7 +607,7 @@ class IncrementalSnapshots:
         window, self._window = self._window, None
         assert window is not None
         self._chunk_relation, self._until = window.relation, None
-        self.state.reached(self._chunk_end)
+        self.state.advance_to(self._chunk_end)
         self._moved.mark_delivered()
         self._all_streamed()
         rows = window.rows()

@@ -58,7 +58,7 @@ class IncrementalState(msgspec.Struct):
         """Return the state of the table at the head of the queue."""
         return self.chunks.get(self.queue[0].name, ChunkState()) if self.queue else ChunkState()
 
-    def reached(self, last_key: Key | None) -> None:
+    def advance_to(self, last_key: Key | None) -> None:
         """Record that the head's rows up to ``last_key`` were delivered."""
         self._keep(msgspec.structs.replace(self.head, last_key=last_key))
 

@@ -99,7 +99,7 @@ class PublicationCompleteness:
     # The texts hold for transactions that commit at this LSN or later.
     since: int = 0
     # Whether nothing is missing between the delivered changes and the stream.
-    goes_on: bool = False
+    continuous: bool = False
 
     def of(self, schema: str, table: str) -> str:
         """Return the completeness text of one table."""

@@ -60,7 +60,7 @@ class SlotWatch(abc.ABC):
     """A connection beside the engine's; one thread uses it."""
 
     @abc.abstractmethod
-    def look(self) -> SlotStatus | None:
+    def read(self) -> SlotStatus | None:
         """Return the slot's state, None without a slot. Raises: SourceError."""
 
     @abc.abstractmethod

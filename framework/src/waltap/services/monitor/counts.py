@@ -311,10 +311,10 @@ class TablesRead:
 
     def __init__(self, offset: Offset) -> None:
         """Start from the stored ``offset``, whose snapshot may be incomplete."""
-        self._goes_on = offset.snapshot is not None
+        self._unfinished = offset.snapshot is not None
         self._tables = {} if offset.snapshot is None else dict(offset.snapshot.tables)
         first = next(iter(offset.partitions.values()))
-        self._visible_in = dict(first.visible_in) if self._goes_on else {}
+        self._visible_in = dict(first.visible_in) if self._unfinished else {}
         self._written: list[ChunkEnd] = []
 
     def begin(self, parts: Iterable[Part]) -> bool:
@@ -331,7 +331,7 @@ class TablesRead:
                     for name in (str(part.relation.oid), part.relation.name):
                         self._visible_in[name] = part.visible
         self._tables |= begins
-        return bool(begins) and self._goes_on
+        return bool(begins) and self._unfinished
 
     def took(self, ends: Iterable[ChunkEnd]) -> None:
         """Record chunks whose last row the sink has taken."""
@@ -343,7 +343,7 @@ class TablesRead:
         for table, chunk, complete in written:
             if (known := self._tables.get(table)) is not None:
                 self._tables[table] = known.ended(chunk, complete=complete)
-        return bool(written) and self._goes_on
+        return bool(written) and self._unfinished
 
     def stored(self, offset: Offset, partition: str) -> Offset:
         """Return ``offset`` with the durable part of the snapshot."""
@@ -353,7 +353,7 @@ class TablesRead:
 
     def ended(self, offset: Offset, partition: str) -> Offset:
         """Return ``offset`` after the end of the snapshot."""
-        self._goes_on, self._tables, self._written = False, {}, []
+        self._unfinished, self._tables, self._written = False, {}, []
         return msgspec.structs.replace(self._with_visible(offset, partition), snapshot=None)
 
     def _with_visible(self, offset: Offset, partition: str) -> Offset:
@@ -410,8 +410,8 @@ class SnapshotTimes:
         """Record ``event``: started, in_progress, paused, resumed, completed or aborted."""
         now = self._now()
         # A resumed snapshot reports no start in this run: its first progress counts as one.
-        goes_on = event == "in_progress" and self._state not in {"running", "paused"}
-        if event == "started" or goes_on:
+        resumed = event == "in_progress" and self._state not in {"running", "paused"}
+        if event == "started" or resumed:
             self._kind, self._state, self._began = kind, "running", now
             self._paused, self._paused_at = 0.0, None
         elif event == "paused" and self._state == "running":

@@ -86,7 +86,7 @@ class MonitorRequest:
     body: bytes = b""
 
 
-def taken_apart(
+def parsed_request(
     method: str, target: str, headers: Sequence[tuple[str, str]], *, malformed: bool = False
 ) -> MonitorRequest:
     """Return a request without its body.
@@ -258,7 +258,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         try:
-            asked = taken_apart(
+            asked = parsed_request(
                 self.command,
                 self.path,
                 list(self.headers.items()),

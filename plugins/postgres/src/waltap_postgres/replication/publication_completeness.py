@@ -448,10 +448,14 @@ def covered(
     # Rows inserted during a snapshot that is not steady are read and streamed: twice.
     if beside and start.snapshot and not steady:
         return replace(start, completeness=PublicationCompleteness())
-    return replace(start, completeness=replace(completeness, goes_on=_goes_on(start, offset, slot)))
+    return replace(
+        start, completeness=replace(completeness, continuous=_is_continuous(start, offset, slot))
+    )
 
 
-def _goes_on(start: StartPosition, offset: Offset | None, slot: ReplicationSlot | None) -> bool:
+def _is_continuous(
+    start: StartPosition, offset: Offset | None, slot: ReplicationSlot | None
+) -> bool:
     """Return whether the slot has every change after ``offset``."""
     if start.resumes:
         return True

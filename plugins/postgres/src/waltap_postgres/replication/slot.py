@@ -524,7 +524,7 @@ class PostgresSlotWatch(SlotWatch):
         self._catalogue = PostgresCatalogue(self._connection, properties)
         self._slots = SlotAdmin(self._catalogue, properties, self._version)
 
-    def look(self) -> SlotStatus | None:
+    def read(self) -> SlotStatus | None:
         slot = self._slots.read(self._name)
         if slot is None:
             return None

@@ -141,7 +141,7 @@ class ReadTask:
         begins: Mapping[str, TableChunks] | None = None,
         visible: str = "",
         begun: bool = False,
-        goes_on: bool = False,
+        resumed: bool = False,
         resumable: bool = False,
         restarts: bool = False,
     ) -> None:
@@ -151,8 +151,8 @@ class ReadTask:
         """
         self.targets, self.parts = tuple(targets), tuple(parts)
         # ``visible`` of a table from an earlier run is its basis. ``begun``: the sink may already
-        # have rows of the table. ``goes_on``: it has some chunks, which are not read again.
-        self.visible, self.begun, self.goes_on = visible, begun, goes_on
+        # have rows of the table. ``resumed``: it has some chunks, which are not read again.
+        self.visible, self.begun, self.resumed = visible, begun, resumed
         # A later start can continue this task.
         self.resumable = resumable
         self._begins = dict(begins or {})

@@ -103,20 +103,20 @@ def resume(
             files = transaction.files(target.oid)
             restarted = TableSplits(basis=plan.basis, files=files, all_rows=True)
             begins = {str(target.oid): restarted.chunks()}
-            works.append(_goes_on(target, plan, begins=begins))
+            works.append(_resumed_task(target, plan, begins=begins))
         else:
             missing = _missing(known, plan, visible)
-            works.append(_goes_on(target, plan, missing, goes_on=bool(known.done)))
+            works.append(_resumed_task(target, plan, missing, resumed=bool(known.done)))
     return works, again
 
 
-def _goes_on(
+def _resumed_task(
     target: SnapshotTable,
     plan: TableSplits,
     parts: Sequence[TableSplit] = (),
     begins: Mapping[str, TableChunks] | None = None,
     *,
-    goes_on: bool = False,
+    resumed: bool = False,
 ) -> ReadTask:
     return ReadTask(
         [target],
@@ -124,7 +124,7 @@ def _goes_on(
         begins=begins,
         visible=plan.basis,
         begun=True,
-        goes_on=goes_on,
+        resumed=resumed,
         resumable=True,
     )
 

@@ -233,7 +233,7 @@ class SnapshotReader:
             self._ask(exported=exported)
             self._opened().lock(statements, self._isolation(exported=exported))
 
-    def look_after_locks(self) -> None:
+    def release_blocking_locks(self) -> None:
         """Release the locks if they keep a new slot from its creation."""
         # The slot waits for all open transactions, and one of them waits for these locks.
         if self._transaction is None or not self._transaction.blocks(self._now):
@@ -318,7 +318,7 @@ class SnapshotReader:
             # If no chunk is durable, the sink gets every row, as in a new snapshot.
             every_row=begun is None
             or not any(each.done or each.complete for each in begun.tables.values()),
-            going_on={t.oid for work in works if work.goes_on for t in work.targets},
+            going_on={t.oid for work in works if work.resumed for t in work.targets},
         )
         self.close()
 

@@ -126,9 +126,9 @@ class TablesReader:
         if shape is not None and transaction.unchanged(target, shape):
             while (part := work.take()) is not None:
                 yield from self._rows(transaction, target, shape, work.visible, part)
-            transaction.let_go()
+            transaction.release_tables()
             return
-        transaction.let_go()
+        transaction.release_tables()
         # The table has changed since the snapshot: one reader reads it whole in a later snapshot.
         if work.take_all():
             yield from self._read_again(target, work)
@@ -143,7 +143,7 @@ class TablesReader:
             if len(group) == 1:
                 raise failed(group[0], error) from error
             # The error does not name its table, so try each one alone.
-            transaction.let_go()
+            transaction.release_tables()
             for target in group:
                 yield from self._group(work, [target])
             return
@@ -155,7 +155,7 @@ class TablesReader:
             else:
                 yield from self._rows(transaction, target, shape, work.visible)
         # Release the lock first: a session that waits for it would block the next transaction.
-        transaction.let_go()
+        transaction.release_tables()
         for target in changed:
             yield from self._read_again(target, work)
 

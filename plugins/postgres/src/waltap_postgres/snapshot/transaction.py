@@ -151,7 +151,7 @@ def _shapes(
 class ReadingTransaction:
     """Read tables over one connection in one transaction.
 
-    Order of calls: `lock`, `begin`, then `hold` and `let_go` around the reading of some tables.
+    Order of calls: `lock`, `begin`, then `hold` and `release_tables` around the reading of some tables.
     ``now`` is a catalogue of the present.
     """
 
@@ -329,7 +329,7 @@ class ReadingTransaction:
             shapes = found
         raise QueryFailed("tables are renamed all the time", sqlstate="42P01")
 
-    def let_go(self) -> None:
+    def release_tables(self) -> None:
         """Release the locks of `hold`, also after a failed query."""
         self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
 

@@ -48,7 +48,7 @@ class ResumeCheck:
         """Return whether the offset is of this server, database and slot."""
         return _belongs_to(offset) == self._here
 
-    def goes_on(
+    def can_resume(
         self, offset: Offset | None, slot: ReplicationSlot | None, *, restarts: bool
     ) -> bool:
         """Return whether the snapshot of ``offset`` can continue.

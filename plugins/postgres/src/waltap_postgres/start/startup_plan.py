@@ -216,7 +216,7 @@ def situation(
     made_slot = offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and name in context.made.slots
     ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
-    resumable = context.resumes_snapshot and resumption.goes_on(
+    resumable = context.resumes_snapshot and resumption.can_resume(
         offset, slot, restarts=context.restarts_tables
     )
     unreadable: SourceError | None = None

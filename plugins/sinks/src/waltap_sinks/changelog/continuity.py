@@ -99,8 +99,8 @@ class TableContinuity:
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
 
-    def open(self, *, goes_on: bool) -> None:
-        """Read the stored ids; with ``goes_on`` they continue.
+    def open(self, *, continues: bool) -> None:
+        """Read the stored ids; with ``continues`` they continue.
 
         Raises: FilesUnavailable.
         """
@@ -115,7 +115,7 @@ class TableContinuity:
         except UNREADABLE:
             # The ids are an optimisation: without them Spark merges by key, and new ones begin.
             self._unsaved = True
-        if not goes_on:
+        if not continues:
             self.end()
 
     def begins(
@@ -129,13 +129,13 @@ class TableContinuity:
         FilesUnavailable.
         """
         self._completeness, self._passed, self._reread = completeness, False, ""
-        self._as_before = completeness.goes_on and completeness.others == self._others
+        self._as_before = completeness.continuous and completeness.others == self._others
         if completeness.others != self._others:
             self._others, self._unsaved = completeness.others, True
         going_on = {
             name: known
             for name, known in self._known.items()
-            if completeness.goes_on
+            if completeness.continuous
             and (captures is None or captures(*_parts(name)))
             and completeness.of(*_parts(name)) == known.completeness
         }

@@ -251,7 +251,7 @@ class TableBuffer:
         self._commit_ts.extend([ts] * count)
         self._xid.extend([NO_XID if xid is None else xid] * count)
 
-    def goes_on_as(self, version: TableVersion) -> None:
+    def continue_as(self, version: TableVersion) -> None:
         """Continue with ``version``, which has the same columns.
 
         Its tuples may have other values beside them, or other places.
@@ -477,7 +477,7 @@ class TableBuffer:
 
         `follows` allows it.
         """
-        self.goes_on_as(later.version)
+        self.continue_as(later.version)
         given, waiting = later.given_up(), later.waiting()
         if given.batches:
             self.convert()

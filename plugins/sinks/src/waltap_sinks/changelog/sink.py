@@ -174,8 +174,8 @@ class ChangeLogSink(Sink):
         self._store.make_folder("manifests")
         self._published_note.identity = make_log_identity(self._store)
         self._missed.read()
-        goes_on = self._context.whole and self._context.resumes and not self._repairs
-        self._continuity.open(goes_on=goes_on)
+        continues = self._context.whole and self._context.resumes and not self._repairs
+        self._continuity.open(continues=continues)
         log = ChangeLog(self._store)
         last, published = log.last(), self._published_note.read()
         if self._context.resumes and not self._repairs:
@@ -384,7 +384,7 @@ class ChangeLogSink(Sink):
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         if part.opens:
             self._begin_snapshot(part, batch.position.end_lsn)
-        elif part.goes_on or self._generation is None:
+        elif part.resumed or self._generation is None:
             self._go_on(part, batch.position.end_lsn)
         if part.restarts:
             self._restart(part.relation)
@@ -565,7 +565,7 @@ class ChangeLogSink(Sink):
         if buffer is None:
             buffer = pending.current[key] = TableBuffer(version, generation, continuity_id)
         elif buffer.version is not version:
-            buffer.goes_on_as(version)
+            buffer.continue_as(version)
             self._routes.clear()  # the earlier version may return
         return buffer
 

@@ -157,7 +157,7 @@ class GatheredColumns:
         buffer = self._buffers.get(key)
         if buffer is None:
             buffer = self._buffers[key] = TableBuffer(version)
-        buffer.goes_on_as(version)
+        buffer.continue_as(version)
         return buffer
 
     def _convert(self) -> None:
@@ -406,7 +406,7 @@ class FilesSink(Sink):
                 self._drop()
             self._gathered.add(batch)
             self._dead_letters = batch.redelivers or self._dead_letters
-            self._accepted = self._accepted.moved(batch.partition, batch.position)
+            self._accepted = self._accepted.advanced(batch.partition, batch.position)
             self._in_snapshot = batch.snapshot and bool(batch.parts)
             if self._since is None and self._gathered.bytes:
                 self._since = time.monotonic()

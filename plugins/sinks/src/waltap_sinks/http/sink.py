@@ -210,7 +210,7 @@ class HttpSink(Sink):
                 ]
             )
         self._pending = None
-        self._accepted = self._accepted.moved(batch.partition, batch.position)
+        self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         """Return the position of each partition's last batch."""

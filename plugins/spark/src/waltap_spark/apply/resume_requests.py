@@ -26,7 +26,7 @@ How = Literal["again", "text", "anew", "over"]
 Part = TypeVar("Part", BasePart, ChangeSet, StagedSegment)
 
 FOLDER: Final = "_waltap/requests"
-LOOK_S: Final = 2.0
+POLL_S: Final = 2.0
 
 REFRESHED: Final = "it was emptied, earlier rows come with a snapshot"
 
@@ -44,7 +44,7 @@ class ResumeRequests:
 
     def __init__(self, output: SparkOutput) -> None:
         self._output = output
-        self._next_look = 0.0
+        self._next_poll = 0.0
 
     def ask(self, table: TableState, how: How) -> None:
         """Write a request for ``table``, which replaces an older one."""
@@ -55,12 +55,12 @@ class ResumeRequests:
     def found(self) -> dict[str, ResumeRequest]:
         """Return new requests by file.
 
-        It looks every `LOOK_S`, and returns nothing between.
+        It looks every `POLL_S`, and returns nothing between.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return {}
-        self._next_look = now + LOOK_S
+        self._next_poll = now + POLL_S
         found = {}
         for name in self._output.store.names(FOLDER):
             path = f"{FOLDER}/{name}"

@@ -11,7 +11,7 @@ from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
 
 # Minimum seconds between two reads of the newest commit.
-LOOK_S = 2.0
+POLL_S = 2.0
 
 
 class AppliedSoFar:
@@ -32,7 +32,7 @@ class AppliedSoFar:
         """Return Spark's progress; ``log`` is the change log's end."""
         with self._lock:
             now = time.monotonic()
-            if self._looked is None or now - self._looked >= LOOK_S:
+            if self._looked is None or now - self._looked >= POLL_S:
                 self._look()
                 self._looked = now
             state, problem = self._state, self._problem

@@ -31,7 +31,7 @@ RESTARTS: Final = 5
 CALM_S: Final = 300.0
 
 # Seconds between two looks at the tables' last commit.
-LOOK_S: Final = 10.0
+POLL_S: Final = 10.0
 
 REPORT_EVERY_S: Final = 5.0
 # Bytes of the child's log that are searched from its end for a reason.
@@ -52,7 +52,7 @@ class DriverProcess:
         self._deaths = 0
         self._reached = 0
         self._started = 0.0
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._reported: set[str] = set()
         self._given = b""
 
@@ -109,8 +109,8 @@ class DriverProcess:
             return
         now = time.monotonic()
         if child.poll() is None:
-            if now >= self._next_look:
-                self._next_look = now + LOOK_S
+            if now >= self._next_poll:
+                self._next_poll = now + POLL_S
                 self._report()
             return
         self._forget(child)

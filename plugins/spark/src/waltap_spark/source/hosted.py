@@ -46,7 +46,7 @@ EXPIRE_EVERY_S: Final = 60.0
 # Time to wait for the engine of a query that is just ending.
 PATIENCE_S: Final = 60.0
 
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 # States of a run that has the pipeline's lock.
 UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 
@@ -190,7 +190,7 @@ class HostedEngine:
         """Wait a moment. Raises: PipelineEnded without the Spark parent."""
         if os.getppid() != self._parent:
             raise PipelineEnded("Spark is gone")
-        threading.Event().wait(LOOK_S)
+        threading.Event().wait(POLL_S)
 
     def behind(self) -> int | None:
         """Return the bytes of WAL that was not read, None if unknown."""

@@ -87,7 +87,7 @@ class _SimulatedSink(Sink):
             else:
                 self._pending += _serials(part)
         destination.writes.append((now, batch.events))
-        self._written = self._written.moved(batch.partition, batch.position)
+        self._written = self._written.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         destination = self._destination

@@ -210,9 +210,9 @@ class DuckTarget(GenericTarget):
             return SqlColumnMissing
         return None
 
-    def said(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         # The message of a constraint names the key.
-        text = super().said(error)
+        text = super().error_text(error)
         return text.partition(" key ")[0] if "Duplicate key" in text else text
 
 

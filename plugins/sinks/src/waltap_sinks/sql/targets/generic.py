@@ -318,7 +318,7 @@ class GenericTarget(SqlTarget):
     def conflict(self, error: BaseException) -> bool:
         return self.meaning(error) is SqlConflict
 
-    def said(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         if self.meaning(error) is SqlValueUnfit:
             return "a value does not fit its column"
         return redacted(str(error).partition("\n")[0])

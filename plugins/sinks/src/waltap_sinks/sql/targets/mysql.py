@@ -272,9 +272,9 @@ class MysqlTarget(GenericTarget):
             return MEANINGS.get(number, SqlValueUnfit)
         return MEANINGS.get(number)
 
-    def said(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         # The server quotes values: entry 'VALUE', value: 'VALUE'.
-        return re.sub(r"(entry|value:?) '(?:[^']|'')*'", r"\1", super().said(error))
+        return re.sub(r"(entry|value:?) '(?:[^']|'')*'", r"\1", super().error_text(error))
 
 
 def _naive(value: dt.datetime) -> dt.datetime:

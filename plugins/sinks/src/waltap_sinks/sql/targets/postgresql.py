@@ -528,7 +528,7 @@ class PostgresTarget(SqlTarget):
             return SqlUnreachable
         return kind
 
-    def said(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
             return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
         # Values of rows follow ': "'.

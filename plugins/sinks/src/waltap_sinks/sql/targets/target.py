@@ -362,7 +362,7 @@ class SqlTarget(abc.ABC):
         """Return the class of an exception, None if it has no class of its own."""
 
     @abc.abstractmethod
-    def said(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         """Return the driver's message without values of rows."""
 
     def failure(
@@ -378,7 +378,7 @@ class SqlTarget(abc.ABC):
         if kind is SqlTableUnfit:
             key = "" if table is None else ", ".join(key.quoted for key in table.key)
             fields["statement"] = f"ALTER TABLE {name} ADD PRIMARY KEY ({key})"
-        return kind(f"{where}: {self.said(error)}", **fields)
+        return kind(f"{where}: {self.error_text(error)}", **fields)
 
 
 class VersionStatements(abc.ABC):
