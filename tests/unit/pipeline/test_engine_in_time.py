@@ -153,6 +153,38 @@ def test_after_a_failed_flush_that_may_pass_a_new_sink_gets_what_was_lost(new: N
     assert pipeline.destination.closed == 4
 
 
+def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_durable(new: New) -> None:
+    pipeline = new()
+    pipeline.source.insert(at=10.0)
+
+    def fail() -> None:
+        if 10.0 <= pipeline.clock.now < 60.0 or 200.0 <= pipeline.clock.now < 260.0:
+            raise Gone("no room")
+
+    pipeline.destination.before_flush = fail
+    pipeline.source.insert(at=200.0)
+    pipeline.run(stop_at=300.0)
+    assert pipeline.destination.durable == [1, 2]
+    tries = [at for at, state in pipeline.observed.states if state == "reconnecting"]
+    assert len(tries) < 30, "the source sends again each time, which is no success of the sink"
+    for start in (10.0, 200.0):
+        some = [at for at in tries if start <= at < start + 60.0]
+        waits = [after - before for before, after in pairwise(some)]
+        assert waits[0] < 2.0
+        assert waits[-1] > 3.0
+
+
+def test_a_sink_that_fails_at_each_flush_ends_the_run_after_the_last_retry(new: New) -> None:
+    pipeline = new(errors_max_retries=3)
+    pipeline.source.insert(at=10.0)
+    pipeline.destination.before_flush = lambda: (
+        raising(Gone("no room"))() if pipeline.clock.now >= 10.0 else None
+    )
+    with pytest.raises(Gone):
+        pipeline.run(stop_at=1000.0)
+    assert [retried for _, _, retried in pipeline.observed.failures] == [True, True, True, False]
+
+
 def test_a_batch_that_was_not_taken_is_written_again(new: New) -> None:
     pipeline = new()
     pipeline.source.insert(at=10.0, rows=2)

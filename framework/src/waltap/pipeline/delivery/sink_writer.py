@@ -140,7 +140,8 @@ class SinkWriter:
     A batch belongs to one partition. After a failed flush, a failed store or an unexpected error of a
     write the writer is ``failed``: nothing is flushed, stored or confirmed any longer. ``may_write``
     raises if another process may run the pipeline by now; then the writer is failed, too. ``reached`` gets
-    the written LSN after each batch, and returns the OIDs of relations that have ended.
+    the written LSN after each batch, and returns the OIDs of relations that have ended. ``on_durable`` is
+    called when something has become durable.
     """
 
     def __init__(
@@ -157,11 +158,12 @@ class SinkWriter:
         notifications: "PendingNotifications | None" = None,
         may_write: Callable[[], None] = lambda: None,
         on_written: Callable[[int], Collection[int]] = lambda _lsn: (),
+        on_durable: Callable[[], None] = lambda: None,
     ) -> None:
         self._pipeline, self._branch, self._sink = pipeline, branch, branch.sink
         self._store, self._host, self._retries = store, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
-        self._on_written = on_written
+        self._on_written, self._on_durable = on_written, on_durable
         # The last stored offset.
         self.offset = offset
         # The position after the last batch of each partition.
@@ -372,6 +374,7 @@ class SinkWriter:
         )
         if moved:
             self._advance(moved, signals)
+            self._on_durable()
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
         elif self._pending_acks is not None and signals != self.offset.signals:

@@ -200,6 +200,7 @@ class SourceConnection:
             ),
             may_write=self._may_write,
             on_written=stages.relations.written,
+            on_durable=state.sink_retries.succeeded,
         )
         run.deliver_by(delivery)
         delivery.store(stored)
@@ -212,6 +213,7 @@ class SourceConnection:
         try:
             if phase.run(connector, start):
                 state.reconnects.succeeded()
+                state.sink_retries.succeeded()
                 if run.gaps.open:
                     run.gaps.snapshot_taken(
                         tuple(state.counts.tables.values()), self._state.now_ms()

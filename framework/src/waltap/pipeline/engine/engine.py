@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
 from waltap.config.profile import Profile, changes
@@ -371,21 +372,22 @@ class Engine:
                 return
             except WaltapError as error:
                 run.guard.check()  # the link broke because the slot was invalidated
-                if not self._may_retry(error):
+                retries = state.retries_after(error)
+                if not self._may_retry(error, retries):
                     raise
                 if isinstance(error, SinkError) or self._delivery_failed:
                     state.sink_failed()
                 state.enter("reconnecting", str(error))
                 state.failed(error, retried=True)
                 state.counts.reconnects += 1
-                if not state.reconnects.wait():
+                if not retries.wait():
                     if not state.sink_unopened:
                         return  # a stop: what was written is flushed and stored
                     raise
             else:
                 return
 
-    def _may_retry(self, error: WaltapError) -> bool:
+    def _may_retry(self, error: WaltapError, retries: RetryBackoff) -> bool:
         """Return whether another connection may help.
 
         A first connection that fails is an error of setup. A lost one may come back, even before a
@@ -393,7 +395,7 @@ class Engine:
         """
         state = self._run.state
         state.leadership.check()  # whatever failed: another may run the pipeline by now
-        if error.retry is not RetryVerdict.RECONNECT or state.reconnects.spent:
+        if error.retry is not RetryVerdict.RECONNECT or retries.spent:
             return False
         comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(
             state.made.unreadable

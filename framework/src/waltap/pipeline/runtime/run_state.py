@@ -10,6 +10,7 @@ from typing import Literal
 from waltap.base.retry import RetryBackoff
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
+from waltap.errors import SnapshotError, SourceError, WaltapError
 from waltap.pipeline.runtime.leadership import Leadership, leases_of
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import PartitionOffset
@@ -158,6 +159,9 @@ class RunState:
         Another process may have run the pipeline meanwhile.
         """
         self.reconnects = self.backoff()
+        # Retries after other failures than the source's: that it sends again proves nothing, until
+        # something is durable.
+        self.sink_retries = self.backoff()
         # What the run made on the server.
         self.made = MadeByRun()
         # A connection was made.
@@ -286,6 +290,11 @@ class RunState:
             ceiling_s=engine.retry_delay_ms / 1000,
             chance=self.chance,
         )
+
+    def retries_after(self, error: WaltapError) -> RetryBackoff:
+        """Return the waits between tries that ``error`` counts for."""
+        by_source = isinstance(error, SourceError | SnapshotError)
+        return self.reconnects if by_source else self.sink_retries
 
     def wait(self, seconds: float) -> bool:
         """Wait; return False if the run must end."""
