@@ -153,7 +153,9 @@ def test_after_a_failed_flush_that_may_pass_a_new_sink_gets_what_was_lost(new: N
     assert pipeline.destination.closed == 4
 
 
-def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_durable(new: New) -> None:
+def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_durable(
+    new: New,
+) -> None:
     pipeline = new()
     pipeline.source.insert(at=10.0)
 
@@ -183,6 +185,29 @@ def test_a_sink_that_fails_at_each_flush_ends_the_run_after_the_last_retry(new: 
     with pytest.raises(Gone):
         pipeline.run(stop_at=1000.0)
     assert [retried for _, _, retried in pipeline.observed.failures] == [True, True, True, False]
+
+
+def test_a_write_that_fails_is_retried_also_if_the_sink_then_refuses_the_last_flush(
+    new: New,
+) -> None:
+    pipeline, failed = new(offset_flush_interval_ms=5000), list[float]()
+    pipeline.source.insert(at=10.0)
+    pipeline.source.insert(at=11.0)
+
+    def fail(_batch: object) -> None:
+        if pipeline.clock.now >= 11.0 and not failed:
+            failed.append(pipeline.clock.now)
+            raise Gone("no room")
+
+    def refuse() -> None:
+        if pipeline.clock.now in failed:
+            raise SinkError("takes nothing more: it failed before")
+
+    pipeline.destination.before_write = fail
+    pipeline.destination.before_flush = refuse
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable == [1, 2]
+    assert [code for _, code, _ in pipeline.observed.failures] == ["WT-5998"]
 
 
 def test_a_batch_that_was_not_taken_is_written_again(new: New) -> None:

@@ -139,9 +139,9 @@ class SinkWriter:
 
     A batch belongs to one partition. After a failed flush, a failed store or an unexpected error of a
     write the writer is ``failed``: nothing is flushed, stored or confirmed any longer. ``may_write``
-    raises if another process may run the pipeline by now; then the writer is failed, too. ``reached`` gets
-    the written LSN after each batch, and returns the OIDs of relations that have ended. ``on_durable`` is
-    called when something has become durable.
+    raises if another process may run the pipeline by now; then the writer is failed, too. ``on_written``
+    gets the written LSN after each batch, and returns the OIDs of relations that have ended.
+    ``on_durable`` is called when something has become durable.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from functools import partial
 
 from waltap.changes.transactions.position import Position, Positions, lsn_text
 from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
-from waltap.errors import ConnectionLost, StopRequested, WaltapError
+from waltap.errors import ConnectionLost, SinkError, StopRequested, WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.run_state import IdleDetector, RunState
@@ -266,8 +266,15 @@ class StreamLoop:
             with self._run.stream_by(self):
                 try:
                     self._stream(whole=whole)
-                finally:
+                except SinkError:
+                    # That the sink takes nothing more after it may hide a failure that can be retried.
+                    with suppress(SinkError):
+                        self._confirmation.last()
+                    raise
+                except BaseException:
                     self._confirmation.last()
+                    raise
+                self._confirmation.last()
                 if not (state.cut or self._merge) and state.leadership.held:
                     with suppress(ConnectionLost):
                         self._confirmation.idle()
