@@ -2,13 +2,11 @@
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.command import start, waltap
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
@@ -36,8 +34,8 @@ class Lake:
         """``source``: lines for the profile's source; ``plugins``: folders on the path of the engine."""
         self.folder, self.spark = folder, prepare(spark)
         self._choice, self._options = FormatChoice(table_format), ApplyOptions(**options)
-        # the engine has the packages of this process, also where they are not the installed ones
-        self._path = os.pathsep.join([*map(str, plugins), os.environ.get("PYTHONPATH", "")])
+        path = [*map(str, plugins), os.environ.get("PYTHONPATH", "")]
+        self._variables = {"PYTHONPATH": os.pathsep.join(path)} if plugins else {}
         spark.conf.set("spark.sql.timeType.enabled", "true")
         self.database = database
         named = [f'"{name}" = "{value}"' for name, value in database.properties().items()]
@@ -62,31 +60,21 @@ class Lake:
 
     def run(self) -> str:
         """Run the engine until everything is delivered; return its log."""
-        done = subprocess.run(
-            [sys.executable, "-m", "waltap", "run", "p.toml", "--until-idle", "2"],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": self._path},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = waltap("run", "p.toml", "--until-idle", 1, cwd=self.folder, **self._variables)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run the engine for the block, and stop it as an operator does."""
-        command = [sys.executable, "-m", "waltap", "run", "p.toml"]
-        with (self.folder / "run.log").open("w") as reported:
-            process = subprocess.Popen(command, cwd=self.folder, stderr=reported, stdout=reported)
+        with (self.folder / "run.log").open("wb") as reported:
+            process = start("run", "p.toml", cwd=self.folder, out=reported, errors=reported)
             try:
                 yield
-                process.send_signal(signal.SIGTERM)
+                process.terminate()
                 assert process.wait(120) == 0, (self.folder / "run.log").read_text()
             finally:
-                process.kill()
-                process.wait()
+                process.close()
 
     def apply(self) -> LiveTables:
         """Apply the change log; return the tables."""

@@ -115,7 +115,7 @@ def test_every_command_prints_names_as_text_and_so_do_labels(
     shop.sink = {"type": "sql", "url": f"sqlite:///{tmp_path}/target.db"}
     shown = ""
     for line in (
-        "doctor FILE", "plan FILE", "plan FILE --types", "run FILE --until-current", "status FILE",
+        "doctor FILE", "plan FILE --types", "run FILE --until-current", "status FILE",
         "status .", "top . --once", "tables list FILE", "slot list FILE", "offsets show FILE",
         "verify FILE", "explain FILE",
     ):  # fmt: skip
