@@ -77,7 +77,7 @@ def relation(
     )
 
 
-def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
+def context(folder: Path, *, has_offset: bool = False, **more: Any) -> SinkContext:
     """Return what the engine gives a sink that takes changes."""
     from waltap.changes.mapping.type_registry import TypeRegistry
     from waltap_postgres.identity import REPLICA_IDENTITIES
@@ -89,7 +89,7 @@ def context(folder: Path, *, resumes: bool = False, **more: Any) -> SinkContext:
         pipeline="test",
         state_dir=folder,
         identity=lambda relation: identities[relation.identity](relation),
-        resumes=resumes,
+        has_offset=has_offset,
         **more,
     )
 

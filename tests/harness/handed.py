@@ -37,6 +37,6 @@ def rows(name: str, rows: Sequence[tuple[str, ...]] = (), table: Relation = ITEM
         opens=True,
         complete=True,
         ends_chunk=True,
-        elsewhere=name,
+        external_snapshot=name,
     )
     return Batch(parts=[piece], position=Position(7), events=0, snapshot=True)

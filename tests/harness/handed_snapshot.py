@@ -74,7 +74,7 @@ class AssignedSnapshots:
                     opens=not number,
                     complete=True,
                     ends_chunk=True,
-                    elsewhere=name,
+                    external_snapshot=name,
                 )
                 sink.write(Batch(parts=[piece], position=position, events=0, snapshot=True))
             sink.flush()

@@ -89,7 +89,7 @@ class Lake:
             given = catalog_settings(folder).items()
             self.properties = {f"catalog.{name}": value for name, value in given}
 
-    def sink(self, *, resumes: bool = True, **more: Any) -> Sink:
+    def sink(self, *, has_offset: bool = True, **more: Any) -> Sink:
         """Return a sink, not opened."""
         given: Any
         if self.kind == "delta":
@@ -97,7 +97,7 @@ class Lake:
         else:
             given = IcebergLakeProperties.model_validate({"catalog.NAME": self.properties, **more})
         specs = {spec.name: spec for spec in register_sinks()}
-        return specs[self.kind].factory(given, context(self.folder, resumes=resumes))
+        return specs[self.kind].factory(given, context(self.folder, has_offset=has_offset))
 
     def settings(self) -> dict[str, str]:
         """Return the settings of a pipeline."""

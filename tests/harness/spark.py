@@ -56,7 +56,7 @@ class Rig:
         self.db, self.epoch = Database(), 1
         self.sink = ChangeLogSink(
             ChangeLogProperties(path=str(folder / "log")),
-            context(folder, resumes=True, whole=True),
+            context(folder, has_offset=True, gets_every_change=True),
         )
         self.sink.open()
         self.sink.begins(ALL)
@@ -95,7 +95,8 @@ class Rig:
         """A new pipeline without its offset, which writes the same change log."""
         self.sink.close()
         self.sink = ChangeLogSink(
-            ChangeLogProperties(path=str(self.folder / "log")), context(self.folder, whole=True)
+            ChangeLogProperties(path=str(self.folder / "log")),
+            context(self.folder, gets_every_change=True),
         )
         self.sink.open()
         self.sink.begins(ALL)

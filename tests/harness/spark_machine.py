@@ -484,7 +484,7 @@ class Machine:
         self.rig.sink.close()
         place = ChangeLogProperties(path=str(self.rig.folder / "log"))
         self.rig.sink = ChangeLogSink(
-            place, context(self.rig.folder, resumes=True, whole=True, **more)
+            place, context(self.rig.folder, has_offset=True, gets_every_change=True, **more)
         )
         self.rig.sink.open()
         self.rig.sink.begins(ALL)

@@ -62,7 +62,7 @@ class Place:
     ) -> SqlSink:
         """Return the sink, not opened. Names of properties are given with _ for the dot."""
         given = {"url": self.url} | {n.replace("_", "."): v for n, v in more.items()}
-        reported = context(folder, resumes=True, repairs=repairs, tolerant=tolerant)
+        reported = context(folder, has_offset=True, repairs=repairs, tolerant=tolerant)
         return SqlSink(SqlProperties.model_validate(given), reported)
 
     def opened(self, folder: Path, **more: Any) -> SqlSink:

@@ -96,9 +96,9 @@ def from_change_log(folder: Path) -> list[Event]:
     for manifest in manifests:
         rows: list[tuple[tuple[int, ...], Event]] = []
         for entry in manifest.tables:
-            if entry.generation is not None and (entry.name, entry.generation) not in complete:
+            if entry.snapshot_id is not None and (entry.name, entry.snapshot_id) not in complete:
                 continue
-            number = entry.generation
+            number = entry.snapshot_id
             if number is not None and (entry.name, number) not in snapshots:
                 snapshots.add((entry.name, number))
                 begin = Event("g", entry.name, None, None, None, snapshot="initial")

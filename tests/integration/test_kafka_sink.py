@@ -63,13 +63,13 @@ def sink(
     servers: str,
     folder: Path,
     *,
-    resumes: bool = False,
+    has_offset: bool = False,
     stopping: Callable[[], bool] = lambda: False,
     tolerant: bool = False,
     **given: str,
 ) -> KafkaSink:
     context = SinkContext(
-        pipeline="p", state_dir=folder, resumes=resumes, stopping=stopping, tolerant=tolerant
+        pipeline="p", state_dir=folder, has_offset=has_offset, stopping=stopping, tolerant=tolerant
     )
     return KafkaSink(properties(servers, **given), context)
 
@@ -392,7 +392,7 @@ def test_a_second_instance_ends_the_first(
     first.write(batch(1, Record(topic, b"1", b"first")))
     assert first.flush() == Positions({"": Position(1)})
     first.write(batch(2, Record(topic, b"2", b"first, undone")))
-    second = opened(resumes=True, **once)
+    second = opened(has_offset=True, **once)
     second.write(batch(3, Record(topic, b"3", b"second")))
     assert second.flush() == Positions({"": Position(3)})
     with pytest.raises(KafkaFenced) as fenced:
@@ -413,10 +413,10 @@ def test_a_source_transaction_is_not_committed_in_pieces(
     made.write(batch(3, Record(topic, b"3", b"v")))
     assert made.flush() == Positions({"": Position(3)})
     made.close()
-    again = sink(kafka.bootstrap, tmp_path, resumes=True, **once)
+    again = sink(kafka.bootstrap, tmp_path, has_offset=True, **once)
     assert again.open() == Positions({"": Position(3)})
     again.close()
-    anew = sink(kafka.bootstrap, tmp_path, resumes=False, **once)
+    anew = sink(kafka.bootstrap, tmp_path, has_offset=False, **once)
     assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
     anew.close()
 

@@ -106,7 +106,7 @@ def test_without_a_stored_offset_positions_of_before_say_nothing(lake: Lake) -> 
     sink.write(batch(first))
     sink.flush()
     sink.close()
-    sink = lake.sink(resumes=False)
+    sink = lake.sink(has_offset=False)
     assert sink.open() is None
     sink.write(batch(first))
     sink.flush()

@@ -192,7 +192,7 @@ def test_chunks_that_are_durable_are_not_read_again(world: World, place: str) ->
     assert len(again) <= 1, f"read again: {again}"
     if world.sink == "changelog":
         snapshots = (m.snapshot for m in world.log.manifests() if m.snapshot is not None)
-        assert {snapshot.generation for snapshot in snapshots} == {1}
+        assert {snapshot.snapshot_id for snapshot in snapshots} == {1}
     for table in TABLES:
         assert set(world.read(table)) == ALL
         assert world.sink == "kept" or set(world.read(table).values()) == {1}

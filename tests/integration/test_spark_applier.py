@@ -54,7 +54,7 @@ def test_numbers_beyond_38_digits_stop_nothing(
     rig = Rig(other, delta, table_format)
     rig.sink.close()
     options = TypeOptions(arrow_unconstrained_numeric="decimal256")
-    settings = replace(context(other, resumes=True), types=TypeRegistry(TYPE_SPECS, options))
+    settings = replace(context(other, has_offset=True), types=TypeRegistry(TYPE_SPECS, options))
     rig.sink = ChangeLogSink(ChangeLogProperties(path=str(other / "log")), settings)
     rig.sink.open()
     rig.db.insert(wide, ["1", number, None])

@@ -212,7 +212,7 @@ def test_what_is_not_plain_is_left_to_spark(session: Any, tmp_path: Path) -> Non
 
     assert reported(lambda made: None, "plain")
     assert not reported(lambda made: made.group.unchanged.update(n=None), "unsent")
-    assert not reported(lambda made: setattr(made.group, "crossed", True), "crossed")
+    assert not reported(lambda made: setattr(made.group, "key_reused", True), "key_reused")
     assert not reported(lambda made: made.group.operations.update("t"), "truncate")
     assert not reported(lambda made: made.group.converted.append("elsewhere"), "converted")
     assert not reported(lambda made: setattr(made.group, "rows", 10), "fewer than said")

@@ -196,7 +196,7 @@ def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
     stored_table = rig.current(PEOPLE)
     rig.db.rows[PEOPLE.name] = [("9", "new", None)]
     rig.snapshot(PEOPLE)
-    marks = [each for each in rig.log.manifests() if each.tables and each.tables[0].generation]
+    marks = [each for each in rig.log.manifests() if each.tables and each.tables[0].snapshot_id]
     (rig.folder / "log" / marks[-1].tables[0].segments[0].path).unlink()
     rig.apply()
     assert rig.current(PEOPLE) == stored_table

@@ -238,7 +238,7 @@ def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_nex
     (tmp_path / "lake").mkdir()
     other = hold(tmp_path / "lake" / "tables")
     sink = SparkSink(
-        SparkProperties.model_validate(settings), context(tmp_path / "state", resumes=True)
+        SparkProperties.model_validate(settings), context(tmp_path / "state", has_offset=True)
     )
     sink.open()  # a process that waits for the other no longer than this
     sink._driver._properties = two_core_sink(tmp_path)._driver._properties  # type: ignore[union-attr]
@@ -257,7 +257,7 @@ def two_core_sink(folder: Path) -> SparkSink:
     settings = SparkProperties.model_validate(
         {"path": str(folder / "lake"), "spark.master": "local[2]"}
     )
-    return SparkSink(settings, context(folder / "state", resumes=True))
+    return SparkSink(settings, context(folder / "state", has_offset=True))
 
 
 @pytest.mark.usefixtures("java")
@@ -324,7 +324,7 @@ def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
         settings={"spark.driver.memory": memory},
         **properties,
     )
-    return SparkSink(settings, context(folder / "state", resumes=True))
+    return SparkSink(settings, context(folder / "state", has_offset=True))
 
 
 def of_another_log(folder: Path) -> None:

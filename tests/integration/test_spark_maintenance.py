@@ -449,7 +449,7 @@ def test_tables_of_an_earlier_version_take_the_id_where_they_lie(lake: Rig) -> N
     of_an_earlier_version(lake.folder)
     goes_on(lake, f"{lake.folder}/log/", f"{lake.folder}/out")
     sink = ChangeLogSink(
-        ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder, resumes=True)
+        ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder, has_offset=True)
     )
     sink.open()  # the engine's next start gives the log an id
     lake.db.insert(NAMED, ["3", "Cid"])

@@ -193,7 +193,7 @@ class Tables:
 
     def reopen(self) -> None:
         """A new engine."""
-        place = context(self.folder, resumes=True)
+        place = context(self.folder, has_offset=True)
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), place)
         self.sink.open()
 

@@ -356,7 +356,7 @@ class Client:
     def __init__(self, address: str, folder: Path) -> None:
         self.db, self.log, self._said = Database(), folder / "log", folder / "client.log"
         self._log = ChangeLogSink(
-            ChangeLogProperties(path=str(self.log)), context(folder, resumes=True)
+            ChangeLogProperties(path=str(self.log)), context(folder, has_offset=True)
         )
         self._log.open()
         (folder / "storage").mkdir()

@@ -113,7 +113,7 @@ def snapshot_of(lake: Lake, *words: str) -> None:
 
     def read() -> set[tuple[str, int | None]]:
         return {
-            (entry.name, entry.generation)
+            (entry.name, entry.snapshot_id)
             for each in log.manifests()
             for entry in each.tables
             if entry.complete

@@ -38,7 +38,7 @@ def sink(name: str, folder: Path, **given: Any) -> Sink:
     """Return a sink; names are given with _ for the dot."""
     named = {key.replace("_", "."): value for key, value in given.items()}
     spec = SPECS[name]
-    return spec.factory(spec.properties.model_validate(named), context(folder, resumes=True))
+    return spec.factory(spec.properties.model_validate(named), context(folder, has_offset=True))
 
 
 def batch(number: int, *records: Record) -> Batch:

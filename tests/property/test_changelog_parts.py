@@ -83,7 +83,7 @@ def content(batches: list[Batch], settings_: dict[str, int]) -> dict[str, Any]:
                     op: sum(entry.operations.get(op, 0) for entry in mine) for op in "cudt"
                 },
             }
-            found[f"{table.name} crossed"] = any(entry.crossed for entry in mine)
+            found[f"{table.name} crossed"] = any(entry.key_reused for entry in mine)
             found[f"{table.name} segments"] = sum(len(entry.segments) for entry in mine)
         return found
 

@@ -30,7 +30,7 @@ class Source:
     brought: dict[tuple[Place, int], int] = field(default_factory=dict)
     moved: dict[Place, int] = field(default_factory=dict)
     """The values that rows had when they got a new key, and which were not sent."""
-    crossed: bool = False
+    key_reused: bool = False
     values: int = 100
 
     def does(self, lsn: int, actions: Sequence[Action], seq: int = 0) -> None:
@@ -61,7 +61,7 @@ class Source:
         left = {key: self.rows[key] for key, _to in moves}
         gone: set[int] = set()
         for number, (key, to) in enumerate(moves):
-            self.crossed |= to in self.rows and to in left and to not in gone
+            self.key_reused |= to in self.rows and to in left and to not in gone
             gone.add(key)
             value = self._value() if sends else left[key]
             left[key] = value
@@ -100,7 +100,7 @@ def test_the_value_of_a_moved_row_is_the_one_it_had(
     def there(asked: Sequence[LogEvent]) -> set[int]:
         return {event.key for event in asked if event.key in base}
 
-    origins = ValueSources(reversed(source.events), crossed=source.crossed, live_keys=there)
+    origins = ValueSources(reversed(source.events), key_reused=source.key_reused, live_keys=there)
     found = {}
     for origin in origins.of("large"):
         key = origin.leaving.key

@@ -12,7 +12,7 @@ CONF = {
 }
 
 
-def generation() -> str:
+def snapshot_id() -> str:
     """Return the generation of the pyspark that is there: 4.1, 4.2."""
     return ".".join(version("pyspark").split(".")[:2])
 
@@ -22,7 +22,7 @@ def prepare(spark: str = "") -> Path:
 
     Raises: MissingProgram.
     """
-    spark = spark or generation()
+    spark = spark or snapshot_id()
     wanted = (f"io.delta:delta-spark_{spark}_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
     return jars("delta", wanted, alone=True)
 

@@ -23,7 +23,7 @@ class Log(WrittenLog):
     keys = 0
 
     def begin(self, completeness: PublicationCompleteness | None, **more: Any) -> Self:
-        self.open(**{"resumes": True, "whole": True, **more})
+        self.open(**{"has_offset": True, "gets_every_change": True, **more})
         if completeness is not None:
             self.sink.begins(completeness)
         return self
@@ -58,9 +58,9 @@ HOLES: dict[str, Callable[[Log], None]] = {
     "a position is lost": lambda log: log.run(replace(ALL, continuous=False)),
     "the publication is another": lambda log: log.run(replace(ALL, others="less")),
     "nobody knows what comes": lambda log: log.run(PublicationCompleteness()),
-    "something filters": lambda log: log.run(None, whole=False),
+    "something filters": lambda log: log.run(None, gets_every_change=False),
     "the table is left out": lambda log: log.run(ALL, capture=without_people()),
-    "another history begins": lambda log: log.run(ALL, resumes=False),
+    "another history begins": lambda log: log.run(ALL, has_offset=False),
 }
 
 
@@ -191,8 +191,8 @@ def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own
         piece(first=True, last=True)
         log.flush()
     entries = [each for manifest in log.log.manifests() for each in manifest.tables]
-    reported = [(each.generation is not None, each.complete, each.rows) for each in entries]
+    reported = [(each.snapshot_id is not None, each.complete, each.rows) for each in entries]
     assert reported == [(False, False, 1), (True, True, 2), (False, False, 1), (True, True, 0)]
-    assert entries[1].generation != entries[3].generation
+    assert entries[1].snapshot_id != entries[3].snapshot_id
     live = log.log.rows("public", "people", skip_replaced=True)
     assert sum(each.num_rows for each in live) == 0

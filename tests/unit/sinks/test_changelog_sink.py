@@ -151,7 +151,7 @@ def test_what_is_delivered_again_is_left_out(log: WrittenLog) -> None:
         log.flush(*parts[:2])
         log.write(parts[2])
         log.flush(*parts[:3])  # a reconnect: from the last stored position
-    with log.open(resumes=True):
+    with log.open(has_offset=True):
         assert log.opened_at == Position(parts[2].end_lsn)
         log.flush(*parts)
     assert ids(log) == [0, 1, 2, 3]
@@ -169,7 +169,7 @@ def test_a_transaction_right_behind_the_published_one_is_none_of_those_again(
         if number == 3:
             log.flush()
             log.close()
-            log.open(resumes=True)
+            log.open(has_offset=True)
         log.write(part)
     log.flush()
     log.close()
@@ -241,7 +241,7 @@ def test_an_interrupted_snapshot_counts_for_nothing(log: WrittenLog) -> None:
             log.flush(piece)
     assert log.rows() == []
     people(db, 7)
-    with log.open(resumes=True):
+    with log.open(has_offset=True):
         assert log.opened_at is None
         for piece in db.snapshot(PEOPLE, VISITS):
             log.flush(piece)
@@ -251,7 +251,7 @@ def test_an_interrupted_snapshot_counts_for_nothing(log: WrittenLog) -> None:
     assert ids(log) == list(range(9))
     assert [row["_op"] for row in found] == ["r"] * 8 + ["c"]
     assert {row["_seq"] for row in found[:8]} == {-1}
-    assert {m.snapshot.generation for m in log.manifests() if m.snapshot} == {1, 2}
+    assert {m.snapshot.snapshot_id for m in log.manifests() if m.snapshot} == {1, 2}
 
 
 def test_a_snapshot_that_starts_again_in_the_same_run_is_a_new_generation(log: WrittenLog) -> None:
@@ -371,10 +371,10 @@ def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
     log = WrittenLog(tmp_path, "mock:///log", store=FileStore("mock:///log"))
     for number in range(2):
         part = people(log.db, number)
-        with log.open(resumes=True):
+        with log.open(has_offset=True):
             assert log.flush(part) == Position(part.end_lsn)
     assert ids(log) == [0, 1]
-    with log.open(resumes=True):
+    with log.open(has_offset=True):
         assert log.opened_at == Position(part.end_lsn)
     assert log.log.expire(log.newest.log_position, before=FAR) == 1
     assert log.log.vacuum(before=FAR) == 0
@@ -414,17 +414,17 @@ def test_an_older_copy_in_the_place_of_the_log_is_noticed(log: WrittenLog, tmp_p
         log.flush(people(log.db, 1))
         shutil.copytree(place, copy)
         log.flush(people(log.db, 2))
-    log.open(resumes=True).close()
-    for resumes in (True, False):
+    log.open(has_offset=True).close()
+    for has_offset in (True, False):
         place.rename(newer)
         copy.rename(place)
-        if resumes:
+        if has_offset:
             with pytest.raises(ChangeLogOlder, match="published up to"):
-                log.open(resumes=True)
+                log.open(has_offset=True)
             log.close()
             place.rename(copy)
             newer.rename(place)
-        log.open(resumes=resumes).close()  # without a stored offset a new epoch begins
+        log.open(has_offset=has_offset).close()  # without a stored offset a new epoch begins
 
 
 # --- reading and retiring -----------------------------------------------------------------------------
@@ -481,7 +481,7 @@ def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog)
     assert log.expire(steps[3].log_position, before=FAR) == 2  # the newest stays
     with pytest.raises(ChangeLogRetired, match="reaches back"):
         list(log.manifests(steps[0].log_position))
-    with filled.open(resumes=True):
+    with filled.open(has_offset=True):
         assert filled.opened_at == Position(steps[3].log_position.end_lsn)
     assert log.vacuum(before=FAR) == 0
 

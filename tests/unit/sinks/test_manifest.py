@@ -26,7 +26,7 @@ from waltap_sinks.changelog.manifest import (
 from waltap_sinks.changelog.reader import complete_generations
 
 
-def entry(name: str = "t", generation: int | None = None, complete: bool = False) -> TableEntry:
+def entry(name: str = "t", snapshot_id: int | None = None, complete: bool = False) -> TableEntry:
     return TableEntry(
         schema="public",
         table=name,
@@ -38,7 +38,7 @@ def entry(name: str = "t", generation: int | None = None, complete: bool = False
         segments=(Segment(path="segments/x", rows=1, bytes=2),),
         rows=1,
         operations={"c": 1},
-        generation=generation,
+        snapshot_id=snapshot_id,
         complete=complete,
     )
 
@@ -56,7 +56,7 @@ def manifest(*tables: TableEntry, snapshot: SnapshotPart | None = None) -> Manif
 
 
 def test_a_manifest_is_one_line_and_reads_back_equal() -> None:
-    made = manifest(entry(), snapshot=SnapshotPart(generation=1, lsn=7, complete=True))
+    made = manifest(entry(), snapshot=SnapshotPart(snapshot_id=1, lsn=7, complete=True))
     data = made.encode()
     assert data.count(b"\n") == 1
     read = parse_manifest(data, "where it was")
@@ -133,7 +133,7 @@ def test_buckets_sort_by_time_and_hold_ten_minutes() -> None:
 def test_a_generation_is_complete_by_table_or_as_a_whole() -> None:
     first = manifest(entry("a", 1, complete=True), entry("b", 1), entry("c", 2))
     assert complete_generations([first]) == {("public.a", 1)}
-    end = manifest(snapshot=SnapshotPart(generation=1, lsn=7, complete=True))
+    end = manifest(snapshot=SnapshotPart(snapshot_id=1, lsn=7, complete=True))
     assert complete_generations([first, end]) == {("public.a", 1), ("public.b", 1)}
 
 

@@ -61,7 +61,7 @@ def random_table(chance: random.Random, before: TableState) -> TableState:
             log_position=None if before.log_position else LogPosition(1, 2, 3),
         )
     if kind == 4:
-        wait = StagedSegment(generation=1, path=number, fingerprint="f", rows=1, key=("a",))
+        wait = StagedSegment(snapshot_id=1, path=number, fingerprint="f", rows=1, key=("a",))
         return replace(before, staged=(*before.staged, wait))
     return replace(before, changes=(*before.changes, one), pending=(*before.pending, one))
 

@@ -39,7 +39,7 @@ def entry(path: str = "", **more: Any) -> TableEntry:
 def manifest(
     *tables: TableEntry, number: int = 1, epoch: int = 1, ends: int | None = None, rows: int = 1
 ) -> Manifest:
-    snapshot = None if ends is None else SnapshotPart(generation=ends, lsn=1, complete=True)
+    snapshot = None if ends is None else SnapshotPart(snapshot_id=ends, lsn=1, complete=True)
     return Manifest(
         version=VERSION,
         log_position=LogPosition(epoch, number, 0),
@@ -71,28 +71,28 @@ GROUPS = {
     ),
     "parts of an earlier snapshot count for nothing": (
         [
-            manifest(entry("lost", generation=1)),
-            manifest(entry("a", generation=2, complete=True)),
+            manifest(entry("lost", snapshot_id=1)),
+            manifest(entry("a", snapshot_id=2, complete=True)),
             manifest(ends=2),
         ],
         [(True, "a")],
     ),
     "a table that restarts has the rows from there on": (
         [
-            manifest(entry("a", generation=1)),
-            manifest(entry("b", generation=1, restarts=True)),
-            manifest(entry("c", generation=1, complete=True)),
+            manifest(entry("a", snapshot_id=1)),
+            manifest(entry("b", snapshot_id=1, restarts=True)),
+            manifest(entry("c", snapshot_id=1, complete=True)),
         ],
         [(True, "b c")],
     ),
     "an empty snapshot empties the table": (
-        [manifest(entry(generation=1, complete=True))],
+        [manifest(entry(snapshot_id=1, complete=True))],
         [(True, "")],
     ),
     "a snapshot under two schemas replaces once": (
         [
-            manifest(entry("a", generation=1)),
-            manifest(entry("b", fingerprint="g", generation=1, complete=True)),
+            manifest(entry("a", snapshot_id=1)),
+            manifest(entry("b", fingerprint="g", snapshot_id=1, complete=True)),
         ],
         [(True, "a"), (False, "b")],
     ),
@@ -112,10 +112,10 @@ def test_manifests_become_groups(case: str) -> None:
 
 def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
     """Tables that are not mentioned again are completed by its end."""
-    first = plan([manifest(entry("old")), manifest(entry("a", generation=1))], {})["s.t"]
+    first = plan([manifest(entry("old")), manifest(entry("a", snapshot_id=1))], {})["s.t"]
     assert [group.segments for group in first.groups] == [["old"]]
     assert [part.path for part in first.staged] == ["a"]
-    rest = [manifest(entry("b", generation=1, complete=True)), manifest(entry("new"))]
+    rest = [manifest(entry("b", snapshot_id=1, complete=True)), manifest(entry("new"))]
     assert groups(rest, *first.staged) == [(True, "a b"), (False, "new")]
     assert groups([manifest(ends=1)], *first.staged) == [(True, "a")]
 
@@ -223,10 +223,10 @@ def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up() -> None:
 
 def test_nothing_is_learnt_from_tables_that_tasks_read_of_the_source() -> None:
     """Minutes for a manifest without rows say nothing of what a commit of changes costs."""
-    read = [manifest(entry(elsewhere="a"), number=number, rows=0) for number in (1, 2)]
+    read = [manifest(entry(external_snapshot="a"), number=number, rows=0) for number in (1, 2)]
     _, took = paced(
         [*read, *backlog(200, 50_000)[3:]], 5_000_000,
-        lambda part: 300.0 if part[0].elsewhere else rows_of(part) / 20_000,
+        lambda part: 300.0 if part[0].external_snapshots else rows_of(part) / 20_000,
     )  # fmt: skip
     assert took[:2] == [300.0, 300.0]
     assert max(took[2:]) <= 5.0
@@ -290,9 +290,9 @@ def test_a_table_that_tasks_read_is_one_group_and_one_commit(log: WrittenLog) ->
     assert [each.version for each in manifests] == [2, 1]
     assert [len(part) for part in AdaptiveBatchSize(5.0, 1000).portions(manifests)] == [1, 1]
     handed, read = plan(manifests, {})[ITEMS.name].groups
-    assert (handed.elsewhere, handed.replaces, handed.rows) == ("one", True, 0)
+    assert (handed.external_snapshot, handed.replaces, handed.rows) == ("one", True, 0)
     assert len(handed.segments) == 1, "it shows the columns"
-    assert (read.elsewhere, read.replaces, read.rows) == ("", True, 1)
+    assert (read.external_snapshot, read.replaces, read.rows) == ("", True, 1)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -305,7 +305,7 @@ def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_th
         log.rows("items", skip_replaced=True)
     if restarted:
         log.close()
-        log.open(resumes=True)
+        log.open(has_offset=True)
     log.flush(rows("", [("1", "a")]))
     assert [row["v"] for row in log.rows("items", skip_replaced=True)] == ["a"]
 

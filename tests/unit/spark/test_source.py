@@ -482,7 +482,7 @@ def test_times_and_wide_decimals_are_text_wherever_they_are(tmp_path: Path) -> N
     )
     called = dict(zip(NESTED, NESTED, strict=True))
     segment = SegmentRows(
-        path="segment.parquet", rows=2, table="p.t", epoch=1, generation=None, called=called
+        path="segment.parquet", rows=2, table="p.t", epoch=1, snapshot_id=None, called=called
     )
     (part,) = batches(FileStore(str(tmp_path)), [segment], struct, RowLimits(), many=False)
     assert part.to_pylist() == [

@@ -131,11 +131,13 @@ def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own() -> 
 
 
 def test_a_table_is_renamed_during_its_first_snapshot() -> None:
-    part = StagedSegment(generation=1, path="p", fingerprint="f", rows=1, key=("id",), oid=1)
+    part = StagedSegment(snapshot_id=1, path="p", fingerprint="f", rows=1, key=("id",), oid=1)
     before = tables(of("a", 0, columns={}, staged=(part,)))
-    found = find_renames(log(at("b", 1, generation=1, complete=True)), before)
+    found = find_renames(log(at("b", 1, snapshot_id=1, complete=True)), before)
     after = found.applied(before, in_place=True)
-    (group,) = plan(log(at("b", 1, generation=1, complete=True)), after, found.routes)["s.b"].groups
+    (group,) = plan(log(at("b", 1, snapshot_id=1, complete=True)), after, found.routes)[
+        "s.b"
+    ].groups
     assert (list(after), group.segments) == (["s.b"], ["p", "b1"])
 
 

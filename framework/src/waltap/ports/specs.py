@@ -230,7 +230,7 @@ class TransformSpec(Spec):
     """A transform of whole batches, which returns the next batch.
 
     It is never called per row. ``preserves_changes``: it drops no change and keeps each change's
-    table and key (`SinkContext.whole`).
+    table and key (`SinkContext.gets_every_change`).
     """
 
     factory: "Callable[[Any], Callable[[Batch], Batch]]"

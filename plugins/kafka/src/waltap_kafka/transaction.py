@@ -70,12 +70,12 @@ class KafkaTransactions:
                 )
             topics.create(position_topic(name))
         identity, stopping = failures.transactional_id, self._context.stopping
-        resumes, pipeline = self._context.resumes, self._context.pipeline
+        has_offset, pipeline = self._context.has_offset, self._context.pipeline
         # A pipeline without a stored offset starts from the beginning, so any older position is
         # deleted.
-        whose = pipeline if resumes else None
+        whose = pipeline if has_offset else None
         held = last_position(settings, admin, name, identity, whose, stopping)
-        if held is not None and not resumes:
+        if held is not None and not has_offset:
             self._producer.begin_transaction()
             self._producer.produce(name, None, identity.encode(), PARTITION)
             self._until_done(self._producer.commit_transaction, INIT_S)

@@ -168,7 +168,7 @@ class LakeSink(Sink):
         offset = self._lake.open() or LakeOffset()
         offset = msgspec.structs.replace(offset, generation=offset.generation + 1)
         # Without a stored offset the tables have rows of another history.
-        if not self._context.resumes:
+        if not self._context.has_offset:
             offset = msgspec.structs.replace(
                 offset, epoch=offset.epoch + 1, position=None, tables=()
             )

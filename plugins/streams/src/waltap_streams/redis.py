@@ -143,10 +143,10 @@ class RedisPosition:
         """Return the committed positions."""
         return Positions(self._kept.positions)
 
-    def begin(self, *, resumes: bool, may_write: Callable[[], None]) -> None:
+    def begin(self, *, has_offset: bool, may_write: Callable[[], None]) -> None:
         """Fence older instances by a new generation.
 
-        Without ``resumes`` the stored positions are discarded.
+        Without ``has_offset`` the stored positions are discarded.
         """
         from redis import WatchError
 
@@ -154,7 +154,7 @@ class RedisPosition:
             # WATCH fails the transaction if another instance writes the key in between.
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
             before = self._read(transaction.get(self._key))
-            positions = before.positions if resumes else {}
+            positions = before.positions if has_offset else {}
             self._kept = StoredRedisPosition(positions, before.generation + 1)
             may_write()
             transaction.multi()
@@ -286,7 +286,9 @@ class RedisSink(Sink):
             client = self._server.connected()
             client.ping()
             if self._once:
-                self._kept.begin(resumes=self._context.resumes, may_write=self._context.may_write)
+                self._kept.begin(
+                    has_offset=self._context.has_offset, may_write=self._context.may_write
+                )
         self._begin()
         return self._accepted or None if self._once else None
 

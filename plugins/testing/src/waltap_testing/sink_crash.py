@@ -57,7 +57,7 @@ def resume(
 
     Delivery starts at the stored offset, or at the sink's position if that is later.
     """
-    sink = rig.build(folder, resumes=True)
+    sink = rig.build(folder, has_offset=True)
     held = sole(sink.open())
     start = stored if held is None else max(stored, held)
     # Another size than before: batches have other limits after a restart.

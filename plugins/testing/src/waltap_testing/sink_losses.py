@@ -88,7 +88,7 @@ class NoticesLosses:
         for _ in range(2):
             history.noticed()
         newest()
-        sink = rig.build(tmp_path, resumes=True)
+        sink = rig.build(tmp_path, has_offset=True)
         assert Positions.of(_opened(sink, history.stored_position)) == history.stored_position
         sink.close()
 
@@ -143,7 +143,7 @@ class NoticesLosses:
         repairing = dataclasses.replace(
             rig, context=lambda given: dataclasses.replace(rig.context(given), repairs=True)
         )
-        sink = repairing.build(tmp_path, resumes=True)
+        sink = repairing.build(tmp_path, has_offset=True)
         checks_of(sink)
         sink.open()
         for batch in history.rest(sink):
@@ -152,7 +152,7 @@ class NoticesLosses:
         assert sole(sink.flush()) == end
         stored_position = Positions.of(stored_position_of(sink))
         sink.close()
-        sink = rig.build(tmp_path, resumes=True)
+        sink = rig.build(tmp_path, has_offset=True)
         assert sole(_opened(sink, stored_position)) == end
         sink.close()
 
@@ -185,7 +185,7 @@ class _History:
         self._write(sink, 0, 2)
         sink.close()
         self._older = self.keep()
-        self.sink = rig.build(folder, resumes=True)
+        self.sink = rig.build(folder, has_offset=True)
         self.sink.open()
         self._write(self.sink, 2, -1)
         self.stored_position = Positions.of(stored_position_of(self.sink))
@@ -212,7 +212,7 @@ class _History:
 
     def noticed(self) -> None:
         """Check that a start reports the loss."""
-        sink = self._rig.build(self._folder, resumes=True)
+        sink = self._rig.build(self._folder, has_offset=True)
         with pytest.raises(SinkError) as lost:
             _opened(sink, self.stored_position)
         with contextlib.suppress(SinkError):

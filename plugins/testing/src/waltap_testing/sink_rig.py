@@ -65,7 +65,7 @@ class SinkRig:
     keep: "Callable[[], Callable[[], object]] | None" = None
 
     def build(
-        self, folder: Path, *, resumes: bool = False, snapshot: SnapshotProgress | None = None
+        self, folder: Path, *, has_offset: bool = False, snapshot: SnapshotProgress | None = None
     ) -> Sink:
         """Return a new sink that is not open.
 
@@ -76,7 +76,7 @@ class SinkRig:
             pipeline="conformance",
             state_dir=folder,
             describe=lambda relation: relation,
-            resumes=resumes,
+            has_offset=has_offset,
             snapshot=snapshot,
         )
         context = self.context(context)

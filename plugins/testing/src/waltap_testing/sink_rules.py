@@ -95,7 +95,7 @@ class SnapshotsGoOn:
         workload = filled(5, 0, 4)
         batches = workload.snapshot(tables, 2, records=records)
         deliver(sink, batches[:delivered])
-        sink = rig.build(tmp_path, resumes=True, snapshot=_progress(batches[:delivered]))
+        sink = rig.build(tmp_path, has_offset=True, snapshot=_progress(batches[:delivered]))
         sink.open()
         workload.insert(NOTES, 101, "streamed")
         workload.commit()
@@ -127,7 +127,7 @@ class SnapshotsGoOn:
         written(sink, batches[:2])
         if opened_again:
             sink.close()
-            sink = rig.build(tmp_path, resumes=True, snapshot=_progress([]))
+            sink = rig.build(tmp_path, has_offset=True, snapshot=_progress([]))
             sink.open()
         written(sink, _going_on(batches), each=True)
         sink.close()
@@ -158,7 +158,7 @@ class SnapshotsGoOn:
             sink.flush()
         if opened_again:
             sink.close()
-            sink = rig.build(tmp_path, resumes=True, snapshot=_progress(begun))
+            sink = rig.build(tmp_path, has_offset=True, snapshot=_progress(begun))
             sink.open()
         _pieces(again)[0].restarts = True
         written(sink, _going_on(again), each=True)
@@ -232,7 +232,7 @@ class RefusesSingleRecords:
                 "the batch was not taken, and its position not either"
             )
         sink.close()
-        sink = rig.build(tmp_path, resumes=True)
+        sink = rig.build(tmp_path, has_offset=True)
         after = sole(sink.open()) or Position(0)
         for batch in workload.batches(WHOLE, after, records=sink.capabilities.records):
             _written(sink, batch)
@@ -285,14 +285,14 @@ class TakesRedeliveries:
         promised = deliver(sink, batches, each=True)
         assert promised is not None
         before = len(rig.read_back())
-        again = rig.build(tmp_path, resumes=True)
+        again = rig.build(tmp_path, has_offset=True)
         held = sole(again.open()) or promised
         if isinstance(again, RedeliveryAwareSink):
             assert LETTER not in again.redelivered()
         again.write(_dead_letter(again, held))
         again.flush()
         again.close()
-        last = rig.build(tmp_path, resumes=True)
+        last = rig.build(tmp_path, has_offset=True)
         last.open()
         # A sink that keeps the identifiers of dead letters names it when it opens again.
         if isinstance(last, RedeliveryAwareSink):

@@ -269,7 +269,7 @@ class SinkSuite(
         workload.commit()
         deliver(sink, workload.batches(1_000, records=records))
         end = Position(workload.parts[-1].end_lsn)
-        sink = rig.build(tmp_path, resumes=True)
+        sink = rig.build(tmp_path, has_offset=True)
         sink.open()
         written(sink, workload.snapshot([ITEMS, NOTES], 2, records=records), each=True)
         workload.update(ITEMS, 3, "streamed again")
@@ -337,7 +337,7 @@ class SinkSuite(
                 sink.flush()
         if reopened:
             sink.close()
-            sink = rig.build(tmp_path, resumes=True)
+            sink = rig.build(tmp_path, has_offset=True)
             assert sink.open() is None, "a snapshot that did not end is no position to go on from"
             sink.flush()
             # The engine would store it, and miss it in the next run.
@@ -428,7 +428,7 @@ class SinkSuite(
         batches = list(workload.batches(4, records=sink.capabilities.records))
         promised = deliver(sink, batches[: len(batches) // 2], each=True)
         assert promised is not None
-        again = rig.build(tmp_path, resumes=True)
+        again = rig.build(tmp_path, has_offset=True)
         stored_position = sole(again.open())
         if again.capabilities.exactly_once:
             assert stored_position == promised, "it must know the position of its data"
@@ -453,7 +453,7 @@ class SinkSuite(
             "a stored position is that of data stored exactly once"
         )
         sink.close()
-        again = rig.build(tmp_path, resumes=True)
+        again = rig.build(tmp_path, has_offset=True)
         # The engine compares them to notice a destination that was restored or emptied.
         assert Positions.of(again.open()) == stored_position
         assert Positions.of(stored_position_of(again)) == stored_position
@@ -472,7 +472,7 @@ class SinkSuite(
             context=lambda given: dataclasses.replace(rig.context(given), pipeline="another"),
         )
         with contextlib.suppress(WaltapError):
-            sink = other.build(folder, resumes=True)
+            sink = other.build(folder, has_offset=True)
             try:
                 stored_position = sink.open()
             finally:
@@ -502,8 +502,8 @@ class SinkSuite(
         if not sink.capabilities.exactly_once:
             pytest.skip("declares at least once")
         workload = mixed(truncate=False)
-        for resumes in (False, True):
-            sink = rig.build(tmp_path, resumes=resumes)
+        for has_offset in (False, True):
+            sink = rig.build(tmp_path, has_offset=has_offset)
             deliver(sink, workload.batches(4, records=sink.capabilities.records))
         assert_complete(rig, sink.capabilities, workload)
 

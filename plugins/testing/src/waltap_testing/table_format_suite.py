@@ -132,8 +132,8 @@ class _LogAndTables:
             state_dir=folder,
             types=mapper(),
             identity=identity_kept(),
-            resumes=True,
-            whole=True,
+            has_offset=True,
+            gets_every_change=True,
         )
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context)
         self.sink.open()

@@ -181,8 +181,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     * The very first piece ``opens`` the snapshot. When every table has been delivered, the engine
       writes a batch with ``snapshot`` and without parts. Only that batch ends the snapshot. A
       snapshot of no tables is that batch alone.
-    * For a sink a snapshot is one generation. Its complete rows of a table replace all rows of that
-      table in the destination, also when there are none. A piece that opens begins a new generation,
+    * For a sink a snapshot is one unit. Its complete rows of a table replace all rows of that
+      table in the destination, also when there are none. A piece that opens begins a new snapshot,
       even when the last one did not end: the sink discards the last one's incomplete tables. A sink
       that only appends to a history may take pieces as they come.
     * A transform may remove rows from a piece, even all of them; it keeps the piece.
@@ -240,7 +240,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     whole: bool = False
     # The table is complete, and other readers had its rows: the sink assigned its chunks to them.
     # This is the result of `SplitReadingSink.assign_splits`; the piece has no rows.
-    elsewhere: str = ""
+    external_snapshot: str = ""
     # The tables, by identifier, whose reading begins with this piece. The engine stores that
     # before it delivers the piece, and then stores the durable chunks: a start after a crash
     # continues with the others (`SnapshotProgress`).

@@ -292,7 +292,9 @@ class PipelineStages:
         at_commit = profile.engine.two_phase_policy == "commit"
         plain = not self.conversions.converters and not self.policy.tolerant
         keep_all = all(use.spec.preserves_changes for use in profile.transforms)
-        whole = at_commit and plain and keep_all and not profile.capture.message_key_columns
+        gets_every_change = (
+            at_commit and plain and keep_all and not profile.capture.message_key_columns
+        )
         return self._stages_of(
             SinkBranchProfile(
                 name="",
@@ -304,7 +306,7 @@ class PipelineStages:
             self.state_dir,
             self.policy,
             run_id,
-            whole=whole,
+            gets_every_change=gets_every_change,
         )
 
     def _branch_stages(self, branch: SinkBranchProfile, run_id: str) -> BranchStages:
@@ -321,7 +323,7 @@ class PipelineStages:
         policy: FailurePolicy,
         run_id: str,
         *,
-        whole: bool = False,
+        gets_every_change: bool = False,
     ) -> BranchStages:
         chain = self._chain((*self.profile.transforms, *branch.transforms))
         order = TransactionOrder()
@@ -330,7 +332,9 @@ class PipelineStages:
             component=branch.sink,
             format_component=branch.format,
             properties=branch.properties,
-            make=lambda: self._made_sink(branch.sink, folder, policy, whole=whole),
+            make=lambda: self._made_sink(
+                branch.sink, folder, policy, gets_every_change=gets_every_change
+            ),
             make_format=lambda: self._format(branch.format, chain, order, run_id),
             chain=chain,
             undeliverable=PoisonEventHandler(policy, branch.name, order, self.dead_letters),
@@ -343,7 +347,7 @@ class PipelineStages:
         folder: Path,
         policy: FailurePolicy,
         *,
-        whole: bool = False,
+        gets_every_change: bool = False,
     ) -> Sink:
         made = component.spec.factory(
             component.properties,
@@ -355,12 +359,12 @@ class PipelineStages:
                 renew=self.relations.renew,
                 identity=self.relations.identity,
                 capture=self.capture,
-                resumes=self._has_offset(),
+                has_offset=self._has_offset(),
                 snapshot=self._snapshot(),
                 stopping=self._stopping,
                 takes_over=self._leadership is not None,
                 may_write=(lambda: None) if self._leadership is None else self._leadership.check,
-                whole=whole,
+                gets_every_change=gets_every_change,
                 repairs=self._repairs,
                 tolerant=policy.records is not FailureHandling.FAIL,
             ),

@@ -281,7 +281,7 @@ class SnapshotPhase:
                 opens=not number,
                 complete=True,
                 ends_chunk=True,
-                elsewhere=name,
+                external_snapshot=name,
                 visible=chunk.visible,
             )
             delivery.write([piece], snapshot=True)

@@ -117,8 +117,8 @@ class CompletenessSink(Protocol):
     def begins(self, completeness: PublicationCompleteness) -> None:
         """Accept that the following changes are complete as ``completeness`` says.
 
-        It counts only if `SinkContext.whole`. Called after each connection to the source: after
-        `open` and before any change of that connection. Raises: SinkError.
+        It counts only if `SinkContext.gets_every_change`. Called after each connection to the source:
+        after `open` and before any change of that connection. Raises: SinkError.
         """
 
 
@@ -224,7 +224,7 @@ class SplitReadingSink(SnapshotChoosingSink, Protocol):
         """Take the chunks of a complete snapshot for other readers; return a name.
 
         The engine then writes a piece without rows for each table, complete and with that name
-        (`SnapshotRows.elsewhere`), and flushes. It calls `split_rows` until the rows are durable,
+        (`SnapshotRows.external_snapshot`), and flushes. It calls `split_rows` until the rows are durable,
         and keeps the snapshot open until then. If that fails, the chunks are discarded: a later
         start takes another snapshot. Raises: SinkError.
         """

@@ -73,7 +73,7 @@ class SinkContext:
     """Returns the replica identity of a relation; call it once per version."""
     capture: "CaptureRules | None" = None
     """The captured and masked columns."""
-    resumes: bool = False
+    has_offset: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
     snapshot: SnapshotProgress | None = None
     """Progress of the unfinished initial snapshot in the stored offset."""
@@ -87,7 +87,7 @@ class SinkContext:
     """Raises if another process may run the pipeline by now. The engine calls it before each `write` and
     `flush`. A sink calls it again immediately before data becomes visible, because the process may have
     been paused in between. The sink must pass the error on."""
-    whole: bool = False
+    gets_every_change: bool = False
     """Whether this sink receives every streamed change of the captured tables, with its key. If so, the
     engine calls `CompletenessSink.begins` with the completeness of the stream."""
     repairs: bool = False

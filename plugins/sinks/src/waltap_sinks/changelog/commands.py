@@ -220,5 +220,5 @@ def _tables(step: Manifest) -> str:
         rows[entry.name] = rows.get(entry.name, 0) + entry.rows
     text = ", ".join(f"{name} {count:,}" for name, count in rows.items())
     if step.snapshot is not None:
-        text += f" (snapshot {step.snapshot.generation})"
+        text += f" (snapshot {step.snapshot.snapshot_id})"
     return text

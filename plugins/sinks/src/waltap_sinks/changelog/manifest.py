@@ -17,9 +17,9 @@ from waltap.changes.decode.relation import FormerOwner
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 
 VERSION: Final = 1
-# The version of manifests whose rows are partly elsewhere. Older readers would take these tables
+# The version of manifests with external snapshots. Older readers would take these tables
 # for empty.
-ELSEWHERE: Final = 2
+WITH_EXTERNAL_ROWS: Final = 2
 _SUM: Final = b',"crc32":"%08x"}\n'
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
@@ -98,23 +98,23 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     moved: int = 0
     # A transaction deleted a row from a key under which it had put a row before. The old row is the
     # deleted one if the key existed (rows that change places), else the new one (put, then moved).
-    crossed: bool = False
+    key_reused: bool = msgspec.field(name="crossed", default=False)
     # Values by column that are null since the Arrow type cannot hold them.
     misfits: dict[str, int] = {}
     # The table was not captured for a while before these rows.
     missed: bool = False
     # The number of the snapshot that read the rows.
-    generation: int | None = None
-    # All rows of the generation are in the log; they replace every earlier row of the table.
+    snapshot_id: int | None = msgspec.field(name="generation", default=None)
+    # All rows of the snapshot are in the log; they replace every earlier row of the table.
     complete: bool = False
     # Chunks of the table whose rows are complete with this entry.
     chunks: tuple[int, ...] = ()
-    # Earlier entries of the table and generation are void.
+    # Earlier entries of the table and snapshot are void.
     restarts: bool = False
-    # The rows of the generation are in no segment: executors read them into the tables
+    # The rows of the snapshot are in no segment: executors read them into the tables
     # (`SplitReadingSink.assign_splits`), under this name. The segment, without rows, has the
     # columns.
-    elsewhere: str = ""
+    external_snapshot: str = msgspec.field(name="elsewhere", default="")
     # Entries with one id follow each other without a gap (`waltap_sinks.changelog.continuity`).
     # Empty if unknown.
     continuity_id: str = msgspec.field(name="stretch", default="")
@@ -133,9 +133,9 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ``lsn`` and ``ts`` (µs since 1970 UTC) are those of its first piece. Earlier releases wrote no ``ts``.
     """
 
-    generation: int
+    snapshot_id: int = msgspec.field(name="generation")
     lsn: int | None
-    # The manifest is the last one of the generation.
+    # The manifest is the last one of the snapshot.
     complete: bool
     ts: int | None = None
 
@@ -156,7 +156,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_commit_ts: int | None = None
     last_commit_ts: int | None = None
     # The newest snapshot that has begun.
-    last_generation: int = 0
+    last_snapshot_id: int = msgspec.field(name="last_generation", default=0)
     # The pipeline that wrote it; earlier releases named none.
     pipeline: str = ""
     snapshot: SnapshotPart | None = None
@@ -171,18 +171,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def unfinished_snapshot(self) -> int | None:
-        """Return the generation of the snapshot that this manifest leaves unfinished."""
+        """Return the id of the snapshot that this manifest leaves unfinished."""
         part = self.snapshot
-        return None if part is None or part.complete else part.generation
+        return None if part is None or part.complete else part.snapshot_id
 
     @property
-    def elsewhere(self) -> frozenset[str]:
-        """Return the names of rows that are elsewhere."""
-        return frozenset(entry.elsewhere for entry in self.tables if entry.elsewhere)
+    def external_snapshots(self) -> frozenset[str]:
+        """Return the names of external snapshots."""
+        return frozenset(
+            entry.external_snapshot for entry in self.tables if entry.external_snapshot
+        )
 
     def encode(self) -> bytes:
         """Return the manifest as one line of JSON with its checksum."""
-        version = ELSEWHERE if self.elsewhere else VERSION
+        version = WITH_EXTERNAL_ROWS if self.external_snapshots else VERSION
         data = msgspec.json.encode(msgspec.structs.replace(self, path="", version=version))
         return data[:-1] + _SUM % zlib.crc32(data[:-1])
 
@@ -220,8 +222,10 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except UNREADABLE as cause:
         raise ChangeLogDamaged(f"{path} is not a manifest: {cause}", path=path) from cause
-    if manifest.version not in {VERSION, ELSEWHERE}:
-        text = f"{path} has version {manifest.version}, this program reads up to {ELSEWHERE}"
+    if manifest.version not in {VERSION, WITH_EXTERNAL_ROWS}:
+        text = (
+            f"{path} has version {manifest.version}, this program reads up to {WITH_EXTERNAL_ROWS}"
+        )
         raise ChangeLogDamaged(text, path=path)
     _require_sum(data.encode() if isinstance(data, str) else data, path)
     return msgspec.structs.replace(manifest, path=path)

@@ -15,13 +15,13 @@ _FIRST = frozenset((0,))
 
 
 class ReadChunks:
-    """Track the complete chunks and tables of one generation by OID."""
+    """Track the complete chunks and tables of one snapshot by OID."""
 
     def __init__(
         self, part: SnapshotPart | None = None, manifests: Iterable[Manifest] = ()
     ) -> None:
         manifests = list(manifests)
-        if any(manifest.elsewhere for manifest in manifests):
+        if any(manifest.external_snapshots for manifest in manifests):
             part, manifests = None, []  # the rows of an aborted snapshot elsewhere are lost
         # The snapshot in the manifests; None if none is published.
         self.part = part
@@ -97,7 +97,7 @@ class CaptureGapFile:
         """
         return tuple(
             msgspec.structs.replace(each, missed=True)
-            if each.name in self._tables and each.generation is None
+            if each.name in self._tables and each.snapshot_id is None
             else each
             for each in entries
         )

@@ -284,7 +284,7 @@ class ChangeLog:
     def _load(self, path: str) -> Manifest:
         return parse_manifest(self.store.read(path), path)
 
-    def of_snapshot(self, generation: int) -> list[Manifest]:
+    def of_snapshot(self, snapshot_id: int) -> list[Manifest]:
         """Return the manifests of the last snapshot, oldest first.
 
         No other manifest follows them.
@@ -293,7 +293,7 @@ class ChangeLog:
         for epoch, bucket in self._buckets(newest_first=True):
             for _log_position, path in reversed(self._log_positions(epoch, bucket)):
                 manifest = self._load(path)
-                if manifest.snapshot is None or manifest.snapshot.generation != generation:
+                if manifest.snapshot is None or manifest.snapshot.snapshot_id != snapshot_id:
                     return found[::-1]
                 found.append(manifest)
         return found[::-1]
@@ -311,7 +311,7 @@ class ChangeLog:
     ) -> "list[pa.Table]":
         """Return the changes of one table, one Arrow table per schema, in order.
 
-        ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_generation`` is
+        ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_snapshot_id`` is
         the number of the snapshot that read the row, null for a change. Rows of unfinished
         snapshots are left out. With ``skip_replaced`` only the last complete snapshot and the
         changes after it are returned.
@@ -329,7 +329,7 @@ class ChangeLog:
                 runs.append((entry.fingerprint, []))
             for part in entry.segments:
                 rows = self.store.read_parquet(part.path)
-                for name, value in (("_epoch", epoch), ("_generation", entry.generation)):
+                for name, value in (("_epoch", epoch), ("_generation", entry.snapshot_id)):
                     if name in rows.column_names:
                         raise ColumnNameTaken(
                             f"{schema}.{table} has a column {name}, which readers get of the log",
@@ -367,31 +367,31 @@ class ChangeLog:
         found: list[tuple[int, TableEntry]] = []
         newest = 0
 
-        def release(generation: int) -> None:
+        def release(snapshot_id: int) -> None:
             """Let a complete snapshot replace earlier entries."""
             nonlocal newest
-            if skip_replaced and generation > newest:
-                newest = generation
-                found[:] = [each for each in found if each[1].generation == generation]
+            if skip_replaced and snapshot_id > newest:
+                newest = snapshot_id
+                found[:] = [each for each in found if each[1].snapshot_id == snapshot_id]
 
         for manifest in manifests:
             for entry in manifest.tables:
                 if entry.name != name:
                     continue
                 if entry.restarts:
-                    found[:] = [each for each in found if each[1].generation != entry.generation]
-                if entry.generation is None or (name, entry.generation) in complete:
+                    found[:] = [each for each in found if each[1].snapshot_id != entry.snapshot_id]
+                if entry.snapshot_id is None or (name, entry.snapshot_id) in complete:
                     found.append((manifest.log_position.epoch, entry))
-                if entry.generation is not None and entry.complete:
-                    release(entry.generation)
+                if entry.snapshot_id is not None and entry.complete:
+                    release(entry.snapshot_id)
             ended = manifest.snapshot
             if (
                 ended is not None
                 and ended.complete
-                and any(entry.generation == ended.generation for _epoch, entry in found)
+                and any(entry.snapshot_id == ended.snapshot_id for _epoch, entry in found)
             ):
-                release(ended.generation)
-        if any(entry.elsewhere for _epoch, entry in found):
+                release(ended.snapshot_id)
+        if any(entry.external_snapshot for _epoch, entry in found):
             raise RowsElsewhere(
                 f"rows of {name} that a snapshot read are not in the log", table=name
             )
@@ -441,7 +441,7 @@ class ChangeLog:
                     return expired
                 manifest = self._load(path)
                 part = manifest.snapshot
-                if part is not None and part.generation == unfinished:
+                if part is not None and part.snapshot_id == unfinished:
                     return expired
                 self.store.delete(path)
                 for entry in manifest.tables:
@@ -515,11 +515,11 @@ def complete_generations(manifests: Iterable[Manifest]) -> set[tuple[str, int]]:
     begun: set[tuple[str, int]] = set()
     for manifest in manifests:
         for entry in manifest.tables:
-            if entry.generation is not None:
-                begun.add((entry.name, entry.generation))
+            if entry.snapshot_id is not None:
+                begun.add((entry.name, entry.snapshot_id))
                 if entry.complete:
-                    found.add((entry.name, entry.generation))
+                    found.add((entry.name, entry.snapshot_id))
         if manifest.snapshot is not None and manifest.snapshot.complete:
-            number = manifest.snapshot.generation
+            number = manifest.snapshot.snapshot_id
             found |= {item for item in begun if item[1] == number}
     return found

@@ -171,7 +171,7 @@ class GivenUp(NamedTuple):
     misfits: Counter[str]
     unchanged: dict[str, None]
     moved: int
-    crossed: bool
+    key_reused: bool
     put_in: int
 
 
@@ -183,12 +183,12 @@ class TableBuffer:
     """
 
     def __init__(
-        self, version: TableVersion, generation: int | None = None, continuity_id: str = ""
+        self, version: TableVersion, snapshot_id: int | None = None, continuity_id: str = ""
     ) -> None:
         self.version, self.continuity_id = version, continuity_id
-        self.generation = generation
+        self.snapshot_id = snapshot_id
         self.complete = self.restarts = False
-        self.elsewhere = ""
+        self.external_snapshot = ""
         self.chunks: list[int] = []
         self.rows = 0
         self.bytes = 0
@@ -205,7 +205,7 @@ class TableBuffer:
         self._unchanged: dict[str, None] = {}
         self._moved = 0
         self._misfits: Counter[str] = Counter()
-        self._crossed = False
+        self._key_reused = False
         # The commit LSN of the last row in columns, which may have put a key.
         self._put_in = -1
 
@@ -301,7 +301,7 @@ class TableBuffer:
         else:
             operations = pa.array(rows.operations, pa.string())
             self._operations.update(rows.operations)
-            self._look_for_crossing(rows, commit_lsn)
+            self._find_reused_key(rows, commit_lsn)
         subs = [rows.subs] * count if isinstance(rows.subs, int) else rows.subs
         if NO_XID in xid:
             xids = pa.array([None if value == NO_XID else value for value in xid], pa.int64())
@@ -366,17 +366,17 @@ class TableBuffer:
         self.rows += count
         self.bytes += batch.nbytes
 
-    def _look_for_crossing(self, rows: LogRows, commit_lsn: list[int]) -> None:
-        """Set `TableEntry.crossed` if the rows need it.
+    def _find_reused_key(self, rows: LogRows, commit_lsn: list[int]) -> None:
+        """Set `TableEntry.key_reused` if the rows need it.
 
         If a transaction began in earlier columns, any delete counts: its earlier keys are not kept.
         """
-        if not self._crossed and self.version.key and "d" in rows.operations:
+        if not self._key_reused and self.version.key and "d" in rows.operations:
             if "c" in rows.operations:
-                self._crossed = self.version.crossed(rows, commit_lsn)
+                self._key_reused = self.version.key_reused(rows, commit_lsn)
             if commit_lsn[0] == self._put_in:
                 end = bisect.bisect_right(commit_lsn, commit_lsn[0])
-                self._crossed |= "d" in rows.operations[:end]
+                self._key_reused |= "d" in rows.operations[:end]
         self._put_in = commit_lsn[-1]
 
     # --- files ------------------------------------------------------------------------------------
@@ -438,13 +438,13 @@ class TableBuffer:
             operations=dict(self._operations),
             unchanged=tuple(self._unchanged),
             moved=self._moved,
-            crossed=self._crossed,
+            key_reused=self._key_reused,
             misfits=dict(self._misfits),
-            generation=self.generation,
+            snapshot_id=self.snapshot_id,
             complete=self.complete,
             chunks=tuple(self.chunks),
             restarts=self.restarts,
-            elsewhere=self.elsewhere,
+            external_snapshot=self.external_snapshot,
             continuity_id=self.continuity_id,
             former_owner=version.relation.former_owner,
         )
@@ -499,7 +499,7 @@ class TableBuffer:
         self._misfits.update(given.misfits)
         self._unchanged.update(given.unchanged)
         self._moved += given.moved
-        self._crossed |= given.crossed
+        self._key_reused |= given.key_reused
 
     def given_up(self) -> "GivenUp":
         """Return the columns and segments for another buffer."""
@@ -513,7 +513,7 @@ class TableBuffer:
             self._misfits,
             self._unchanged,
             self._moved,
-            self._crossed,
+            self._key_reused,
             self._put_in,
         )
 

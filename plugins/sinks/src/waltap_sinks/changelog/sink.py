@@ -49,7 +49,7 @@ from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 log = logging.getLogger(__name__)
 
 
-# Schema, table, generation of a snapshot's rows, and their chunk until it ends.
+# Schema, table, id of a snapshot's rows, and their chunk until it ends.
 BufferKey = tuple[str, str, int | None, int | None]
 
 
@@ -123,11 +123,11 @@ class ChangeLogSink(Sink):
         self._bucket = ""
         self._paths = SegmentPath()
         self._published_below = 0
-        self._next_generation = 1
+        self._next_snapshot_id = 1
         self._read = ReadChunks()
         # Whether the log ends within a snapshot, also one that has not resumed yet.
         self._in_snapshot = False
-        # Tables that a blocking snapshot reads → the generation of their rows.
+        # Tables that a blocking snapshot reads → the id of their snapshot.
         self._replacing: dict[int, int] = {}
         self._forget()
 
@@ -141,7 +141,7 @@ class ChangeLogSink(Sink):
         self._commit_ts: tuple[int, int] | None = None
         self._position: Position | None = None
         self._skip_below = self._published_below
-        self._generation: int | None = None
+        self._snapshot_id: int | None = None
         self._snapshot_part: SnapshotPart | None = None
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -155,14 +155,14 @@ class ChangeLogSink(Sink):
         last = ChangeLog(self._store).last()
         if last is not None:
             self._check_owner(last)
-        if self._context.resumes and not self._repairs:
+        if self._context.has_offset and not self._repairs:
             self._require_published(last)
         return [PreflightCheck.ok("sink changelog", self._store.location)]
 
     def open(self) -> Position | None:
         """Lock the log and return the position of its last manifest.
 
-        Without a stored offset (``SinkContext.resumes``) a log with manifests begins a new epoch,
+        Without a stored offset (``SinkContext.has_offset``) a log with manifests begins a new epoch,
         since the coming LSNs may belong to another server. Raises: FilesInUse, FilesUnavailable,
         ChangeLogGone, ChangeLogOfAnother, ChangeLogOlder.
         """
@@ -174,26 +174,28 @@ class ChangeLogSink(Sink):
         self._store.make_folder("manifests")
         self._published_note.identity = make_log_identity(self._store)
         self._missed.read()
-        continues = self._context.whole and self._context.resumes and not self._repairs
+        continues = (
+            self._context.gets_every_change and self._context.has_offset and not self._repairs
+        )
         self._continuity.open(continues=continues)
         log = ChangeLog(self._store)
         last, published = log.last(), self._published_note.read()
-        if self._context.resumes and not self._repairs:
+        if self._context.has_offset and not self._repairs:
             self._require_published(last)
         if last is None:
-            if not self._context.resumes or self._repairs:
+            if not self._context.has_offset or self._repairs:
                 self._published_note.forget()
-            if self._context.resumes and published is not None:
+            if self._context.has_offset and published is not None:
                 self._epoch = published.epoch + 1  # no position is used twice
             self._start_bucket()
             return None
         self._check_owner(last)
         self.log_position, self._bucket, self._last_path = last.log_position, last.bucket, last.path
-        self._next_generation = last.last_generation + 1
+        self._next_snapshot_id = last.last_snapshot_id + 1
         self._start_bucket()
         # Segments without a manifest are of a crash; their changes come again.
         log.remove_started_after(last)
-        if not self._context.resumes:
+        if not self._context.has_offset:
             self._epoch = last.log_position.epoch + 1
             return None
         # The log is an older copy: the same LSNs come again, so they must not continue its epoch.
@@ -202,7 +204,7 @@ class ChangeLogSink(Sink):
             return None
         self._epoch = last.log_position.epoch
         if last.snapshot is not None and not last.snapshot.complete:
-            self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.generation))
+            self._read = ReadChunks(last.snapshot, log.of_snapshot(last.snapshot.snapshot_id))
             self._in_snapshot = True
             return None  # the snapshot resumes, or begins again
         if last.transactions:
@@ -214,9 +216,11 @@ class ChangeLogSink(Sink):
 
         Raises: FilesUnavailable.
         """
-        whole, capture = self._context.whole, self._context.capture
+        capture = self._context.capture
         captures = None if capture is None else capture.captures
-        self._continuity.begins(completeness if whole else PublicationCompleteness(), captures)
+        if not self._context.gets_every_change:
+            completeness = PublicationCompleteness()
+        self._continuity.begins(completeness, captures)
         self._routes.clear()
 
     def stored_position(self) -> Position | None:
@@ -384,7 +388,7 @@ class ChangeLogSink(Sink):
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         if part.opens:
             self._begin_snapshot(part, batch.position.end_lsn)
-        elif part.resumed or self._generation is None:
+        elif part.resumed or self._snapshot_id is None:
             self._go_on(part, batch.position.end_lsn)
         if part.restarts:
             self._restart(part.relation)
@@ -393,14 +397,14 @@ class ChangeLogSink(Sink):
             return
         # A resumed snapshot repeats chunks whose end the offset had not stored.
         if not self._read.has(oid, part.chunk):
-            buffer = self._buffer(self._whole, version, self._generation, part.chunk)
+            buffer = self._buffer(self._whole, version, self._snapshot_id, part.chunk)
             if part.rows:
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             if part.ends_chunk or part.complete:
                 self._end_chunk(oid, part.chunk, buffer)
         if part.complete and not self._read.has_all(oid):
-            table = self._buffer(self._whole, version, self._generation)
-            table.complete, table.elsewhere = True, part.elsewhere
+            table = self._buffer(self._whole, version, self._snapshot_id)
+            table.complete, table.external_snapshot = True, part.external_snapshot
             self._read.completed(oid)
 
     def _reread_at(self, batch: Batch) -> int:
@@ -414,7 +418,7 @@ class ChangeLogSink(Sink):
     def _take_whole(self, part: SnapshotRows, batch: Batch) -> bool:
         """Take a piece of a table whose rows a blocking snapshot replaces.
 
-        The table is a generation of its own, and is published when it is complete. Without a key
+        The table is a snapshot of its own, and is published when it is complete. Without a key
         its rows are not replaced: changes that come again behind the snapshot would repeat rows.
         Return False then, and for a table that is not captured or whose first rows are missing.
         """
@@ -427,16 +431,16 @@ class ChangeLogSink(Sink):
                 buffer = self._whole.current.pop((*place, left, 0), None)
                 if buffer is not None:
                     buffer.abandon()
-            self._replacing[oid] = self._next_generation
-            self._next_generation += 1
-        generation = self._replacing.get(oid)
-        if generation is None:
+            self._replacing[oid] = self._next_snapshot_id
+            self._next_snapshot_id += 1
+        snapshot_id = self._replacing.get(oid)
+        if snapshot_id is None:
             return False
-        buffer = self._buffer(self._whole, version, generation, 0)
+        buffer = self._buffer(self._whole, version, snapshot_id, 0)
         if part.rows:
             buffer.add_snapshot(part.rows, lsn=self._reread_at(batch), ts=part.ts, xid=part.xid)
         if part.complete:
-            del self._whole.current[*place, generation, 0], self._replacing[oid]
+            del self._whole.current[*place, snapshot_id, 0], self._replacing[oid]
             changes = self._whole.current.pop((*place, None, None), None)
             if changes is not None:
                 self._finish(self._whole, changes)
@@ -450,9 +454,9 @@ class ChangeLogSink(Sink):
     def _go_on(self, part: SnapshotRows, end_lsn: int) -> None:
         """Resume the snapshot of the stored offset.
 
-        It keeps its generation if something was published. Raises: TransactionGap, ChangeLogGone.
+        It keeps its snapshot id if something was published. Raises: TransactionGap, ChangeLogGone.
         """
-        if self._generation is not None:  # After a lost connection unfinished chunks come again.
+        if self._snapshot_id is not None:  # After a lost connection unfinished chunks come again.
             for key in self._whole.chunks():
                 self._whole.current.pop(key).abandon()
             return
@@ -464,35 +468,35 @@ class ChangeLogSink(Sink):
         if self._read.part is None:
             self._begin_snapshot(part, end_lsn)
             return
-        self._generation, self._snapshot_part = self._read.part.generation, self._read.part
+        self._snapshot_id, self._snapshot_part = self._read.part.snapshot_id, self._read.part
         self._skip_below = self._published_below = 0
 
     def _restart(self, relation: Relation) -> None:
         """Discard the rows of a table in this snapshot."""
-        place = (relation.schema, relation.table, self._generation)
+        place = (relation.schema, relation.table, self._snapshot_id)
         for key in [key for key in self._whole.current if key[:3] == place]:
             self._whole.current.pop(key).abandon()
         self._whole.finished = [
             each
             for each in self._whole.finished
-            if (each.schema, each.table, each.generation) != place
+            if (each.schema, each.table, each.snapshot_id) != place
         ]
         self._read.forget(relation.oid)
         version = self._versions.of(relation)
         if version is not None:
-            self._buffer(self._whole, version, self._generation).restarts = True
+            self._buffer(self._whole, version, self._snapshot_id).restarts = True
 
     def _end_chunk(self, oid: int, chunk: int, buffer: TableBuffer) -> None:
         """Add a complete chunk to the rows of its table."""
-        version, generation = buffer.version, buffer.generation
-        del self._whole.current[version.relation.schema, version.relation.table, generation, chunk]
-        table = self._buffer(self._whole, version, generation)
+        version, snapshot_id = buffer.version, buffer.snapshot_id
+        del self._whole.current[version.relation.schema, version.relation.table, snapshot_id, chunk]
+        table = self._buffer(self._whole, version, snapshot_id)
         table.absorb(buffer)
         table.chunks.append(chunk)
         self._read.ended(oid, chunk)
 
     def _begin_snapshot(self, part: SnapshotRows, end_lsn: int) -> None:
-        """Start a generation with ``part``; discard an unfinished one.
+        """Start a snapshot with ``part``; discard an unfinished one.
 
         A position before the last manifest belongs to another history or to an older slot, so a new
         epoch begins.
@@ -503,12 +507,14 @@ class ChangeLogSink(Sink):
             self._continuity.end()
         for key in [key for key in self._whole.current if key[2] is not None]:
             self._whole.current.pop(key).abandon()
-        self._whole.finished = [entry for entry in self._whole.finished if entry.generation is None]
+        self._whole.finished = [
+            entry for entry in self._whole.finished if entry.snapshot_id is None
+        ]
         self._read = ReadChunks()
-        self._generation, self._in_snapshot = self._next_generation, True
-        self._next_generation += 1
+        self._snapshot_id, self._in_snapshot = self._next_snapshot_id, True
+        self._next_snapshot_id += 1
         self._snapshot_part = SnapshotPart(
-            generation=self._generation, lsn=part.lsn, complete=False, ts=part.ts or None
+            snapshot_id=self._snapshot_id, lsn=part.lsn, complete=False, ts=part.ts or None
         )
         self._skip_below = self._published_below = 0
 
@@ -516,7 +522,7 @@ class ChangeLogSink(Sink):
         """Complete the snapshot with all its tables."""
         if self._snapshot_part is not None:
             self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
-        self._generation, self._in_snapshot = None, False
+        self._snapshot_id, self._in_snapshot = None, False
 
     def forget(self, oid: int) -> None:
         self._versions.forget(oid)
@@ -545,16 +551,16 @@ class ChangeLogSink(Sink):
         self,
         pending: PendingTables,
         version: TableVersion,
-        generation: int | None,
+        snapshot_id: int | None,
         chunk: int | None = None,
     ) -> TableBuffer:
         """Return the buffer of ``version``; finish that of another version."""
         place = version.relation.schema, version.relation.table
         key, continuity_id = (
-            (*place, generation, chunk),
-            self._continuity.of(*place, read=generation is not None),
+            (*place, snapshot_id, chunk),
+            self._continuity.of(*place, read=snapshot_id is not None),
         )
-        if generation is None:
+        if snapshot_id is None:
             self._end_former_name(pending, version.relation)
         buffer, like = pending.current.get(key), (version.fingerprint, continuity_id)
         if buffer is not None and (buffer.version.fingerprint, buffer.continuity_id) != like:
@@ -563,7 +569,7 @@ class ChangeLogSink(Sink):
             self._routes.clear()
             buffer = None
         if buffer is None:
-            buffer = pending.current[key] = TableBuffer(version, generation, continuity_id)
+            buffer = pending.current[key] = TableBuffer(version, snapshot_id, continuity_id)
         elif buffer.version is not version:
             buffer.continue_as(version)
             self._routes.clear()  # the earlier version may return
@@ -609,7 +615,7 @@ class ChangeLogSink(Sink):
             self._store, self._paths, properties.compression, properties.segment_rows
         )
         # An empty table of a snapshot needs its entry too: it replaces the rows of before.
-        if entry.rows or entry.generation is not None:
+        if entry.rows or entry.snapshot_id is not None:
             pending.finished.append(entry)
 
     def _merge_open(self) -> None:
@@ -617,7 +623,7 @@ class ChangeLogSink(Sink):
         current = self._whole.current
         if self._open.finished:
             # A table changed within the transaction: its earlier rows are in these entries.
-            for key in [key for key, buffer in current.items() if buffer.generation is None]:
+            for key in [key for key, buffer in current.items() if buffer.snapshot_id is None]:
                 self._finish(self._whole, current.pop(key))
             self._whole.finished += self._open.finished
         for key, buffer in self._open.current.items():
@@ -671,7 +677,7 @@ class ChangeLogSink(Sink):
 
     @property
     def _reread(self) -> str:
-        in_snapshot = self._generation is not None or self._context.snapshot is not None
+        in_snapshot = self._snapshot_id is not None or self._context.snapshot is not None
         return "" if in_snapshot else REREAD
 
     def _gone(self, what: str, has: Positions | None = None) -> ChangeLogGone:
@@ -702,7 +708,7 @@ class ChangeLogSink(Sink):
             rows=sum(entry.rows for entry in entries),
             first_commit_ts=None if self._commit_ts is None else self._commit_ts[0],
             last_commit_ts=None if self._commit_ts is None else self._commit_ts[1],
-            last_generation=self._next_generation - 1,
+            last_snapshot_id=self._next_snapshot_id - 1,
             pipeline=self._context.pipeline,
             snapshot=self._snapshot_part,
             tables=entries,
@@ -730,7 +736,7 @@ class ChangeLogSink(Sink):
         # The buffers of an open transaction stay.
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None
-        if self._generation is None:
+        if self._snapshot_id is None:
             self._snapshot_part = None
         self._start_bucket()
 

@@ -241,7 +241,7 @@ class TableVersion:
             rows.tuples = [project(row) for row in rows.tuples]
         return rows
 
-    def crossed(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
+    def key_reused(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
         """Return whether a transaction deletes a key that it put before.
 
         ``commit_lsn`` has the LSN of each row.

@@ -300,7 +300,7 @@ class FilesSink(Sink):
     def open(self) -> Positions | None:
         """Lock the folder and return the position of the last commit.
 
-        Files without a commit are removed. Without a stored offset (``SinkContext.resumes``) the
+        Files without a commit are removed. Without a stored offset (``SinkContext.has_offset``) the
         position belongs to another history, and files are only added. Raises: FilesUnavailable,
         FilesInUse, FilesOfAnother, FilesDamaged, FilesGone.
         """
@@ -314,7 +314,7 @@ class FilesSink(Sink):
         if self._context.repairs:  # numbers of lost commits are not reused
             self._number = max(self._number, self._known())
         self._remove_begun(last)
-        if last is None or not self._context.resumes:
+        if last is None or not self._context.has_offset:
             return None
         self._in_snapshot = self._committed_in_snapshot = last.snapshot
         self._dead_letters = last.dead_letters
@@ -346,7 +346,11 @@ class FilesSink(Sink):
                 path=self._store.location,
             )
         repairs = self._context.repairs and self._context.snapshot is None
-        if self._context.resumes and not repairs and known > (0 if last is None else last.number):
+        if (
+            self._context.has_offset
+            and not repairs
+            and known > (0 if last is None else last.number)
+        ):
             raise self._older(last, known)
         return last
 

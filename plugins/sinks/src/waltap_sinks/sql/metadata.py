@@ -83,10 +83,10 @@ class SinkMetadata:
             [self._pipeline],
         )
 
-    def open(self, *, resumes: bool) -> Position | None:
+    def open(self, *, has_offset: bool) -> Position | None:
         """Fence other instances and return the stored position.
 
-        It waits for a pending commit of an earlier instance. Without ``resumes`` the stored
+        It waits for a pending commit of an earlier instance. Without ``has_offset`` the stored
         position belongs to another history and is deleted.
         """
         target = self._target
@@ -105,12 +105,12 @@ class SinkMetadata:
         # Commits of earlier instances find no row from now on: their generation is older.
         self.generation = int(found[0][3]) + 1
         self.at = _position(found[0])
-        position = self.at if resumes else None
+        position = self.at if has_offset else None
         target.run(
             f"UPDATE {table} SET {q('generation')} = %s WHERE {q('pipeline')} = %s",
             [self.generation, self._pipeline],
         )
-        if not resumes:
+        if not has_offset:
             self.store(None)
             self._forget_rows(self._tables)
             if target.describe(self._dead_letters) is not None:

@@ -217,7 +217,7 @@ class SqlSink(Sink):
         self._gap.reset()
         try:
             self._target.open()
-            position = self._metadata.open(resumes=self._context.resumes)
+            position = self._metadata.open(has_offset=self._context.has_offset)
         except Exception as error:
             without_frames(error)
             raise self._closed_by(error) from error

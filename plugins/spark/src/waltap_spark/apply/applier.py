@@ -478,7 +478,7 @@ class OutputApplier:
                 done = attempt.table(session, table, found)
         except (*OF_ONE, PySparkException, Py4JJavaError) as error:
             last = found.tried[-1] if found.tried else None
-            if last is not None and last.elsewhere and not last.lost:
+            if last is not None and last.external_snapshot and not last.lost:
                 wrong = read_error(error, name)
                 if wrong is None:
                     raise  # fails the commit: a later try may find the snapshot gone

@@ -129,7 +129,7 @@ class CommitAttempt:
                 return table
         elif again and lacks_values(table, group):
             table = doubted(table, "changes came again that lack values which its rows have")
-        past = table.mode.keeps_past and bool(table.versions) and not group.elsewhere
+        past = table.mode.keeps_past and bool(table.versions) and not group.external_snapshot
         if another:
             if past:
                 # rows of the dropped table end, and stay as its past
@@ -160,14 +160,14 @@ class CommitAttempt:
             forgets=lost,
             renews_columns=renews_columns(table, group),
         )
-        table_splits = self.table_splits(group.elsewhere)
-        if group.elsewhere and self._format.writes_in_place:
+        table_splits = self.table_splits(group.external_snapshot)
+        if group.external_snapshot and self._format.writes_in_place:
             # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
             wait_for(step, known, group, table_splits, self._output)
             change = replace(change, learn=lambda _table: known)
         table = self._format.evolve(step, table, change)
-        if group.elsewhere:
+        if group.external_snapshot:
             kind, files = self._format, self._log.store
             return replaced_from_chunks(kind, step, table, group, table_splits, files, self._output)
         if not group.rows:

@@ -87,10 +87,10 @@ class ExternalSnapshots:
 
         Raises: RowsAwaited, where rows are missing and not known to be lost.
         """
-        of = {name: [g for g in each.groups if g.elsewhere] for name, each in plans.items()}
-        names = {group.elsewhere for groups in of.values() for group in groups}
+        of = {name: [g for g in each.groups if g.external_snapshot] for name, each in plans.items()}
+        names = {group.external_snapshot for groups in of.values() for group in groups}
         for manifest in manifests:
-            names |= manifest.elsewhere
+            names |= manifest.external_snapshots
         nobody = self._table_splits is None
         try:
             there = (
@@ -116,7 +116,7 @@ class ExternalSnapshots:
             folder = TableState(schema=plans[table].schema, table=plans[table].table).folder
             for group in groups:
                 self._seen = True
-                gone = group.elsewhere in names
+                gone = group.external_snapshot in names
                 # rows that were copied to the output survive the engine
                 group.lost = gone and not _is_whole(self._output, _place(group, folder))
 
@@ -132,11 +132,11 @@ class ExternalSnapshots:
 
     def _lost(self, name: str) -> bool:
         """Return whether the log has a later snapshot than ``name``."""
-        generation: int | None = None
+        snapshot_id: int | None = None
         for manifest in self._log.manifests(self._since()):
-            if name in manifest.elsewhere and manifest.snapshot is not None:
-                generation = manifest.snapshot.generation
-            if generation is not None and manifest.last_generation > generation:
+            if name in manifest.external_snapshots and manifest.snapshot is not None:
+                snapshot_id = manifest.snapshot.snapshot_id
+            if snapshot_id is not None and manifest.last_snapshot_id > snapshot_id:
                 return True
         return False
 
@@ -202,7 +202,7 @@ def replaced_from_chunks(
 
 
 def _place(group: SegmentGroup, folder: str) -> str:
-    return f"{WAITING}/{group.elsewhere}/{folder}"
+    return f"{WAITING}/{group.external_snapshot}/{folder}"
 
 
 def _is_whole(output: SparkOutput, place: str) -> bool:

@@ -182,7 +182,7 @@ class _InMemoryRows:
     ) -> None:
         self._spark, self._table, self._read, self._base = spark, table, rows, base
         # Whether a transaction deleted a key that it had inserted before.
-        self._crossed = any(change.crossed for change in changes)
+        self._key_reused = any(change.key_reused for change in changes)
         self._moves = any(change.moved for change in changes)
         not_sent = dict.fromkeys(name for change in changes for name in change.unchanged)
         # Columns that some change did not send.
@@ -199,7 +199,7 @@ class _InMemoryRows:
         """Map columns and rows with changed keys to value sources."""
         if not self._moves or not self._partial:
             return {}
-        found = ValueSources(self._events, crossed=self._crossed, live_keys=self._live_keys)
+        found = ValueSources(self._events, key_reused=self._key_reused, live_keys=self._live_keys)
         each = {name: found.of(name) for name in self._partial}
         return {n: {o.move.number: o for o in origins} for n, origins in each.items() if origins}
 
@@ -277,7 +277,7 @@ class _InMemoryRows:
         for events in keys.values():
             there = [event for event in events if event.op != "d"]
             # such a transaction may report the delete after the row's insert
-            last = there[-1:] if self._crossed else events[-1:]
+            last = there[-1:] if self._key_reused else events[-1:]
             lasts.append(last[0].number if last else None)
             for name, numbers in sources.items():
                 brought = (each.number for each in reversed(there) if self._brings(each, name))
@@ -370,7 +370,7 @@ class _InMemoryRows:
 
     def _ended(self, keys: Mapping[int, list[LogEvent]]) -> dict[int, bool]:
         """Return whether each key has no row after its events."""
-        if not self._crossed:
+        if not self._key_reused:
             return {key: events[-1].op == "d" for key, events in keys.items()}
         found = {key: exists_after(events) for key, events in keys.items()}
         # the events alone do not decide: the base knows whether the row was there before

@@ -149,9 +149,9 @@ def compacted(
     own = [*table.columns, *table.mode.extra]
     whole = [name for name in own if name not in key and name not in partial]
     zeros = floating(table.columns, key)
-    crossed = any(change.crossed for change in changes)
+    key_reused = any(change.key_reused for change in changes)
     # a delete may follow the insert of its key in one transaction, and the row still exists
-    when = F.when(F.col("_op") != "d", order()) if crossed else order()
+    when = F.when(F.col("_op") != "d", order()) if key_reused else order()
     names_of_values = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
     wanted = [F.max_by(F.struct(*map(column_of, names_of_values)), when).alias("__last")]
     wanted += [
@@ -161,7 +161,7 @@ def compacted(
         for n, name in enumerate(partial)
     ]
     last = rows.groupBy(*map(column_of, key)).agg(*wanted)
-    if crossed:
+    if key_reused:
         live = alive_keys(key, rows, base)
         named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
         live = live.select(*named, F.lit(True).alias("__exists"))
@@ -205,7 +205,7 @@ def with_moves(
     names = [name for name in dict.fromkeys(names_of_values) if name not in table.key]
     if not names:
         return rows
-    crossed = any(change.crossed for change in changes)
+    key_reused = any(change.key_reused for change in changes)
     own = [*table.columns, *LOG_FIELDS]
     here = base.select(*map(column_of, [*table.key, *names]))
     if any("t" in change.operations for change in changes):
@@ -213,7 +213,7 @@ def with_moves(
         rows, here = _parted(rows, here)
         columns = {ERA: '"integer"', **table.columns}
         table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
-    found = resolve_key_changes(table, rows, here, names, crossed=crossed)
+    found = resolve_key_changes(table, rows, here, names, key_reused=key_reused)
     return found.select(*map(column_of, own))
 
 

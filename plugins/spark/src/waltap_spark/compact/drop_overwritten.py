@@ -91,8 +91,8 @@ def last_rows(
 
 def _is_plain(group: "SegmentGroup") -> bool:
     """Return whether segments have the rows and the last one decides."""
-    there = group.segments and not group.converted and not group.elsewhere
-    whole = not group.unchanged and not group.moved and not group.crossed
+    there = group.segments and not group.converted and not group.external_snapshot
+    whole = not group.unchanged and not group.moved and not group.key_reused
     return bool(there and whole and "t" not in group.operations)
 
 

@@ -133,24 +133,24 @@ def resolve_key_changes(
     base: "DataFrame",
     names: Sequence[str],
     *,
-    crossed: bool,
+    key_reused: bool,
 ) -> "DataFrame":
     """Fill in unchanged values of rows with a new key.
 
     Such a row says `_unchanged` for a value of the columns ``names`` that is known only under
-    its old key: in an earlier row, in the base, or under the key before that one. ``crossed``:
+    its old key: in an earlier row, in the base, or under the key before that one. ``key_reused``:
     a key may be reused before its old row is deleted.
     """
     kept = table.mode.deletes == "kept"
     # A checkpoint, because each column of ``names`` reads it again.
-    placed = _placed(table.key, rows, base, crossed=crossed, kept=kept).localCheckpoint()
+    placed = _placed(table.key, rows, base, key_reused=key_reused, kept=kept).localCheckpoint()
     for name in names:
         rows = _resolve_column(table, rows, placed, base, name)
     return rows
 
 
 def _placed(
-    key: Sequence[str], rows: "DataFrame", base: "DataFrame", *, crossed: bool, kept: bool
+    key: Sequence[str], rows: "DataFrame", base: "DataFrame", *, key_reused: bool, kept: bool
 ) -> "DataFrame":
     """Number the rows that a transaction has under one key.
 
@@ -168,7 +168,7 @@ def _placed(
         Window.partitionBy(*names).orderBy(*TRANSACTION).rowsBetween(Window.unboundedPreceding, -1)
     )
     was = F.col("_first") != "c"
-    if crossed:
+    if key_reused:
         earlier = F.last("_verdict", ignorenulls=True).over(before)
         steps = _presence(key, base, steps.withColumn("_earlier", earlier), "_in_base")
         here = F.col("_in_base")

@@ -27,7 +27,7 @@ LARGE: Final = 64 << 20
 
 def is_small(group: "SegmentGroup") -> bool:
     """Return whether the driver writes the rows of ``group`` itself."""
-    if group.converted or group.elsewhere or not group.segments:
+    if group.converted or group.external_snapshot or not group.segments:
         return False
     few = group.rows <= SMALL_ROWS and group.unpacked <= LARGE
     return few and 0 < group.bytes <= SMALL_BYTES

@@ -60,7 +60,7 @@ class _KeyStep:
 class ValueSources:
     """Finds sources in ``events``, given in any order.
 
-    ``crossed``: a key may be reused before its row is deleted. ``live_keys`` returns the keys of
+    ``key_reused``: a key may be reused before its row is deleted. ``live_keys`` returns the keys of
     its argument, events of different keys, that exist before all of them.
     """
 
@@ -68,7 +68,7 @@ class ValueSources:
         self,
         events: Iterable[LogEvent],
         *,
-        crossed: bool,
+        key_reused: bool,
         live_keys: Callable[[Sequence[LogEvent]], set[int]],
     ) -> None:
         ordered = sorted(events, key=lambda event: (event.key, event.place))
@@ -78,9 +78,11 @@ class ValueSources:
         self._leaves = {event.place[:3]: event for event in ordered if _departs(event)}
         self._moves = [event for event in ordered if event.arrives and event.unchanged]
         # Only these keys need a look into the table, which is a query of Spark.
-        asked = [key[0][0] for key in self._keys if crossed and _asks(key)]
+        asked = [key[0][0] for key in self._keys if key_reused and _asks(key)]
         there = live_keys(asked) if asked else set()
-        self._steps = [_steps(key, key[0][0].key in there, crossed=crossed) for key in self._keys]
+        self._steps = [
+            _steps(key, key[0][0].key in there, key_reused=key_reused) for key in self._keys
+        ]
 
     def of(self, name: str) -> list[ValueSource]:
         """Return the sources of unsent values of the column ``name``."""
@@ -153,14 +155,14 @@ def _asks(key: list[list[LogEvent]]) -> bool:
     return False
 
 
-def _steps(key: list[list[LogEvent]], in_base: bool, *, crossed: bool) -> list[_KeyStep]:
+def _steps(key: list[list[LogEvent]], in_base: bool, *, key_reused: bool) -> list[_KeyStep]:
     """Return the steps of a key, transaction by transaction."""
     found: list[_KeyStep] = []
     earlier: bool | None = None
     for events in key:
         gone_in_all = sum(event.op == "d" for event in events)
         was = events[0].op != "c"
-        if crossed and not was and gone_in_all:
+        if key_reused and not was and gone_in_all:
             was = in_base if earlier is None else earlier
         put = gone = 0
         numbers = []

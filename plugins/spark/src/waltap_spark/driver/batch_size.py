@@ -63,12 +63,12 @@ class AdaptiveBatchSize:
         for manifest in manifests:
             # the new portion pays again for every schema of its tables
             more = _weight(manifest, schemas)
-            alone = bool(manifest.elsewhere or (part and part[-1].elsewhere))
+            alone = bool(manifest.external_snapshots or (part and part[-1].external_snapshots))
             if part and (
                 alone or weight + more > self.limit or rows + manifest.rows > self._most_rows
             ):
                 # the database decides how long such a read takes: learn nothing from it
-                self._weight = 0 if part[-1].elsewhere else weight
+                self._weight = 0 if part[-1].external_snapshots else weight
                 yield part
                 part, rows, weight = [], 0, 0
                 schemas.clear()
@@ -77,7 +77,7 @@ class AdaptiveBatchSize:
             rows += manifest.rows
             weight += more
         if part:
-            self._weight = 0 if part[-1].elsewhere else weight
+            self._weight = 0 if part[-1].external_snapshots else weight
             yield part
 
     def took(self, seconds: float) -> None:

@@ -135,7 +135,7 @@ class ParquetFormat(TableFormat):
         if small:
             few = rows_of(rows.files, group, list(table.versions[group.fingerprint]))
             size = self._write_file(path, few)
-        elif group.elsewhere:
+        elif group.external_snapshot:
             self._write(rows.frame, path)
             group.count(self._count(step, rows.frame, path))
         else:
@@ -147,7 +147,7 @@ class ParquetFormat(TableFormat):
             operations=dict(group.operations),
             unchanged=tuple(group.unchanged),
             moved=group.moved,
-            crossed=group.crossed,
+            key_reused=group.key_reused,
             epoch=group.epoch,
             continuity_id=group.continuity_id,
             replaces=group.replaces and table.mode.keeps_past,
@@ -280,7 +280,7 @@ class ParquetFormat(TableFormat):
             operations=dict(sum((Counter(each.operations) for each in run), Counter())),
             unchanged=tuple(dict.fromkeys(name for each in run for name in each.unchanged)),
             moved=sum(each.moved for each in run),
-            crossed=any(each.crossed for each in run),
+            key_reused=any(each.key_reused for each in run),
         )
         return msgspec.structs.replace(
             table,

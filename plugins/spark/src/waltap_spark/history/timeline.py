@@ -185,8 +185,8 @@ def _states(
     whole = [name for name in table.columns if name not in key and name not in partial]
     extra = [F.col(name) for name in mode.extra]
     there = F.when(F.col("_op") != "d", order())
-    crossed = any(change.crossed for change in changes)
-    alive = verdict() if crossed else F.max_by("_op", order()) != "d"
+    key_reused = any(change.key_reused for change in changes)
+    alive = verdict() if key_reused else F.max_by("_op", order()) != "d"
     zeros = floating(table.columns, key)
     brought = F.struct(F.lit(True).alias("__is"), *map(column_of, [*whole, *zeros]), *extra)
     said = events.groupBy(*map(column_of, key), *AT).agg(
@@ -222,7 +222,7 @@ def _states(
     both = before_rows.withColumn("__stored", F.lit(True)).unionByName(
         said.withColumn("__stored", F.lit(False)), allowMissingColumns=True
     )
-    if crossed and mode.deletes == "kept":
+    if key_reused and mode.deletes == "kept":
         both = _without_dead(table, both)
     so_far = _by_key(table).rowsBetween(Window.unboundedPreceding, Window.currentRow)
 

@@ -321,12 +321,12 @@ class KafkaFeed:
             operations=operations,
             unchanged=tuple(name for at, name in enumerate(rows.unsent) if seen[f"unsent_{at}"]),
             moved=seen["moved"],
-            crossed=self._crossed(rows, uri, operations),
+            key_reused=self._key_reused(rows, uri, operations),
         )
         times = [seen[each] for each in ("first", "last") if seen[each] is not None]
         return entry, times, self._bad_rows(rows) if seen["bad"] else []
 
-    def _crossed(self, rows: TableRows, uri: str, operations: Mapping[str, int]) -> bool:
+    def _key_reused(self, rows: TableRows, uri: str, operations: Mapping[str, int]) -> bool:
         """Return whether a transaction deletes a key and puts it again."""
         from pyspark.sql import functions as F  # noqa: N812
 

@@ -50,7 +50,7 @@ def _take(group: SegmentGroup, later: SegmentGroup) -> None:
     group.key = key
     if not ADDS.issuperset(group.operations):
         # an update or delete before the key may have met several rows with equal key values
-        group.crossed = True
+        group.key_reused = True
         group.doubt = (
             "rows were changed before it had its key, by which they were identified afterwards"
         )

@@ -43,7 +43,7 @@ class SegmentGroup:
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     moved: int = 0
-    crossed: bool = False
+    key_reused: bool = False
     # Paths of the rows in a form that Spark can read, when the segments' form is not.
     converted: list[str] = field(default_factory=list)
     # The end of the commit that the group was planned for.
@@ -52,8 +52,8 @@ class SegmentGroup:
     at: tuple[int, int | None] | None = None
     # Later groups of the same snapshot, for a group that replaces.
     others: tuple["SegmentGroup", ...] = ()
-    # Name of an external snapshot, whose rows are in no segment (`TableEntry.elsewhere`).
-    elsewhere: str = ""
+    # Name of an external snapshot, whose rows are in no segment (`TableEntry.external_snapshot`).
+    external_snapshot: str = ""
     # Whether the external rows are lost, or none of them fits the table.
     lost: bool = False
     # Why the rows may differ from the source's afterwards (`TableState.stale`).
@@ -90,7 +90,7 @@ class SegmentGroup:
         self.moved += entry.moved
         # Rows of an incremental snapshot are read, so they have columns that the stream may lack.
         self.streamed |= not {"r"} >= set(entry.operations)
-        self.crossed |= entry.crossed
+        self.key_reused |= entry.key_reused
 
     def count(self, rows: int) -> None:
         """Record the number of rows of an external snapshot."""
@@ -134,7 +134,7 @@ class TableTask:
     @property
     def rows(self) -> int | None:
         """Return the number of rows, None if unknown."""
-        if any(group.elsewhere for group in self.groups):
+        if any(group.external_snapshot for group in self.groups):
             return None
         return sum(group.rows for group in self.groups)
 
@@ -168,17 +168,20 @@ class TableTask:
         """
         self.entries = joined(self.entries, [entry_id(epoch, entry)])
         # An external snapshot replaces everything, also staged parts of an earlier one.
-        if entry.elsewhere:
+        if entry.external_snapshot:
             self.staged = []
             self.groups.append(_group(entry, epoch))
-            self.groups[-1].replaces, self.groups[-1].elsewhere = True, entry.elsewhere
+            self.groups[-1].replaces, self.groups[-1].external_snapshot = (
+                True,
+                entry.external_snapshot,
+            )
             self.groups[-1].segments += [part.path for part in entry.segments]
             self.groups[-1].known |= {part.path: part for part in entry.segments}
             return
-        if entry.generation is not None:
+        if entry.snapshot_id is not None:
             self._stage(entry)
             if entry.complete:
-                self.release(entry.generation, epoch, at, entry)
+                self.release(entry.snapshot_id, epoch, at, entry)
             return
         if not self.groups or not self.groups[-1].continues(entry, epoch):
             self.groups.append(_group(entry, epoch))
@@ -189,12 +192,12 @@ class TableTask:
 
         Rows of an earlier snapshot are discarded, and earlier rows of a table that restarts.
         """
-        assert entry.generation is not None
-        own = [part for part in self.staged if part.generation == entry.generation]
+        assert entry.snapshot_id is not None
+        own = [part for part in self.staged if part.snapshot_id == entry.snapshot_id]
         self.staged = [] if entry.restarts else own
         self.staged += [
             StagedSegment(
-                generation=entry.generation,
+                snapshot_id=entry.snapshot_id,
                 path=part.path,
                 fingerprint=entry.fingerprint,
                 rows=part.rows,
@@ -210,13 +213,13 @@ class TableTask:
 
     def release(
         self,
-        generation: int,
+        snapshot_id: int,
         epoch: int,
         at: tuple[int, int | None],
         entry: TableEntry | None = None,
     ) -> None:
         """Turn a snapshot into groups; the first replaces the table."""
-        parts = [part for part in self.staged if part.generation == generation]
+        parts = [part for part in self.staged if part.snapshot_id == snapshot_id]
         # An empty table has no parts, but its complete snapshot removes earlier rows all the same.
         groups = [] if parts or entry is None else [_group(entry, epoch)]
         for part in parts:
@@ -278,7 +281,7 @@ def plan(
                 found.groups[-1].doubt = MISSED
         if part is not None and part.complete:
             for found in plans.values():
-                found.release(part.generation, epoch, at)
+                found.release(part.snapshot_id, epoch, at)
     return plans
 
 

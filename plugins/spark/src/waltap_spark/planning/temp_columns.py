@@ -47,7 +47,7 @@ class _RenamedFacts:
     operations: Mapping[str, int]
     unchanged: Sequence[str]
     moved: int
-    crossed: bool
+    key_reused: bool
     replaces: bool
     unpacked: int
 
@@ -106,7 +106,7 @@ def _facts(change: "LogFacts", names: Mapping[str, str]) -> "LogFacts":
         operations=change.operations,
         unchanged=[names.get(name, name) for name in change.unchanged],
         moved=change.moved,
-        crossed=change.crossed,
+        key_reused=change.key_reused,
         replaces=change.replaces,
         unpacked=change.unpacked,
     )

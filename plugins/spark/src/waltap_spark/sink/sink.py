@@ -161,7 +161,9 @@ class SparkSink(Sink):
             return False
         last = self._written().last()
         first = last is None or (
-            last.snapshot is not None and not last.snapshot.complete and bool(last.elsewhere)
+            last.snapshot is not None
+            and not last.snapshot.complete
+            and bool(last.external_snapshots)
         )
         if not first:
             log.info(

@@ -26,7 +26,7 @@ class SegmentRows:
     rows: int
     table: str
     epoch: int
-    generation: int | None
+    snapshot_id: int | None
     # The query's columns → their names in the segment.
     called: dict[str, str]
     # The profile, if the query reads profiles.
@@ -91,7 +91,7 @@ def _shaped(
     given = {
         "_table": lambda kind: pa.repeat(pa.scalar(segment.table, kind), count),
         "_epoch": lambda kind: pa.repeat(pa.scalar(segment.epoch, kind), count),
-        "_generation": lambda kind: pa.repeat(pa.scalar(segment.generation, kind), count),
+        "_generation": lambda kind: pa.repeat(pa.scalar(segment.snapshot_id, kind), count),
     }
     if segment.source:
         given["_source"] = lambda kind: pa.repeat(pa.scalar(segment.source, kind), count)

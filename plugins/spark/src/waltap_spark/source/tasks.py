@@ -82,7 +82,7 @@ class TaskPlanner:
         """Yield the entries that the query reads. Raises: RowsElsewhere."""
         for entry in manifest.tables:
             if self._options.wants(entry.name):
-                if entry.elsewhere:
+                if entry.external_snapshot:
                     text = f"rows of {entry.name} that a snapshot read are not in the log"
                     raise RowsElsewhere(text, table=entry.name)
                 yield entry
@@ -151,7 +151,7 @@ class TaskPlanner:
         ``until`` is the position of the entry or a later one. Raises: ChangesMissing.
         """
         # a snapshot's rows are whole, and before its first rows a table had nothing to miss
-        if not entry.missed or entry.generation is not None or not self._had(entry, until):
+        if not entry.missed or entry.snapshot_id is not None or not self._had(entry, until):
             return
         lost = ChangesMissing(
             f"{entry.name} was not captured for a while before {until}", table=entry.name
@@ -203,7 +203,7 @@ class TaskPlanner:
                 rows=part.rows,
                 table=entry.name,
                 epoch=log_position.epoch,
-                generation=entry.generation,
+                snapshot_id=entry.snapshot_id,
                 called=called,
             )
             for part in entry.segments

@@ -144,8 +144,8 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unchanged: tuple[str, ...] = ()
     # Rows that got a new key.
     moved: int = 0
-    # Whether a transaction deleted a key that it had put before (`TableEntry.crossed`).
-    crossed: bool = False
+    # Whether a transaction deleted a key that it had put before (`TableEntry.key_reused`).
+    key_reused: bool = msgspec.field(name="crossed", default=False)
     # How often the set was merged with others.
     level: int = 0
     # The change log's epoch, 0 in sets of an earlier version.
@@ -172,7 +172,7 @@ class LogFacts(Protocol):
     @property
     def moved(self) -> int: ...
     @property
-    def crossed(self) -> bool: ...
+    def key_reused(self) -> bool: ...
     @property
     def replaces(self) -> bool: ...
     @property
@@ -213,7 +213,7 @@ class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
     The segment stays in the change log until its snapshot is complete.
     """
 
-    generation: int
+    snapshot_id: int = msgspec.field(name="generation")
     path: str
     fingerprint: str
     rows: int
