@@ -154,7 +154,7 @@ class NamedRelations:
             gone += [self._current[name].relation for name in oldest]
         self._former -= due
         for relation in gone:
-            name = relation.place
+            name = relation.table_id
             del self._current[name]
             self._captured.pop(name, None)
             self._unknown.pop(name, None)
@@ -213,7 +213,7 @@ class NamedRelations:
 
         If not, the decoder must drop all state of its rows.
         """
-        version = self._current.get(relation.place)
+        version = self._current.get(relation.table_id)
         return version is not None and version.relation is relation and self._compared(version)
 
     def confirm(self, schema: str, table: str) -> None:
@@ -421,7 +421,7 @@ class RowPlans(Generic[Convert]):
 
     def began(self, xid: int, lsn: int) -> None:
         """Begin a transaction, and drop the state of relations that are gone."""
-        gone = {relation.place for relation in self._relations.began(xid, lsn)}
+        gone = {relation.table_id for relation in self._relations.began(xid, lsn)}
         if gone:
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] not in gone}
             self._announced &= {plan.layout.relation for plan in self._plans.values()}
@@ -464,7 +464,7 @@ class RowPlans(Generic[Convert]):
             name = row[1:3]
             self._plans = {k: plan for k, plan in self._plans.items() if k[1:3] != name}
             self._announced = {
-                each for each in self._announced if each is layout.relation or each.place != name
+                each for each in self._announced if each is layout.relation or each.table_id != name
             }
         relations = self._relations
         plan = RowPlan(relations.epoch, relations.turn, layout, tuple(new), tuple(old), tuple(key))

@@ -69,8 +69,8 @@ def _plain(schema: Schema, *, numeric: bool) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
-            field.name: json_schema(field.schema, numeric=numeric, index=place)
-            for place, field in enumerate(schema.fields)
+            field.name: json_schema(field.schema, numeric=numeric, index=index)
+            for index, field in enumerate(schema.fields)
         },
     }
 

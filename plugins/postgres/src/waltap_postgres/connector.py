@@ -224,24 +224,24 @@ class PostgresConnector(
         return dropped
 
     def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
-        known = {entry.place: entry for entry in self.context.owned_objects.all()}
+        known = {entry.key: entry for entry in self.context.owned_objects.all()}
         if offset is not None and offset.sole.slot_created_lsn:
             entry = self._owned_object("slot", offset.sole.slot)
-            known.setdefault(entry.place, entry)
-        here = self._owned_object("", "").place[2:]
+            known.setdefault(entry.key, entry)
+        here = self._owned_object("", "").key[2:]
         publications = self.catalogue.query("SELECT pubname::text FROM pg_publication")
         found = {("slot", name) for name in self._slots.names()}
         found |= {("publication", name) for (name,) in publications}
         return sorted(
             entry
             for entry in known.values()
-            if entry.place[2:] == here and (entry.kind, entry.name) in found
+            if entry.key[2:] == here and (entry.kind, entry.name) in found
         )
 
     def owned_objects_elsewhere(self) -> list[OwnedObject]:
-        here = self._owned_object("", "").place[2:]
+        here = self._owned_object("", "").key[2:]
         known = self.context.owned_objects.all()
-        return [entry for entry in known if entry.made and entry.place[2:] != here]
+        return [entry for entry in known if entry.made and entry.key[2:] != here]
 
     def drop(self, owned_object: OwnedObject) -> None:
         if owned_object.kind == "publication":
@@ -546,9 +546,9 @@ class PostgresConnector(
         return self._snapshot.estimates.get(relation.oid) or None
 
     def captured_tables(self) -> dict[str, str]:
-        places = self._captured_places()
-        covered = self._publications.cover(places.values())
-        return {oid: ".".join(place) for oid, place in places.items() if place in covered}
+        table_ids = self._captured_places()
+        covered = self._publications.cover(table_ids.values())
+        return {oid: ".".join(place) for oid, place in table_ids.items() if place in covered}
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root).items()
@@ -561,9 +561,9 @@ class PostgresConnector(
 
     def unsent(self) -> frozenset[str]:
         with self.once():
-            unsent, places = self._publications.unsent(), self._captured_places()
-            unsent |= self._publications.left_out(places.values())
-        return frozenset(number for number, place in places.items() if place in unsent)
+            unsent, table_ids = self._publications.unsent(), self._captured_places()
+            unsent |= self._publications.left_out(table_ids.values())
+        return frozenset(number for number, place in table_ids.items() if place in unsent)
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         return self._publications.publish(tables, wanted=wanted)

@@ -58,7 +58,7 @@ SELECT t.schemaname::text, t.tablename::text, c.oid::int8,
  WHERE t.pubname = ANY(%s)
 """
 
-Place = tuple[str, str]
+TableId = tuple[str, str]
 
 
 class YugabytePublications(PublicationSet):
@@ -69,9 +69,9 @@ class YugabytePublications(PublicationSet):
         assert isinstance(self._properties, YugabyteProperties)
         self._own = self._properties
         # Tables that join the publication of an existing slot; `begun` counts their time from then.
-        self._late: set[Place] = set()
-        self._asked_at: dict[Place, tuple[float, float]] = {}
-        self._reported: set[Place] = set()
+        self._late: set[TableId] = set()
+        self._asked_at: dict[TableId, tuple[float, float]] = {}
+        self._reported: set[TableId] = set()
         self._refresh: float | None = None
 
     def gone(self) -> PublicationGone | None:
@@ -104,11 +104,11 @@ class YugabytePublications(PublicationSet):
         super().make(new_slot=new_slot)
         self._report(self._late)
 
-    def publish(self, places: Iterable[Place], *, wanted: bool) -> list[Place]:
-        places = list(places)
+    def publish(self, table_ids: Iterable[TableId], *, wanted: bool) -> list[TableId]:
+        table_ids = list(table_ids)
         if wanted:
-            self._refuse(set(places) - self._members().keys())
-        done = super().publish(places, wanted=wanted)
+            self._refuse(set(table_ids) - self._members().keys())
+        done = super().publish(table_ids, wanted=wanted)
         if wanted:
             self._report(done)
         return done
@@ -124,22 +124,24 @@ class YugabytePublications(PublicationSet):
         known = dict(entry.streams)
         if slot_created or not (known or entry.made_at):  # the entry is older than stored times
             known = {
-                member_id: 0 for place, member_id in members.items() if place not in self._late
+                member_id: 0
+                for table_id, member_id in members.items()
+                if table_id not in self._late
             }
         self._keep(entry, {member_id: known.get(member_id, now) for member_id in members.values()})
 
-    def wait_s(self, place: Place) -> float:
+    def wait_s(self, table_id: TableId) -> float:
         refresh_s = self._refresh_s()
         if not self._used or not refresh_s:
             return 0.0
-        asked, left = self._asked_at.get(place, (0.0, 0.0))
+        asked, left = self._asked_at.get(table_id, (0.0, 0.0))
         if left and time.monotonic() < asked + min(ASK_S, left):
             return left
-        left = max(0.0, refresh_s - self._member_s(place))
-        self._asked_at[place] = time.monotonic(), left
-        if left and place not in self._reported:
-            self._reported.add(place)
-            name = ".".join(place)
+        left = max(0.0, refresh_s - self._member_s(table_id))
+        self._asked_at[table_id] = time.monotonic(), left
+        if left and table_id not in self._reported:
+            self._reported.add(table_id)
+            name = ".".join(table_id)
             log.info(
                 "%s joined the publication: it is read in %.0f s, when the slot has followed (%s)",
                 name,
@@ -149,9 +151,9 @@ class YugabytePublications(PublicationSet):
             )
         return left
 
-    def _member_s(self, place: Place) -> float:
+    def _member_s(self, table_id: TableId) -> float:
         """Return for how many seconds a table has been a member."""
-        entry, member_id = self._slot(), self._members().get(place)
+        entry, member_id = self._slot(), self._members().get(table_id)
         if entry is None or member_id is None:
             return float("inf")
         known, now = dict(entry.streams), self._now()
@@ -161,12 +163,12 @@ class YugabytePublications(PublicationSet):
             self._keep(entry, known)
         return (now - known[member_id]) / 1e6
 
-    def _refuse(self, places: Collection[Place]) -> None:
+    def _refuse(self, table_ids: Collection[TableId]) -> None:
         """Refuse tables that would make the slot unusable.
 
         Raises: TableTooLate.
         """
-        entry = self._slot() if places else None
+        entry = self._slot() if table_ids else None
         if entry is None or not entry.made_at:
             return
         age_ms = (self._now() - entry.made_at) / 1000
@@ -175,10 +177,10 @@ class YugabytePublications(PublicationSet):
         ):
             return
         # A table that was created after the slot has a higher OID and may join at any time.
-        there = {place: self._catalogue.table(*place) for place in places}
+        there = {table_id: self._catalogue.table(*table_id) for table_id in table_ids}
         old = sorted(
-            ".".join(place)
-            for place, table in there.items()
+            ".".join(table_id)
+            for table_id, table in there.items()
             if table is not None and table.relation.oid <= entry.newest
         )
         if old:
@@ -204,7 +206,7 @@ class YugabytePublications(PublicationSet):
         ((now,),) = self._catalogue.query(NOW_SQL)
         return int(now)
 
-    def _members(self) -> dict[Place, str]:
+    def _members(self) -> dict[TableId, str]:
         """Return the id of each published table.
 
         A new table of the same name has another id.
@@ -218,15 +220,15 @@ class YugabytePublications(PublicationSet):
 
     def _slot(self) -> OwnedObject | None:
         publication = self._owned_object(self._properties.publication_name)
-        place = "slot", self._properties.slot_name, publication.system_id, publication.database
-        return self._context.owned_objects.find(*place)
+        table_id = "slot", self._properties.slot_name, publication.system_id, publication.database
+        return self._context.owned_objects.find(*table_id)
 
     def _keep(self, entry: OwnedObject, streams: dict[str, int]) -> None:
         kept = msgspec.structs.replace(entry, streams=tuple(sorted(streams.items())))
         self._context.owned_objects.keep(kept)
 
     @staticmethod
-    def _report(places: Iterable[Place]) -> None:
-        names = [".".join(place) for place in sorted(places)]
+    def _report(table_ids: Iterable[TableId]) -> None:
+        names = [".".join(table_id) for table_id in sorted(table_ids)]
         if names:
             log.warning(NOT_AT_ONCE, ", ".join(names), " ".join(names))

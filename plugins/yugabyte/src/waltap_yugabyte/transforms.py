@@ -119,12 +119,12 @@ class YbExtractNewRecordState:
 
     def _without(self, schema: Schema, missing: tuple[str, ...]) -> Schema:
         """Return ``schema`` without these fields."""
-        place = id(schema), missing
+        key = id(schema), missing
         # The same schema and fields must give one object.
-        entry = self._left.get(place)
+        entry = self._left.get(key)
         if entry is None:
             fields = tuple(field for field in schema.fields if field.name not in missing)
-            entry = self._left[place] = schema, msgspec.structs.replace(schema, fields=fields)
+            entry = self._left[key] = schema, msgspec.structs.replace(schema, fields=fields)
         return entry[1]
 
 

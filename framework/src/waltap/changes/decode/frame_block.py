@@ -50,8 +50,8 @@ class FrameBlock(LazySequence["Frame"]):
         ends = sizes.cumsum()
         return cls(b"".join([*[data for _, data in frames], SPARE]), ends - sizes, ends, lsns)
 
-    def numbers(self, places: "np.ndarray[Any, Any]", kind: str) -> "np.ndarray[Any, Any]":
-        """Return the numbers that begin at ``places`` in the buffer.
+    def numbers(self, offsets: "np.ndarray[Any, Any]", kind: str) -> "np.ndarray[Any, Any]":
+        """Return the numbers that begin at ``offsets`` in the buffer.
 
         ``kind`` is a numpy type, such as ">u4". Raises: IndexError for a place outside.
         """
@@ -62,7 +62,7 @@ class FrameBlock(LazySequence["Frame"]):
         every: np.ndarray[Any, Any] = np.ndarray(
             (max(0, len(self.data) - size + 1),), kind, self.data, strides=(1,)
         )
-        found: np.ndarray[Any, Any] = every[places].astype(f"{kind[1]}8")
+        found: np.ndarray[Any, Any] = every[offsets].astype(f"{kind[1]}8")
         return found
 
     @property

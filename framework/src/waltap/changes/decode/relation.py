@@ -154,7 +154,7 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"{self.schema}.{self.table}"
 
     @property
-    def place(self) -> tuple[str, str]:
+    def table_id(self) -> tuple[str, str]:
         """Return schema and table."""
         return self.schema, self.table
 

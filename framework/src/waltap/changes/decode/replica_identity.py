@@ -62,8 +62,8 @@ class ReplicaIdentity(abc.ABC):
         They are the primary key, unless the identity holds other columns. () means that only the
         whole row identifies it.
         """
-        places = {column.name: index for index, column in enumerate(self.relation.columns)}
-        return tuple(places[name] for name in self.relation.primary_key or () if name in places)
+        indexes = {column.name: index for index, column in enumerate(self.relation.columns)}
+        return tuple(indexes[name] for name in self.relation.primary_key or () if name in indexes)
 
     @abc.abstractmethod
     def update(self, message: Update) -> RowImages:

@@ -111,11 +111,11 @@ class EventRow(MutableMapping[str, Any]):
             raise ValueError(f"there is a field {new} already")
         if old not in fields:
             raise KeyError(old)
-        self._fields = {new if name == old else name: place for name, place in fields.items()}
+        self._fields = {new if name == old else name: index for name, index in fields.items()}
 
     def __iter__(self) -> Iterator[str]:
-        for name, place in self._all().items():
-            if isinstance(place, GivenValue) or self._sent(self.columns[place]) is not ABSENT:
+        for name, index in self._all().items():
+            if isinstance(index, GivenValue) or self._sent(self.columns[index]) is not ABSENT:
                 yield name
 
     def __len__(self) -> int:
@@ -132,8 +132,8 @@ class EventRow(MutableMapping[str, Any]):
         if self._fields is not None:
             return self._fields
         return {
-            column.field: place
-            for place, column in enumerate(self.columns)
+            column.field: index
+            for index, column in enumerate(self.columns)
             if column.mapping is not None
         }
 

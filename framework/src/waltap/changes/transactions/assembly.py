@@ -330,10 +330,10 @@ class TransactionAssembler:
         found: list[Any] = messages if isinstance(messages, list) else list(messages)
         control, at = self._CONTROL, 0
         # Runs of changes are moved as lists: no step in Python is for a single row.
-        for place in compress(range(len(found)), map(control.__contains__, map(type, found))):
-            if place > at:
-                self._extend(found[at:place])
-            at, message = place + 1, found[place]
+        for index in compress(range(len(found)), map(control.__contains__, map(type, found))):
+            if index > at:
+                self._extend(found[at:index])
+            at, message = index + 1, found[index]
             control[type(message)](self, message, parts)
             if self._release is not None and not self._released(parts):
                 self._queue = found[at:]

@@ -399,7 +399,7 @@ def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
             database=each.database,
             made=each.slot_created_lsn > 0,
         )
-        if stages.owned_objects.find(*entry.place) is None:
+        if stages.owned_objects.find(*entry.key) is None:
             stages.owned_objects.keep(entry)
 
 

@@ -136,7 +136,7 @@ def signal(
 
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="schema.table")]
-Place = tuple[str, str]
+TableId = tuple[str, str]
 
 tables = typer.Typer(
     add_completion=False,
@@ -163,13 +163,13 @@ def add(
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
-        places = _places(tables, connector, stages)
-        added = published_by(connector).publish(places, wanted=True)
-        for place in places:
-            what = "is streamed from now on" if place in added else "is streamed already"
-            echo(f"{profile.name}: {printable('.'.join(place))} {what}")
+        table_ids = _table_ids(tables, connector, stages)
+        added = published_by(connector).publish(table_ids, wanted=True)
+        for table_id in table_ids:
+            what = "is streamed from now on" if table_id in added else "is streamed already"
+            echo(f"{profile.name}: {printable('.'.join(table_id))} {what}")
         if snapshot:
-            _read(profile, stages, places)
+            _read(profile, stages, table_ids)
 
 
 @tables.command()
@@ -183,13 +183,15 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
-        places = _parsed(tables)
-        removed = published_by(connector).publish(places, wanted=False)
-        for place in places:
+        table_ids = _parsed(tables)
+        removed = published_by(connector).publish(table_ids, wanted=False)
+        for table_id in table_ids:
             what = (
-                "is no longer streamed" if place in removed else "is not named in the publication"
+                "is no longer streamed"
+                if table_id in removed
+                else "is not named in the publication"
             )
-            echo(f"{profile.name}: {printable('.'.join(place))} {what}")
+            echo(f"{profile.name}: {printable('.'.join(table_id))} {what}")
         if removed:
             _forget(profile, stages, removed)
         captured = [".".join(p) for p in removed if stages.capture.captures(*p)]
@@ -200,27 +202,27 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
         )
 
 
-def _parsed(names: list[str]) -> list[Place]:
+def _parsed(names: list[str]) -> list[TableId]:
     from waltap.changes.decode.relation import schema_and_table
 
-    places = {name: schema_and_table(name) for name in names}
+    table_ids = {name: schema_and_table(name) for name in names}
     problems = [
         PropertyProblem("NAME", "is no name of a table", value=name, allowed="schema.table")
-        for name, place in places.items()
-        if place is None
+        for name, table_id in table_ids.items()
+        if table_id is None
     ]
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
-    return [place for place in places.values() if place is not None]
+    return [table_id for table_id in table_ids.values() if table_id is not None]
 
 
-def _places(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[Place]:
+def _table_ids(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[TableId]:
     """Return the existing, captured tables. Raises: ConfigurationError."""
     from waltap.ports.source.roles import tables_of
 
-    places, there = _parsed(names), set(tables_of(connector).existing_tables().values())
+    table_ids, there = _parsed(names), set(tables_of(connector).existing_tables().values())
     problems = []
-    for schema, table in places:
+    for schema, table in table_ids:
         name = f"{schema}.{table}"
         if (schema, table) not in there:
             problems.append(PropertyProblem("NAME", "there is no such table", value=name))
@@ -231,12 +233,12 @@ def _places(names: list[str], connector: "Connector", stages: "PipelineStages") 
             problems.append(PropertyProblem("NAME", "is not captured", value=name, allowed=allowed))
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
-    return places
+    return table_ids
 
 
-def _read(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
+def _read(profile: "Profile", stages: "PipelineStages", table_ids: list[TableId]) -> None:
     """Have the rows read, by the running pipeline or at the next start."""
-    if _asked(profile, "execute-snapshot", places):
+    if _asked(profile, "execute-snapshot", table_ids):
         return
     from waltap.ports.signals.signal import SnapshotRequest
     from waltap.ports.snapshot.requests import accepted_of
@@ -247,27 +249,27 @@ def _read(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> 
             return
         wanted = [
             SnapshotRequest(schema=schema, table=table, signal="waltap tables add")
-            for schema, table in places
+            for schema, table in table_ids
         ]
-        state.queue += accepted_of(wanted, state.queue, set(places))
+        state.queue += accepted_of(wanted, state.queue, set(table_ids))
     echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
 
 
-def _forget(profile: "Profile", stages: "PipelineStages", places: list[Place]) -> None:
+def _forget(profile: "Profile", stages: "PipelineStages", table_ids: list[TableId]) -> None:
     """End reads of tables that are no longer streamed."""
-    if _asked(profile, "stop-snapshot", places):
+    if _asked(profile, "stop-snapshot", table_ids):
         return
     with _stored_queue(stages) as state:
         if state is not None:
-            state.queue = [r for r in state.queue if (r.schema, r.table) not in places]
+            state.queue = [r for r in state.queue if (r.schema, r.table) not in table_ids]
 
 
-def _asked(profile: "Profile", kind: str, places: list[Place]) -> bool:
+def _asked(profile: "Profile", kind: str, table_ids: list[TableId]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
     from waltap.services.control import PipelineNotRunning
 
     try:
-        ask_for(profile, kind, {"data-collections": [_quoted(place) for place in places]})
+        ask_for(profile, kind, {"data-collections": [_quoted(table_id) for table_id in table_ids]})
     except PipelineNotRunning:
         return False
     return True
@@ -295,6 +297,6 @@ def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None
         stages.store.store(msgspec.structs.replace(offset, signals=signals))
 
 
-def _quoted(place: Place) -> str:
+def _quoted(table_id: TableId) -> str:
     """Return a name that means this table alone."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in place)
+    return ".".join('"' + part.replace('"', '""') + '"' for part in table_id)

@@ -697,11 +697,11 @@ class _ConverterSide:
         """
         if schema is None and value is None:
             return None, ()
-        place = topic, id(schema)
-        entry = self._known.get(place)
+        key = topic, id(schema)
+        entry = self._known.get(key)
         if entry is None:
             # The entry keeps the schema alive, so that no other object gets its id.
-            entry = self._known[place] = schema, self._made(topic, schema)  # type: ignore[assignment]
+            entry = self._known[key] = schema, self._made(topic, schema)  # type: ignore[assignment]
         try:
             return entry[1](value)  # type: ignore[index]
         except MISFITS as cause:
@@ -712,8 +712,8 @@ class _ConverterSide:
     def forget(self, topics: Collection[str]) -> None:
         """Discard the encoders of ``topics``."""
         # Other relations with these topics get new encoders at their next record.
-        for place in [place for place in self._known if place[0] in topics]:
-            del self._known[place]
+        for key in [key for key in self._known if key[0] in topics]:
+            del self._known[key]
 
     def _made(
         self, topic: str, schema: Schema | None

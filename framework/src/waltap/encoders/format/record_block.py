@@ -101,8 +101,8 @@ def _joined(
         else:
             begins[place], column = column, column + count
     varies = tuple(not isinstance(piece, str) for piece in pieces)
-    places = np.add(_row_numbers(varies)[:count], begins).reshape(-1)
-    taken = pc.take(flat, pa.array(places), boundscheck=False)
+    indexes = np.add(_row_numbers(varies)[:count], begins).reshape(-1)
+    taken = pc.take(flat, pa.array(indexes), boundscheck=False)
     _, ends, text = taken.buffers()
     text = text or pa.py_buffer(b"")
     # A row ends where its last piece ends.

@@ -79,13 +79,13 @@ class SchemaMemory(Generic[V]):
 
     def of(self, schema: Schema, *more: Any) -> V:
         """Return the result of ``make`` for ``schema``."""
-        place: object = id(schema)
+        key: object = id(schema)
         if more:
-            place = id(schema), *(id(each) if each.__class__ is Schema else each for each in more)
-        entry = self._known.get(place)
+            key = id(schema), *(id(each) if each.__class__ is Schema else each for each in more)
+        entry = self._known.get(key)
         if entry is None:
             # The entry keeps the schemas alive, so that no other object gets their ids.
-            entry = self._known[place] = schema, more, self._make(schema, *more)
+            entry = self._known[key] = schema, more, self._make(schema, *more)
         return entry[2]
 
 

@@ -223,10 +223,10 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
     most = int(width.max(initial=0))
     pairs = np.empty((len(numbers), most // 2), "<u2")
     # 12 bits, from the top, give two characters.
-    for place in range(most // 2):
-        shift = 52 - 12 * place
+    for group in range(most // 2):
+        shift = 52 - 12 * group
         bits = left >> np.uint64(shift) if shift >= 0 else left << np.uint64(-shift)
-        pairs[:, place] = _pairs()[bits & np.uint64(4095)]
+        pairs[:, group] = _pairs()[bits & np.uint64(4095)]
     text = pairs.view("u1")
     text[np.arange(most) >= digits[:, None]] = ord("=")
     if (width != most).any():
@@ -317,9 +317,9 @@ def zoned(digits: int) -> JsonColumn:
         out[:, 10], out[:, -1] = ord("T"), ord("Z")
         if digits:
             out[:, _POINT] = ord(".")
-        for place in range(digits):
-            at = _POINT + 1 + place
-            out[:, at] = np.where(place < fraction, text[:, at], ord("0"))
+        for group in range(digits):
+            at = _POINT + 1 + group
+            out[:, at] = np.where(group < fraction, text[:, at], ord("0"))
         return _strings(array, np.arange(1, len(array) + 1) * wide, out)
 
     return JsonColumn(convert=convert, quoted=True)

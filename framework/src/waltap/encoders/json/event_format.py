@@ -294,10 +294,10 @@ class JsonEventFormat(JsonFormat):
         row = event.after if event.after is not None else event.before
         if not codec.prefix or row is None or row.changed is None:
             return codec.prefix
-        place = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
-        if place not in self._prefixes_of:
-            self._prefixes_of[place] = self._tables.value_prefix(*place)
-        return self._prefixes_of[place]
+        key = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
+        if key not in self._prefixes_of:
+            self._prefixes_of[key] = self._tables.value_prefix(*key)
+        return self._prefixes_of[key]
 
 
 def _object(

@@ -286,13 +286,13 @@ class PositionedBranch(SinkBranch):
         Counts behind the durable position are dropped.
         """
         counted = None
-        for place in list(self._counted):
-            name, position = place
+        for key in list(self._counted):
+            name, position = key
             durable = self.durable.get(name)
             if durable == position:
-                counted = self._counted[place]
+                counted = self._counted[key]
             if durable is not None and position < durable:
-                del self._counted[place]
+                del self._counted[key]
         stored_position = Positions.of(
             stored_position_of(self.sink), next(iter(self.durable), SOLE)
         )

@@ -80,7 +80,7 @@ class ColumnConversions:
         self._capture, self._describe = capture, describe
         self._mode = capture.types.event_converting_failure_handling_mode
         self._answers = PerRelation[dict[Column, _ChosenConversion | None]](lambda _relation: {})
-        self._places = PerRelation(self._chosen)
+        self._converted_columns = PerRelation(self._chosen)
         self._reported: set[tuple[str, str]] = set()
 
     def of(self, relation: Relation, column: Column) -> ColumnConversion | None:
@@ -137,7 +137,7 @@ class ColumnConversions:
     def forget(self, oid: int) -> None:
         """Drop the state of a dropped relation."""
         self._answers.forget(oid)
-        self._places.forget(oid)
+        self._converted_columns.forget(oid)
 
     def _chosen(self, relation: Relation) -> tuple[_ConvertedColumn, ...]:
         capture = self._capture
@@ -153,21 +153,21 @@ class ColumnConversions:
         return tuple(found)
 
     def _rows(self, part: SnapshotRows) -> SnapshotRows:
-        places = self._places.of(part.relation)
-        if not places:
+        converted_columns = self._converted_columns.of(part.relation)
+        if not converted_columns:
             return part
         lsns = [part.lsn or 0] * len(part.rows)
         if not isinstance(part.rows, RowBlock):
             held = [False] * len(part.rows)
-            rows = self._converted(part.relation, part.rows, held, lsns, places)
+            rows = self._converted(part.relation, part.rows, held, lsns, converted_columns)
             return msgspec.structs.replace(part, rows=rows)
         import pyarrow as pa
 
         columns = list(part.rows.columns)
-        for place in places:
-            texts = texts_of(columns[place.index])
-            values = self._values(part.relation, place, texts, lsns)
-            columns[place.index] = pa.array(values, pa.string())
+        for converted in converted_columns:
+            texts = texts_of(columns[converted.index])
+            values = self._values(part.relation, converted, texts, lsns)
+            columns[converted.index] = pa.array(values, pa.string())
         return msgspec.structs.replace(part, rows=RowBlock(columns, len(part.rows)))
 
     def _changes(self, part: TransactionPart) -> TransactionPart:
@@ -177,9 +177,9 @@ class ColumnConversions:
                 tables.setdefault(change.relation, []).append(index)
         changes = list(part.changes)
         for relation, indexes in tables.items():
-            places = self._places.of(relation)
-            if places:
-                self._of_table(relation, changes, indexes, places, part.commit_lsn)
+            converted_columns = self._converted_columns.of(relation)
+            if converted_columns:
+                self._of_table(relation, changes, indexes, converted_columns, part.commit_lsn)
         return msgspec.structs.replace(part, changes=changes)
 
     def _of_table(
@@ -187,7 +187,7 @@ class ColumnConversions:
         relation: Relation,
         changes: list[Change],
         indexes: Sequence[int],
-        places: Sequence[_ConvertedColumn],
+        converted_columns: Sequence[_ConvertedColumn],
         commit_lsn: int,
     ) -> None:
         """Convert the changes at ``indexes``, all of ``relation``."""
@@ -205,7 +205,7 @@ class ColumnConversions:
                 images.append(image)
                 keys.append(key)
                 lsns.append(change.lsn or commit_lsn)
-        after = iter(self._converted(relation, images, keys, lsns, places))
+        after = iter(self._converted(relation, images, keys, lsns, converted_columns))
         for index in indexes:
             change = changes[index]
             if isinstance(change, Insert):
@@ -222,15 +222,15 @@ class ColumnConversions:
         images: Sequence[Tuple],
         keys: Sequence[bool],
         lsns: Sequence[int],
-        places: Sequence[_ConvertedColumn],
+        converted_columns: Sequence[_ConvertedColumn],
     ) -> list[Tuple]:
         """Return ``images`` converted.
 
         Images marked in ``keys`` have no other columns: their NULLs are missing values.
         """
         rows = [list(image) for image in images]
-        for place in places:
-            at = place.index
+        for converted in converted_columns:
+            at = converted.index
             held = [
                 n
                 for n, row in enumerate(rows)
@@ -239,7 +239,7 @@ class ColumnConversions:
                 and not (keys[n] and row[at] is None)
             ]
             values = [rows[n][at] for n in held]
-            found = self._values(relation, place, values, [lsns[n] for n in held])
+            found = self._values(relation, converted, values, [lsns[n] for n in held])
             for n, value in zip(held, found, strict=True):
                 rows[n][at] = value
         return [tuple(row) for row in rows]
@@ -247,7 +247,7 @@ class ColumnConversions:
     def _values(
         self,
         relation: Relation,
-        place: _ConvertedColumn,
+        converted: _ConvertedColumn,
         values: Sequence[Value],
         lsns: Sequence[int],
     ) -> list[str | None]:
@@ -255,32 +255,34 @@ class ColumnConversions:
         if not values:
             return []
         try:
-            return _carried(place.chosen.conversion, values)
+            return _carried(converted.chosen.conversion, values)
         except Exception as cause:  # noqa: BLE001 - the value is looked for
-            log.debug("converter %s: %s", place.chosen.label, type(cause).__name__)
+            log.debug("converter %s: %s", converted.chosen.label, type(cause).__name__)
         found: list[str | None] = []
         for value, lsn in zip(values, lsns, strict=True):
             try:
-                found += _carried(place.chosen.conversion, [value])
+                found += _carried(converted.chosen.conversion, [value])
             except Exception as cause:
                 what = _reason(cause)
                 if self._mode == "fail":
                     where = f" at LSN {lsn_text(lsn)}" if lsn else ""
-                    failed = _failed(place.chosen.label, relation, place.column, where, what)
+                    failed = _failed(
+                        converted.chosen.label, relation, converted.column, where, what
+                    )
                     raise failed from cause
-                self._report(relation, place, what)
+                self._report(relation, converted, what)
                 found.append(None)
         return found
 
-    def _report(self, relation: Relation, place: _ConvertedColumn, what: str) -> None:
+    def _report(self, relation: Relation, converted: _ConvertedColumn, what: str) -> None:
         """Warn once for each column, unless values are left out silently."""
-        key = (relation.name, place.column.name)
+        key = (relation.name, converted.column.name)
         if self._mode == "skip" or key in self._reported:
             return
         self._reported.add(key)
         log.warning(
             "column %s of %s: the converter %s %s; null is written for such values",
-            place.column.name, relation.name, place.chosen.label, what,
+            converted.column.name, relation.name, converted.chosen.label, what,
             extra={"table": relation.name},
         )  # fmt: skip
 

@@ -186,8 +186,8 @@ class NewTables:
             for identifier, name in captured.items():
                 if identifier in known:
                     continue
-                place = self._names.get(identifier)
-                if identifier not in others and place and published.streams_new(*place):
+                table_id = self._names.get(identifier)
+                if identifier not in others and table_id and published.streams_new(*table_id):
                     self._say("joined", name)
                 else:
                     self._join(published, identifier, name)
@@ -271,18 +271,18 @@ class NewTables:
         self._unsaved = True
         self._say("snapshot" if self._asked(name) else "incomplete", name, again=again)
 
-    def _added(self, published: PublishingSource, place: tuple[str, str]) -> str:
+    def _added(self, published: PublishingSource, table_id: tuple[str, str]) -> str:
         """Publish a table that the next start would publish; return the event."""
         if self._policy != "snapshot" or not published.adds_tables():
             return "uncaptured"
         try:
-            published.publish([place], wanted=True)
+            published.publish([table_id], wanted=True)
         except WaltapError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
-            log.warning("table %s cannot be added: %s", ".".join(place), error.problem)
+            log.warning("table %s cannot be added: %s", ".".join(table_id), error.problem)
             return "uncaptured"
-        return "snapshot" if self._asked(".".join(place)) else "incomplete"
+        return "snapshot" if self._asked(".".join(table_id)) else "incomplete"
 
     def _asked(self, name: str) -> bool:
         """Request the rows of a table; return whether that succeeded."""

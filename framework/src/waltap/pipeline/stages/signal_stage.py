@@ -110,10 +110,10 @@ class BlockingSnapshot:
         for piece in self._connector.read_tables(requests, refuse):
             piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
             piece.previous_end_lsn = at.previous_end_lsn
-            place = piece.relation.place
-            piece.whole = place in whole
-            piece.restarts = piece.whole and place not in begun
-            begun.add(place)
+            table_id = piece.relation.table_id
+            piece.whole = table_id in whole
+            piece.restarts = piece.whole and table_id not in begun
+            begun.add(table_id)
             yield piece
 
 

@@ -37,7 +37,7 @@ class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):
     streams: tuple[tuple[str, int], ...] = ()
 
     @property
-    def place(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, str, str, str]:
         """Return the key of the entry."""
         return self.kind, self.name, self.system_id, self.database
 
@@ -72,8 +72,8 @@ class OwnedObjects:
     def keep(self, *entries: OwnedObject) -> None:
         """Add or replace entries durably; skip a write without changes."""
         known = self._loaded()
-        new = {entry.place: entry for entry in entries}
-        if any(known.get(place) != entry for place, entry in new.items()):
+        new = {entry.key: entry for entry in entries}
+        if any(known.get(key) != entry for key, entry in new.items()):
             self._replace({**known, **new})
 
     @contextmanager
@@ -94,14 +94,14 @@ class OwnedObjects:
 
     def forget(self, entries: Iterable[OwnedObject]) -> None:
         """Remove the entries of deleted objects."""
-        known, gone = self._loaded(), {entry.place for entry in entries}
+        known, gone = self._loaded(), {entry.key for entry in entries}
         if gone & known.keys():
-            self._replace({place: entry for place, entry in known.items() if place not in gone})
+            self._replace({key: entry for key, entry in known.items() if key not in gone})
 
     def _loaded(self) -> dict[tuple[str, str, str, str], OwnedObject]:
         if self._entries is None:
             found = self._document.load() if self._document else None
-            self._entries = {entry.place: entry for entry in found or ()}
+            self._entries = {entry.key: entry for entry in found or ()}
         return self._entries
 
     def _replace(self, entries: dict[tuple[str, str, str, str], OwnedObject]) -> None:

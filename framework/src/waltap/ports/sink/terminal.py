@@ -65,17 +65,17 @@ class SeenRows:
 
     def add(self, relation: Relation, row: Tuple) -> None:
         """Store ``row`` as the last state of its key."""
-        place = self._place(relation, row)
-        if place is not None:
-            self._rows[place] = row
-            self._rows.move_to_end(place)
+        key = self._key_of(relation, row)
+        if key is not None:
+            self._rows[key] = row
+            self._rows.move_to_end(key)
             if len(self._rows) > ROWS_KEPT:
                 self._rows.popitem(last=False)
 
     def drop(self, relation: Relation, row: Tuple) -> Tuple:
         """Remove and return the row with that key, () if unknown."""
-        place = self._place(relation, row)
-        return self._rows.pop(place, ()) if place is not None else ()
+        key = self._key_of(relation, row)
+        return self._rows.pop(key, ()) if key is not None else ()
 
     def before(self, change: Update) -> Tuple:
         """Return the known old row of ``change``, and store the new one.
@@ -102,7 +102,7 @@ class SeenRows:
         columns = [column.name for column in relation.columns]
         return tuple(columns.index(name) for name in named)
 
-    def _place(self, relation: Relation, row: Tuple) -> tuple[object, ...] | None:
+    def _key_of(self, relation: Relation, row: Tuple) -> tuple[object, ...] | None:
         key = self._keys.of(relation)
         if not key or len(row) <= max(key):
             return None

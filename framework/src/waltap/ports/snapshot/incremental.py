@@ -97,10 +97,10 @@ class ChunkReader:
 
     def key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         """Return the columns that order the chunks, () for no key."""
-        places = {column.name: index for index, column in enumerate(relation.columns)}
+        indexes = {column.name: index for index, column in enumerate(relation.columns)}
         if request.surrogate_key:
-            return (places[request.surrogate_key],) if request.surrogate_key in places else ()
-        return tuple(places[name] for name in relation.primary_key or ()) or self._keys(relation)
+            return (indexes[request.surrogate_key],) if request.surrogate_key in indexes else ()
+        return tuple(indexes[name] for name in relation.primary_key or ()) or self._keys(relation)
 
     def next(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
@@ -508,7 +508,7 @@ class IncrementalSnapshots:
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
-            readable = {place for places in known.values() for place in places}
+            readable = {index for indexes in known.values() for index in indexes}
             streamed = as_streamed(wanted, known)
             if not any((request.schema, request.table) in readable for request in streamed):
                 raise SignalUnusable(f"no such table is captured: {some(streamed)}")

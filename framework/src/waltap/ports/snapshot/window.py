@@ -116,8 +116,8 @@ class SnapshotWindow:
 
         The result has the columns of the chunk in its order.
         """
-        places = {column.name: index for index, column in enumerate(relation.columns)}
-        found = [places.get(column.name) for column in self.relation.columns]
+        indexes = {column.name: index for index, column in enumerate(relation.columns)}
+        found = [indexes.get(column.name) for column in self.relation.columns]
 
         def align(image: Tuple) -> Tuple:
             return tuple(MissingValue.ABSENT if at is None else image[at] for at in found)

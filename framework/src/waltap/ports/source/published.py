@@ -86,10 +86,10 @@ def narrowings(
     for schema, table, rows, hidden in query(NARROWINGS_SQL, (list(names), list(names))):
         found.setdefault((schema, table), []).append((rows, hidden))
     return {
-        place: PublishedSubset(
+        table_id: PublishedSubset(
             # The publications add up: a row needs one filter, a hidden column all column lists.
             "" if any(rows is None for rows, _ in each) else " OR ".join(f"({r})" for r, _ in each),
             frozenset.intersection(*(frozenset(hidden or ()) for _, hidden in each)),
         )
-        for place, each in found.items()
+        for table_id, each in found.items()
     }

@@ -85,16 +85,16 @@ def _numbers_by_place(before: TransactionPart, after: TransactionPart) -> list[i
     The result is shorter if a change has no counterpart in ``before``: its number is unknown.
     """
     numbers, changes = before.numbers(), before.changes
-    places = {id(change): place for place, change in enumerate(changes)}
+    indexes = {id(change): index for index, change in enumerate(changes)}
     found: list[int] = []
     at = 0
     for change in after.changes:
-        place = places.get(id(change), -1)
+        index = indexes.get(id(change), -1)
         # A new object gets the number of the next old change that is not before it in the log.
-        if place < at:
-            place = next((n for n in range(at, len(changes)) if changes[n].lsn >= change.lsn), -1)
-            if place < 0:
+        if index < at:
+            index = next((n for n in range(at, len(changes)) if changes[n].lsn >= change.lsn), -1)
+            if index < 0:
                 break
-        found.append(numbers[place])
-        at = place + 1
+        found.append(numbers[index])
+        at = index + 1
     return found

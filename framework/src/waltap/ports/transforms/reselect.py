@@ -101,7 +101,7 @@ class _MissingColumns:
 
     columns: set[int] = field(default_factory=set)
     # Key of a row → indexes of its changes.
-    places: dict[Tuple, list[int]] = field(default_factory=dict)
+    indexes: dict[Tuple, list[int]] = field(default_factory=dict)
 
 
 class ColumnReselector:
@@ -127,9 +127,9 @@ class ColumnReselector:
 
     def _part(self, part: TransactionPart) -> TransactionPart:
         wanted: dict[Relation, _MissingColumns] = {}
-        for place, change in enumerate(part.changes):
+        for index, change in enumerate(part.changes):
             if isinstance(change, Insert | Update):
-                self._look(change, place, wanted)
+                self._look(change, index, wanted)
         if not wanted:
             return part
         changes = list(part.changes)
@@ -138,7 +138,7 @@ class ColumnReselector:
         return msgspec.structs.replace(part, changes=changes)
 
     def _look(
-        self, change: Insert | Update, place: int, wanted: dict[Relation, _MissingColumns]
+        self, change: Insert | Update, index: int, wanted: dict[Relation, _MissingColumns]
     ) -> None:
         """Record the columns of ``change`` to read back."""
         relation = change.relation
@@ -156,7 +156,7 @@ class ColumnReselector:
             return
         some = wanted.setdefault(relation, _MissingColumns())
         some.columns |= missing
-        some.places.setdefault(key, []).append(place)
+        some.indexes.setdefault(key, []).append(index)
 
     def _missing(self, change: Insert | Update, table: _ReselectedTable) -> set[int]:
         row = self._after(change)
@@ -217,7 +217,7 @@ class ColumnReselector:
         names = [relation.columns[at].name for at in sorted(wanted.columns)]
         key_names = [relation.columns[at].name for at in table.key]
         width, found = len(table.key), dict[Tuple, Tuple]()
-        for keys in _cut(list(wanted.places)):
+        for keys in _cut(list(wanted.indexes)):
             try:
                 rows = self._context.rows_now(relation, [*key_names, *names], key_names, keys)
             except ConnectionLost:
@@ -227,20 +227,20 @@ class ColumnReselector:
                 return
             found |= {row[:width]: row[width:] for row in rows}
         gone = 0
-        for key, places in wanted.places.items():
+        for key, indexes in wanted.indexes.items():
             values = found.get(key)
             if values is None:
                 gone += 1
                 continue
             read = dict(zip(sorted(wanted.columns), values, strict=True))
-            for place in places:
-                change = changes[place]
+            for index in indexes:
+                change = changes[index]
                 assert isinstance(change, Insert | Update)
                 missing = self._missing(change, table)
                 new = tuple(
                     read[at] if at in missing else value for at, value in enumerate(change.new)
                 )
-                changes[place] = msgspec.structs.replace(change, new=new)
+                changes[index] = msgspec.structs.replace(change, new=new)
         if gone:
             self._failed(relation, f"{gone} rows of {relation.name} are gone: not read back", None)
 

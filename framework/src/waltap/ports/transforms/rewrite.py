@@ -77,27 +77,27 @@ class _ColumnValues:
         if not tables:
             return part
         changes = list(part.changes)
-        for relation, places in tables.items():
-            self._rewrite(changes, places, self._chosen.of(relation))
+        for relation, indexes in tables.items():
+            self._rewrite(changes, indexes, self._chosen.of(relation))
         return msgspec.structs.replace(part, changes=changes)
 
     @staticmethod
     def _rewrite(
-        changes: list[Change], places: list[int], chosen: tuple[tuple[int, Rewrite], ...]
+        changes: list[Change], indexes: list[int], chosen: tuple[tuple[int, Rewrite], ...]
     ) -> None:
-        """Rewrite the changes at ``places``, all of one relation."""
-        images = [image for place in places for image in _images(changes[place])]
+        """Rewrite the changes at ``indexes``, all of one relation."""
+        images = [image for index in indexes for image in _images(changes[index])]
         after = iter(_rewritten(images, chosen))
-        for place in places:
-            change = changes[place]
+        for index in indexes:
+            change = changes[index]
             if isinstance(change, Insert):
-                changes[place] = msgspec.structs.replace(change, new=next(after))
+                changes[index] = msgspec.structs.replace(change, new=next(after))
             elif isinstance(change, Delete):
-                changes[place] = msgspec.structs.replace(change, old=next(after))
+                changes[index] = msgspec.structs.replace(change, old=next(after))
             elif isinstance(change, Update):
                 # The order of `_images`.
                 new, old = next(after), next(after)
-                changes[place] = msgspec.structs.replace(change, new=new, old=old)
+                changes[index] = msgspec.structs.replace(change, new=new, old=old)
 
     def forget(self, oid: int) -> None:
         """Forget a dropped relation."""

@@ -158,25 +158,25 @@ class TableCounts:
     def _count(
         self, kept: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
     ) -> None:
-        place = part.commit_lsn, part.commit_ts
+        position = part.commit_lsn, part.commit_ts
         if isinstance(changes, InsertBlock):
             kept.events[Insert, changes.relation] += len(changes)
-            kept.placed[changes.relation] = place
+            kept.placed[changes.relation] = position
             return
         # Most transactions of an application change one row: skip the loops for them.
         if len(changes) == 1 and type(changes[0]) in _ROWS:
             change = changes[0]
             kept.events[type(change), change.relation] += 1  # type: ignore[union-attr]
-            kept.placed[change.relation] = place  # type: ignore[union-attr]
+            kept.placed[change.relation] = position  # type: ignore[union-attr]
             return
         if not _ROWS.issuperset(map(type, changes)):
             for change in changes:
                 if isinstance(change, Truncate):  # counts for each of its tables
                     kept.events.update((Truncate, table) for table in change.relations)
-                    kept.placed.update(dict.fromkeys(change.relations, place))
+                    kept.placed.update(dict.fromkeys(change.relations, position))
             changes = [change for change in changes if type(change) in _ROWS]
         kept.events.update(zip(map(type, changes), map(_relation_of, changes), strict=True))
-        kept.placed.update(zip(map(_relation_of, changes), repeat(place), strict=False))
+        kept.placed.update(zip(map(_relation_of, changes), repeat(position), strict=False))
 
     def status(self) -> tuple[TableStatus, ...]:
         """Return the tables that had events."""

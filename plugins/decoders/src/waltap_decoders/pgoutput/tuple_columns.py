@@ -252,9 +252,9 @@ def _taken(
     spare_pandas()
     width, count = nulls.shape
     every = pa.StringArray.from_buffers(bounds.size - 1, pa.py_buffer(bounds), pa.py_buffer(data))
-    places = np.arange(0, bounds.size, 2, dtype="i4").reshape(count, width).T.reshape(-1)
+    indexes = np.arange(0, bounds.size, 2, dtype="i4").reshape(count, width).T.reshape(-1)
     absent = nulls.reshape(-1) if nulls.any() else None
-    taken = pc.take(every, pa.array(places, mask=absent), boundscheck=False)
+    taken = pc.take(every, pa.array(indexes, mask=absent), boundscheck=False)
     _, offsets, text = taken.buffers()
     if text is not None and text.size:
         used = int(np.frombuffer(offsets, "i4", len(taken) + 1)[-1])

@@ -457,9 +457,9 @@ class Wal2Json(Decoder):
             return
         after = layout.new_tuple(_texts(lsn, data, new, plan.new))
         if kind == "I":
-            if None in after and any(new.values[place] is None for place in plan.key):
-                place = next(place for place in plan.key if new.values[place] is None)
-                _keyless(lsn, data, new.names[place], "null")
+            if None in after and any(new.values[index] is None for index in plan.key):
+                index = next(index for index in plan.key if new.values[index] is None)
+                _keyless(lsn, data, new.names[index], "null")
             messages.append(Insert(relation, lsn, after))
             return
         if not none:
@@ -512,8 +512,8 @@ class Wal2Json(Decoder):
             )
             for columns in (new, old)
         )
-        places = map(new.names.index, required)
-        return self._plans.add(key, layout, new_texts, old_texts, places)
+        indexes = map(new.names.index, required)
+        return self._plans.add(key, layout, new_texts, old_texts, indexes)
 
 
 def _keyless(lsn: int, data: bytes, name: str, found: str) -> Never:

@@ -181,11 +181,11 @@ def fail(lsn: int, data: bytes, expected: str, found: str, *near: str) -> Never:
 
     Without any, the offset is 0.
     """
-    places = [place for text in near if (place := data.find(text.encode())) >= 0]
+    offsets = [offset for text in near if (offset := data.find(text.encode())) >= 0]
     raise DecodeError(
         "wal2json",
         lsn=lsn,
-        offset=places[0] if places else 0,
+        offset=offsets[0] if offsets else 0,
         expected=expected,
         found=found,
         payload=data,

@@ -109,12 +109,12 @@ def _varints(
         width += left >= np.uint64(1 << 7 * more)
     before = len(branch)
     out = np.empty((len(values), before + widest), "u1")
-    for place, byte in enumerate(branch):
-        out[:, place] = byte
-    for place in range(widest):
+    for index, byte in enumerate(branch):
+        out[:, index] = byte
+    for index in range(widest):
         # The high bit of a byte means that another one follows.
-        bits = left >> np.uint64(7 * place) & np.uint64(0x7F)
-        out[:, before + place] = bits | np.where(place < width - 1, np.uint64(0x80), np.uint64(0))
+        bits = left >> np.uint64(7 * index) & np.uint64(0x7F)
+        out[:, before + index] = bits | np.where(index < width - 1, np.uint64(0x80), np.uint64(0))
     data, step = out.tobytes(), before + widest
     starts = range(0, len(data), step)
     # Numbers of one width need no computed ends.
@@ -125,8 +125,8 @@ def _varints(
         found = [data[start:end] for start, end in zip(starts, ends, strict=True)]
     if numbers.null_count:
         assert null is not None
-        for place in np.flatnonzero(~numbers.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            found[place] = null
+        for index in np.flatnonzero(~numbers.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            found[index] = null
     return found
 
 

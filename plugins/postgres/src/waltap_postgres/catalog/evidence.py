@@ -271,7 +271,7 @@ class TablesAhead:
         self._expected.pop(oid, None)
         known = self._by_oid.pop(oid, None)
         if known is not None:
-            self._by_name.pop(known.relation.place, None)
+            self._by_name.pop(known.relation.table_id, None)
 
     def _prepare(self, xid: int) -> None:
         """Keep or load answers that are valid for ``xid``, or drop them."""
@@ -296,7 +296,7 @@ class TablesAhead:
         self._seen = seen
         for table in self._catalogue.tables_of(self._expected):
             self._by_oid[table.relation.oid] = table
-            self._by_name[table.relation.place] = table
+            self._by_name[table.relation.table_id] = table
         self._expected.clear()
 
 

@@ -151,14 +151,14 @@ class CopyBuffer:
         bounds = bounds[np.concatenate(([True], np.diff(bounds) >= _LEAST_MESSAGE))]
         at, after = bounds[:-1], bounds[1:]
         length = data[at + 1].astype("i8")
-        for place in range(2, 5):
-            length = length << 8 | data[at + place]
+        for offset in range(2, 5):
+            length = length << 8 | data[at + offset]
         # A message that is no row, or whose length contradicts the newline, ends the rows.
         wrong = (data[at] != COPY_DATA) | (at + 1 + length != after)
         count = int(wrong.argmax()) if wrong.any() else len(at)
         if not count:
             return None
         bounds = bounds[: count + 1]
-        for place, byte in enumerate(HEAD):
-            data[bounds[:-1] + place] = byte
+        for offset, byte in enumerate(HEAD):
+            data[bounds[:-1] + offset] = byte
         return HeadedRows(self._buffer, bounds)

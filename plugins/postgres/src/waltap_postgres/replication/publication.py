@@ -160,12 +160,12 @@ def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] |
         " LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname WHERE p.pubname = %s",
         (name,),
     )
-    return {place for place in rows if place[0] is not None} if rows else None
+    return {table_id for table_id in rows if table_id[0] is not None} if rows else None
 
 
 def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[tuple[str, str]]:
     """Return the tables that at least one of the publications covers."""
-    return {place for name in names for place in published(catalogue, name) or ()}
+    return {table_id for name in names for table_id in published(catalogue, name) or ()}
 
 
 def plan_publication(
@@ -251,7 +251,7 @@ def _plan_filtered(
 ) -> None:
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
     wanted = members(captured, via_root=properties.publish_via_partition_root)
-    new = [t for t in wanted if t.relation.place not in (existing or set())]
+    new = [t for t in wanted if t.relation.table_id not in (existing or set())]
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
     if keyless_policy == "refuse":
         refuse_keyless(keyless)
@@ -293,7 +293,7 @@ def _cover(
 ) -> None:
     """Create the publication, or add and drop tables in it."""
     existing = published(catalogue, name)
-    wanted = {t.relation.place: None for t in tables}
+    wanted = {t.relation.table_id: None for t in tables}
     if existing is None:
         what = f" FOR TABLE {_listed(wanted)}" if wanted else ""
         plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
@@ -355,11 +355,11 @@ def _warn_uncovered(
 ) -> None:
     """Raise PublicationMissing if no captured table is published."""
     root = properties.publish_via_partition_root
-    wanted = {t.relation.place for t in members(captured, via_root=root)}
+    wanted = {t.relation.table_id for t in members(captured, via_root=root)}
     if not wanted or not existing or wanted & existing:
         return
     # Only the choice between root and partitions differs, and ADD TABLE cannot change that.
-    if {t.relation.place for t in captured} & existing:
+    if {t.relation.table_id for t in captured} & existing:
         value = str(not root).lower()
         raise PublicationMissing(
             f"publication {name!r} has publish_via_partition_root = {value}: it sends no captured table "

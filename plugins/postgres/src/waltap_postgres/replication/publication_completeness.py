@@ -53,14 +53,14 @@ class PublicationShortfall(msgspec.Struct, frozen=True, kw_only=True):
     # SQL that fixes it.
     statements: tuple[str, ...]
     # The affected (schema, table).
-    places: frozenset[tuple[str, str]]
+    table_ids: frozenset[tuple[str, str]]
 
 
 class WantedPublication(msgspec.Struct, frozen=True, kw_only=True):
     """Describe the publication that a pipeline needs."""
 
     # The (schema, table) that it must publish.
-    places: frozenset[tuple[str, str]]
+    table_ids: frozenset[tuple[str, str]]
     # Operations that it must publish at least.
     operations: Collection[str]
     # The ``publish`` option of a fix.
@@ -102,12 +102,12 @@ def shortfalls(
     operations = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in wanted.operations if not operations[word]]
     publication = sql.Identifier(name).as_string(None)
-    if missing and wanted.places:
+    if missing and wanted.table_ids:
         found.append(
             PublicationShortfall(
                 what=f"no {', '.join(missing)}",
                 statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
-                places=wanted.places,
+                table_ids=wanted.table_ids,
             )
         )
     # publish_via_partition_root came with 13.
@@ -115,7 +115,9 @@ def shortfalls(
         value = str(wanted.via_root).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
-        found.append(PublicationShortfall(what=what, statements=(statement,), places=wanted.trees))
+        found.append(
+            PublicationShortfall(what=what, statements=(statement,), table_ids=wanted.trees)
+        )
     return found
 
 
@@ -127,7 +129,7 @@ def _partial_members(
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
     for schema, table, condition, left_out in rows:
         columns = [c for c in left_out or () if wanted.column(f"{schema}.{table}.{c}")]
-        if (schema, table) not in wanted.places or not (condition or columns):
+        if (schema, table) not in wanted.table_ids or not (condition or columns):
             continue
         parts = [f"only rows WHERE {condition}"] if condition else []
         parts += [f"no column {', '.join(columns)}"] if columns else []
@@ -139,7 +141,7 @@ def _partial_members(
                     f"ALTER PUBLICATION {publication} DROP TABLE {member}",
                     f"ALTER PUBLICATION {publication} ADD TABLE {member}",
                 ),
-                places=frozenset({(schema, table)}),
+                table_ids=frozenset({(schema, table)}),
             )
         )
     return found
@@ -280,12 +282,14 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
             if not explained or [each.sent for each in now] != [each.sent for each in old]:
                 return True
         # Renamed and renamed back. A change of the owner rewrites that row as well.
-        place, was = (
+        table_id, was = (
             (self.schema, self.name, self.owner),
             (before.schema, before.name, before.owner),
         )
         return (
-            place == was and None not in {self.named, before.named} and self.named != before.named
+            table_id == was
+            and None not in {self.named, before.named}
+            and self.named != before.named
         )
 
 
@@ -395,12 +399,12 @@ def completeness(
     )
     found: dict[tuple[str, str], str] = {}
     for table in tables:
-        place = table.relation.place
+        table_id = table.relation.table_id
         # A row whose update makes it match a row filter is streamed as an insert.
-        fits = place in published and place not in filtered
+        fits = table_id in published and table_id not in filtered
         # Dropping a partition removes rows of the root, and the server streams nothing of that.
         fits &= not (by_root and (table.partitioned or table.partition))
-        found[place] = _short(said, members.get(place, "")) if fits else ""
+        found[table_id] = _short(said, members.get(table_id, "")) if fits else ""
     others = _short(said, "") if whole and not by_root else ""
     since = parse_lsn(catalogue.horizon())
     return PublicationCompleteness(tables=found, others=others, since=since)

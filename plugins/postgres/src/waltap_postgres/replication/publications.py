@@ -54,7 +54,7 @@ def alter_membership(
     connection: "psycopg.Connection[object]",
     properties: PostgresProperties,
     name: str,
-    places: Iterable[tuple[str, str]],
+    table_ids: Iterable[tuple[str, str]],
     *,
     wanted: bool,
 ) -> None:
@@ -62,7 +62,7 @@ def alter_membership(
 
     Raises: SourceError.
     """
-    tables = ", ".join(identifier(*place) for place in sorted(places))
+    tables = ", ".join(identifier(*table_id) for table_id in sorted(table_ids))
     alter = f"ALTER PUBLICATION {identifier(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
     # Lock the table against writers before adding it. Rows that an open transaction has already
     # written would not be streamed, and a snapshot that reads the table now would not see them.
@@ -156,20 +156,22 @@ class PublicationSet:
         inserts = name != self._properties.publication_name
         operations = wanted_operations(capture)
         wanted = WantedPublication(
-            places=frozenset(
-                covered.intersection(t.relation.place for t in members(captured, via_root=root))
+            table_ids=frozenset(
+                covered.intersection(t.relation.table_id for t in members(captured, via_root=root))
             ),
             operations=[o for o in operations if not inserts or o in INSERTS_OPERATIONS],
             publish=INSERTS_OPERATIONS if inserts else publish,
             column=wanted_columns(capture),
             via_root=root and not inserts,
             trees=frozenset(
-                t.relation.place for t in captured if (t.partition or t.partitioned) and not inserts
+                t.relation.table_id
+                for t in captured
+                if (t.partition or t.partitioned) and not inserts
             ),
         )
         found = shortfalls(self._catalogue, name, wanted, self._version_num)
         plan.shortfalls += [(name, shortfall) for shortfall in found]
-        entry = self._context.owned_objects.find(*self._owned_object(name).place)
+        entry = self._context.owned_objects.find(*self._owned_object(name).key)
         managed = self._properties.publication_autocreate_mode == "disabled"
         # The owner of a foreign publication may have limited it on purpose.
         if not found or entry is None or not entry.made or managed:
@@ -177,7 +179,7 @@ class PublicationSet:
         plan.mended.add(name)
         for shortfall in found:
             plan.statements += shortfall.statements
-            plan.unsent |= shortfall.places
+            plan.unsent |= shortfall.table_ids
 
     def narrowed(self) -> dict[tuple[str, str], PublishedSubset]:
         """Return the published part of tables with row or column filters."""
@@ -192,7 +194,7 @@ class PublicationSet:
 
     def _dropped(self, entry: OwnedObject) -> bool:
         """Return whether the pipeline's publication was dropped."""
-        if self._context.owned_objects.find(*entry.place) is None:
+        if self._context.owned_objects.find(*entry.key) is None:
             return False
         return published(self._catalogue, entry.name) is None
 
@@ -220,7 +222,7 @@ class PublicationSet:
         Otherwise the profile may name another publication than before, and nothing is lost.
         """
         name = self._properties.publication_name
-        known = self._context.owned_objects.find(*self._owned_object(name).place) is not None
+        known = self._context.owned_objects.find(*self._owned_object(name).key) is not None
         if type(error) is PublicationGone and known:
             return PublicationDropped(error.problem, **error.fields)
         return error
@@ -276,7 +278,7 @@ class PublicationSet:
             return
         plan = self.plan(new_slot=new_slot)
         entries = [self._owned_object(name) for name in plan.created]
-        again = {e.name for e in entries if self._context.owned_objects.find(*e.place) is not None}
+        again = {e.name for e in entries if self._context.owned_objects.find(*e.key) is not None}
         with self._context.owned_objects.making(*entries):
             plan.run(self._connection, self._properties)
         self.names = plan.names
@@ -311,7 +313,9 @@ class PublicationSet:
             return PublicationCompleteness()
         return completeness(self._catalogue, self.names, self._captured(), self._version_num)
 
-    def publish(self, places: Iterable[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+    def publish(
+        self, table_ids: Iterable[tuple[str, str]], *, wanted: bool
+    ) -> list[tuple[str, str]]:
         """Add tables to the existing publication, or remove them.
 
         Return the tables that this changed. Raises: SourceError, OffsetError.
@@ -324,19 +328,21 @@ class PublicationSet:
         inserts = name + INSERTS_SUFFIX
         if not wanted:
             for each in (name, inserts):
-                members = named_members(self._catalogue, each).keys() & set(places)
+                members = named_members(self._catalogue, each).keys() & set(table_ids)
                 if members:
                     alter_membership(
                         self._connection, self._properties, each, members, wanted=False
                     )
-            return [place for place in places if place in named]
+            return [table_id for table_id in table_ids if table_id in named]
         policy = self._properties.publication_keyless_tables
-        new = [place for place in places if place not in covered and place not in named]
-        tables = {place: self._catalogue.table(*place) for place in new}
+        new = [
+            table_id for table_id in table_ids if table_id not in covered and table_id not in named
+        ]
+        tables = {table_id: self._catalogue.table(*table_id) for table_id in new}
         keyless = [t for t in tables.values() if t is not None and not t.supports_updates]
         if policy == "refuse":
             refuse_keyless(keyless)
-        apart = {t.relation.place for t in keyless} if policy == "inserts" else set()
+        apart = {t.relation.table_id for t in keyless} if policy == "inserts" else set()
         for each, members in ((name, set(new) - apart), (inserts, apart)):
             missing = members - named_members(self._catalogue, each).keys()
             if missing and published(self._catalogue, each) is not None:
@@ -353,16 +359,16 @@ class PublicationSet:
             self.names = self.plan().names
         return self.names
 
-    def cover(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    def cover(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return the published of these tables, all without a publication."""
         return (
-            set(places) & published_by_any(self._catalogue, self.names)
+            set(table_ids) & published_by_any(self._catalogue, self.names)
             if self.names
-            else set(places)
+            else set(table_ids)
         )
 
-    def left_out(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return the tables of ``places`` that no publication has."""
+    def left_out(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return the tables of ``table_ids`` that no publication has."""
         skips = self._version_num >= SKIPS_MISSING
         try:
             names = self.names or (self.plan().names if self._used else ())
@@ -372,7 +378,7 @@ class PublicationSet:
         # An older server fails for a missing publication instead of skipping, so it loses nothing.
         if not names or (missing and not skips):
             return set()
-        return set(places) - published_by_any(self._catalogue, names)
+        return set(table_ids) - published_by_any(self._catalogue, names)
 
     def unsent(self) -> set[tuple[str, str]]:
         """Return the plan's incompletely published tables.

@@ -258,7 +258,7 @@ class _MessageChain:
     known at once. Where each end is the next place, no message needs a step of its own.
     """
 
-    __slots__ = ("_apart", "_ends", "_places")
+    __slots__ = ("_apart", "_ends", "_offsets")
 
     def __init__(self, buffer: bytes) -> None:
         import numpy as np
@@ -267,26 +267,26 @@ class _MessageChain:
         kinds, found = data[5 : 6 - XLOG_PAYLOAD], []
         # Small pieces: the system would make and take back a large array's memory each time.
         for start in range(0, len(kinds), SCANNED_BYTES):
-            places = (kinds[start : start + SCANNED_BYTES] == XLOG_DATA).nonzero()[0] + start
-            found.append(places[data[places] == COPY_DATA])
-        places = np.concatenate(found)
-        sizes = FrameBlock(buffer, none, none, none).numbers(places + 1, ">u4").astype("i8")
-        ends = places + 1 + sizes
+            offsets = (kinds[start : start + SCANNED_BYTES] == XLOG_DATA).nonzero()[0] + start
+            found.append(offsets[data[offsets] == COPY_DATA])
+        offsets = np.concatenate(found)
+        sizes = FrameBlock(buffer, none, none, none).numbers(offsets + 1, ">u4").astype("i8")
+        ends = offsets + 1 + sizes
         sound = (sizes >= XLOG_PAYLOAD) & (ends <= len(buffer))
-        self._places, self._ends = places[sound], ends[sound]
-        self._apart = np.flatnonzero(self._ends[:-1] != self._places[1:])
+        self._offsets, self._ends = offsets[sound], ends[sound]
+        self._apart = np.flatnonzero(self._ends[:-1] != self._offsets[1:])
 
     def follow(self, at: int, starts: list[int]) -> int:
         """Add the starts of the messages from ``at`` on; return their end."""
-        places, ends, apart = self._places, self._ends, self._apart
+        offsets, ends, apart = self._offsets, self._ends, self._apart
         while True:
-            first = int(places.searchsorted(at))
-            if first == len(places) or places[first] != at:
+            first = int(offsets.searchsorted(at))
+            if first == len(offsets) or offsets[first] != at:
                 return at
             # Up to here each end is the next place; another place inside a message is text.
             step = int(apart.searchsorted(first))
-            last = int(apart[step]) if step < len(apart) else len(places) - 1
-            starts += places[first : last + 1].tolist()
+            last = int(apart[step]) if step < len(apart) else len(offsets) - 1
+            starts += offsets[first : last + 1].tolist()
             at = int(ends[last])
 
 
@@ -295,11 +295,11 @@ def _block(buffer: bytes, starts: list[int]) -> FrameBlock:
     import numpy as np
 
     at, none = np.array(starts), np.empty(0, "i8")
-    places = FrameBlock(buffer, none, none, none)
-    ends = at + 1 + places.numbers(at + 1, ">i4")
+    offsets = FrameBlock(buffer, none, none, none)
+    ends = at + 1 + offsets.numbers(at + 1, ">i4")
     # Behind the last message there is mostly a part of the next one.
     data = buffer if len(buffer) - int(ends[-1]) >= len(SPARE) else buffer + SPARE
-    return FrameBlock(data, at + XLOG_PAYLOAD, ends, places.numbers(at + 6, ">u8"))
+    return FrameBlock(data, at + XLOG_PAYLOAD, ends, offsets.numbers(at + 6, ">u8"))
 
 
 class CopySplitter:

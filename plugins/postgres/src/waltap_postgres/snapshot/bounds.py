@@ -41,9 +41,9 @@ def after_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
     if _as_rows(columns):
         return f"{_row(columns)} > {_row_of(bound)}"
     alternatives = []
-    for place, column in enumerate(columns):
-        equal = [_equal(columns[before], bound[before]) for before in range(place)]
-        alternatives.append("(" + " AND ".join([*equal, _above(column, bound[place])]) + ")")
+    for index, column in enumerate(columns):
+        equal = [_equal(columns[before], bound[before]) for before in range(index)]
+        alternatives.append("(" + " AND ".join([*equal, _above(column, bound[index])]) + ")")
     return "(" + " OR ".join(alternatives) + ")"
 
 

@@ -84,8 +84,8 @@ class PostgresChunks:
             return {name: [name] for name in names if self._captures(*name)}
         via_root = self._properties.publish_via_partition_root
         return {
-            name: [place for place in places if self._captures(*place)]
-            for name, places in self._catalogue.streamed(via_root=via_root).items()
+            name: [table_id for table_id in table_ids if self._captures(*table_id)]
+            for name, table_ids in self._catalogue.streamed(via_root=via_root).items()
             if self._captures(*name)
         }
 
@@ -96,9 +96,9 @@ class PostgresChunks:
         relation = found.relation if found is not None else None
         if found is not None:
             self._partitioned[request.schema, request.table] = found.partitioned
-            place = request.schema, request.table
-            self._published[place] = self._narrowed().get(place, EVERYTHING)
-            relation = self._published[place].of(found.relation)
+            table_id = request.schema, request.table
+            self._published[table_id] = self._narrowed().get(table_id, EVERYTHING)
+            relation = self._published[table_id].of(found.relation)
         if relation is not None and request.condition and request not in self._checked:
             self._check(relation, request.condition)
             self._checked.add(request)
@@ -231,7 +231,7 @@ class PostgresChunks:
         table = identifier(relation.schema, relation.table)
         alias = identifier(relation.table)
         deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
-        published = self._published.get(relation.place, EVERYTHING)
+        published = self._published.get(relation.table_id, EVERYTHING)
         # The planner pulls the subquery up, and ``tail`` needs no change.
         if published.rows:
             table = f"(SELECT * FROM {'' if deep else 'ONLY '}{table}{published.where()}) {alias}"

@@ -269,7 +269,7 @@ class ConditionCheck:
         """
         if at + 2 >= len(words) or words[at + 2][0] not in NAMES:
             return False
-        if (_folded(*words[at]), _folded(*words[at + 2])) != self.relation.place:
+        if (_folded(*words[at]), _folded(*words[at + 2])) != self.relation.table_id:
             return False
         before = _at(words, at - 1).lower()
         if _at(words, at + 3) == ".":

@@ -436,11 +436,11 @@ def _pieces(
     yield from _sliced(rows, most, size)
 
 
-def reordered(rows: Sequence[Tuple], places: Sequence[int | None]) -> Sequence[Tuple]:
-    """Return ``rows`` with the columns of ``places``.
+def reordered(rows: Sequence[Tuple], indexes: Sequence[int | None]) -> Sequence[Tuple]:
+    """Return ``rows`` with the columns of ``indexes``.
 
     A value is None where the place is None.
     """
-    if isinstance(rows, RowBlock) and None not in places:
-        return rows.chosen([place for place in places if place is not None])
-    return [tuple(None if place is None else row[place] for place in places) for row in rows]
+    if isinstance(rows, RowBlock) and None not in indexes:
+        return rows.chosen([index for index in indexes if index is not None])
+    return [tuple(None if index is None else row[index] for index in indexes) for row in rows]

@@ -59,7 +59,7 @@ class SnapshotOptions:
         return [
             SnapshotTable.of(
                 table,
-                narrowed.get(table.relation.place, EVERYTHING),
+                narrowed.get(table.relation.table_id, EVERYTHING),
                 deep=deep or table.partitioned,
             )
             for table in tables

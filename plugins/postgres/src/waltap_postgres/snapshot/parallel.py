@@ -97,8 +97,8 @@ class ParallelReading:
         try:
             for thread in threads:
                 thread.start()
-            for place, work in enumerate(self._works):
-                yield from self._of(place, work)
+            for task_index, work in enumerate(self._works):
+                yield from self._of(task_index, work)
         finally:
             self._close()
             deadline = time.monotonic() + JOIN_S
@@ -107,14 +107,14 @@ class ParallelReading:
                 if thread.ident is not None and thread is not threading.current_thread():
                     thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _of(self, place: int, work: ReadTask) -> Iterator[SnapshotRows]:
+    def _of(self, task_index: int, work: ReadTask) -> Iterator[SnapshotRows]:
         with self._changed:
-            self._current = place
-            self._ahead -= self._queues[place].bytes
+            self._current = task_index
+            self._ahead -= self._queues[task_index].bytes
             self._changed.notify_all()
         wanted = len(work.targets)
         while wanted:
-            piece = self._taken(self._queues[place])
+            piece = self._taken(self._queues[task_index])
             work.arrived(piece)
             wanted -= piece.complete
             yield piece
@@ -142,10 +142,10 @@ class ParallelReading:
     def _run(self) -> None:
         try:
             with self._open(self._ends) as reader:
-                while (place := self._chosen()) is not None:
-                    with contextlib.closing(reader.read(self._works[place])) as pieces:
+                while (task_index := self._chosen()) is not None:
+                    with contextlib.closing(reader.read(self._works[task_index])) as pieces:
                         for piece in pieces:
-                            self._put(place, piece)
+                            self._put(task_index, piece)
         except _ReaderClosed:
             return
         except BaseException as error:  # noqa: BLE001 - whoever iterates raises it
@@ -161,30 +161,30 @@ class ParallelReading:
         """Return the index of the first unfinished task."""
         with self._changed:
             while self._next < len(self._works) and not self._closed:
-                work, place = self._works[self._next], self._next
+                work, task_index = self._works[self._next], self._next
                 if work.left:
-                    return place
+                    return task_index
                 self._next += 1
                 # A task without parts belongs to one thread; the next thread gets the next task.
                 if not work.parts:
-                    return place
+                    return task_index
         return None
 
-    def _put(self, place: int, piece: SnapshotRows) -> None:
+    def _put(self, task_index: int, piece: SnapshotRows) -> None:
         size = text_bytes(piece.rows)
-        queue = self._queues[place]
+        queue = self._queues[task_index]
         with self._changed:
-            while not self._closed and not self._room(place, queue):
+            while not self._closed and not self._room(task_index, queue):
                 self._changed.wait(POLL_S)
             if self._closed:
                 raise _ReaderClosed
             queue.pieces.append((piece, size))
             queue.bytes += size
-            if place != self._current:
+            if task_index != self._current:
                 self._ahead += size
             self._changed.notify_all()
 
-    def _room(self, place: int, queue: _WorkQueue) -> bool:
-        if place == self._current:
+    def _room(self, task_index: int, queue: _WorkQueue) -> bool:
+        if task_index == self._current:
             return queue.bytes < CURRENT_BYTES
         return self._ahead < AHEAD_BYTES

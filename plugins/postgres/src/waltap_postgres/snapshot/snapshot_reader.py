@@ -203,7 +203,7 @@ class SnapshotReader:
         """Return the captured tables that a snapshot reads, in order."""
         debezium, root = self._context.debezium, self._properties.publish_via_partition_root
         signals = self._context.capture.signal_table
-        tables = [t for t in captured if t.relation.place != signals]
+        tables = [t for t in captured if t.relation.table_id != signals]
         if root:
             tables = [t for t in tables if not t.partition]
         elif not debezium:
@@ -496,7 +496,7 @@ class SnapshotReader:
         if not published_as or all(table.relation.oid in known for table in tables):
             return tables
         covered = published_by_any(self._now, published_as)
-        return [t for t in tables if t.relation.oid in known or t.relation.place in covered]
+        return [t for t in tables if t.relation.oid in known or t.relation.table_id in covered]
 
     def _point(self, transaction: ReadingTransaction, start: StartPosition) -> SnapshotPoint:
         """Return the position of the snapshot's rows.
@@ -539,8 +539,8 @@ class SnapshotReader:
     ) -> list[SnapshotTable]:
         """Return the present tables in the order of an initial snapshot."""
         found: list[CatalogTable] = []
-        for place, request in asked.items():
-            table = self._now.table(*place)
+        for table_id, request in asked.items():
+            table = self._now.table(*table_id)
             if table is None:
                 refused(request, "no such table is captured")
             else:
@@ -559,7 +559,7 @@ class SnapshotReader:
         session = transaction.session
         for target in targets:
             relation = target.table.relation
-            request = asked[relation.place]
+            request = asked[relation.table_id]
             statement = (request.condition or "").strip().rstrip(";")
             limit_ms = self._properties.condition_timeout_ms if statement else 0
             # The savepoint keeps an error of one table from ending the transaction.

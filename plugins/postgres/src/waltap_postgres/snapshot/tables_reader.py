@@ -68,8 +68,8 @@ def in_order(tables: list[CatalogTable], patterns: tuple[str, ...]) -> list[Cata
 
     def rank(table: CatalogTable) -> tuple[int, str]:
         name = table.relation.name
-        places = (n for n, pattern in enumerate(compiled) if pattern.fullmatch(name))
-        return next(places, len(compiled)), name
+        indexes = (n for n, pattern in enumerate(compiled) if pattern.fullmatch(name))
+        return next(indexes, len(compiled)), name
 
     return sorted(tables, key=rank)
 
@@ -225,15 +225,15 @@ class TablesReader:
         try:
             if own_path:
                 session.execute(USERS_PATH)
-            width, sql, places = _select(session, target, shape, self._statements)
+            width, sql, indexes = _select(session, target, shape, self._statements)
             clause = "" if part is None else part.where(shape)
-            sql += target.published.where(clause) if places is None else clause
+            sql += target.published.where(clause) if indexes is None else clause
             # One piece is held back, because the last one completes the table.
             held: Sequence[Tuple] | None = None
             for rows in copy_pieces(session, sql, width, size, reads_ahead=self._reads_ahead):
                 if held is not None:
                     yield self._piece(relation, held, visible, chunk)
-                held = rows if places is None else reordered(rows, places)
+                held = rows if indexes is None else reordered(rows, indexes)
             if own_path:
                 session.execute(PINNED_AGAIN)
             last = self._piece(relation, held or [], visible, chunk, complete=part is None)
@@ -318,8 +318,8 @@ def _select(
         columns = ", ".join(map(identifier, names))
         return len(names), f"SELECT {columns} FROM {shape.source(deep=target.deep)}", None
     names = _result_columns(session, override)
-    places = [names.index(c.name) if c.name in names else None for c in relation.columns]
-    return len(names), override, places
+    indexes = [names.index(c.name) if c.name in names else None for c in relation.columns]
+    return len(names), override, indexes
 
 
 def _result_columns(session: PostgresSession, statement: str) -> list[str]:

@@ -360,7 +360,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         missing = [
             t.relation
             for t in members(self.captured, via_root=self.properties.publish_via_partition_root)
-            if t.relation.place not in existing
+            if t.relation.table_id not in existing
         ]
         if not missing:
             return []

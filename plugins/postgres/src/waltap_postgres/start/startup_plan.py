@@ -234,7 +234,7 @@ def situation(
         of_database=offset is not None and resumption.belongs_here(offset),
         made_slot=made_slot,
         begun=begun,
-        known=context.owned_objects.find(*entry.place) is not None,
+        known=context.owned_objects.find(*entry.key) is not None,
         takes_over=properties.slot_takeover or context.debezium,
         reconnects=reconnects,
         resumable=resumable,
@@ -253,7 +253,7 @@ def take(
             entry.name,
             extra={"slot": entry.name},
         )
-    if context.owned_objects.find(*entry.place) is None:
+    if context.owned_objects.find(*entry.key) is None:
         # Only a slot that this pipeline made may be dropped with it.
         made = offset is not None and offset.sole.slot_created_lsn > 0 and not decision.takes_over
         context.owned_objects.keep(msgspec.structs.replace(entry, made=made))

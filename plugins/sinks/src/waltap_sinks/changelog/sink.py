@@ -117,7 +117,7 @@ class ChangeLogSink(Sink):
         self.log_position = NOTHING
         self._epoch = 1
         # OID → schema and table of the last changes.
-        self._places: dict[int, tuple[str, str]] = {}
+        self._table_ids: dict[int, tuple[str, str]] = {}
         # The last manifest.
         self._last_path = ""
         self._bucket = ""
@@ -425,10 +425,10 @@ class ChangeLogSink(Sink):
         version, oid = self._versions.of(part.relation), part.relation.oid
         if version is None or not version.key:
             return False
-        place = part.relation.schema, part.relation.table
+        table_id = part.relation.schema, part.relation.table
         if part.restarts:
             if (left := self._replacing.pop(oid, None)) is not None:  # its reading broke off
-                buffer = self._whole.current.pop((*place, left, 0), None)
+                buffer = self._whole.current.pop((*table_id, left, 0), None)
                 if buffer is not None:
                     buffer.abandon()
             self._replacing[oid] = self._next_snapshot_id
@@ -440,8 +440,8 @@ class ChangeLogSink(Sink):
         if part.rows:
             buffer.add_snapshot(part.rows, lsn=self._reread_at(batch), ts=part.ts, xid=part.xid)
         if part.complete:
-            del self._whole.current[*place, snapshot_id, 0], self._replacing[oid]
-            changes = self._whole.current.pop((*place, None, None), None)
+            del self._whole.current[*table_id, snapshot_id, 0], self._replacing[oid]
+            changes = self._whole.current.pop((*table_id, None, None), None)
             if changes is not None:
                 self._finish(self._whole, changes)
             buffer.complete = True
@@ -473,13 +473,13 @@ class ChangeLogSink(Sink):
 
     def _restart(self, relation: Relation) -> None:
         """Discard the rows of a table in this snapshot."""
-        place = (relation.schema, relation.table, self._snapshot_id)
-        for key in [key for key in self._whole.current if key[:3] == place]:
+        snapshot_table = (relation.schema, relation.table, self._snapshot_id)
+        for key in [key for key in self._whole.current if key[:3] == snapshot_table]:
             self._whole.current.pop(key).abandon()
         self._whole.finished = [
             each
             for each in self._whole.finished
-            if (each.schema, each.table, each.snapshot_id) != place
+            if (each.schema, each.table, each.snapshot_id) != snapshot_table
         ]
         self._read.forget(relation.oid)
         version = self._versions.of(relation)
@@ -555,10 +555,10 @@ class ChangeLogSink(Sink):
         chunk: int | None = None,
     ) -> TableBuffer:
         """Return the buffer of ``version``; finish that of another version."""
-        place = version.relation.schema, version.relation.table
+        table_id = version.relation.schema, version.relation.table
         key, continuity_id = (
-            (*place, snapshot_id, chunk),
-            self._continuity.of(*place, read=snapshot_id is not None),
+            (*table_id, snapshot_id, chunk),
+            self._continuity.of(*table_id, read=snapshot_id is not None),
         )
         if snapshot_id is None:
             self._end_former_name(pending, version.relation)
@@ -577,11 +577,11 @@ class ChangeLogSink(Sink):
 
     def _end_former_name(self, pending: PendingTables, relation: Relation) -> None:
         """Finish the buffer of a renamed table: entries are in the order of its names."""
-        place, oid = (relation.schema, relation.table), relation.oid
-        before = self._places.get(oid, place) if oid else place
-        self._places[oid] = place
+        table_id, oid = (relation.schema, relation.table), relation.oid
+        before = self._table_ids.get(oid, table_id) if oid else table_id
+        self._table_ids[oid] = table_id
         key = (*before, None, None)
-        if before != place and key in pending.current:
+        if before != table_id and key in pending.current:
             buffer = pending.current[key]
             if buffer.version.relation.oid == oid:
                 del pending.current[key]

@@ -286,19 +286,19 @@ class TableVersion:
         for kind, _relation, run in found:
             letter = OPERATIONS[kind]
             if kind is INSERTS or kind is UPDATES:
-                for place, change in enumerate(run, index):
+                for row_index, change in enumerate(run, index):
                     add(change.new)  # type: ignore[union-attr]
                     add_operation(letter)
-                    add_source(place)
+                    add_source(row_index)
             elif kind is CHANGED:
                 self._changed(run, index, rows, tuples, operations, source)
             elif kind is DELETES:
-                for place, change in enumerate(run, index):
+                for row_index, change in enumerate(run, index):
                     images = self._plan.delete(change)  # type: ignore[arg-type]
                     if images is not None:
                         add(images[0])
                         add_operation(letter)
-                        add_source(place)
+                        add_source(row_index)
             elif kind is TRUNCATES:
                 tuples += [self._nothing] * len(run)
                 operations += letter * len(run)
@@ -325,7 +325,7 @@ class TableVersion:
         The first one is change ``index``.
         """
         keyed = self._keyed
-        for place, change in enumerate(run, index):
+        for row_index, change in enumerate(run, index):
             before, new, old = self._plan.update(change)  # type: ignore[arg-type]
             # A table with FULL identity has the complete old row, better than its key alone.
             gone = before if not keyed or (old is not None and before is not None) else old
@@ -333,11 +333,11 @@ class TableVersion:
             if gone is not None:
                 tuples.append(gone)
                 operations.append("d")
-                source.append(place)
+                source.append(row_index)
                 rows.moved += operation == "c" and UNCHANGED in new
             tuples.append(new)
             operations.append(operation)
-            source.append(place)
+            source.append(row_index)
 
     # --- rows to Arrow ----------------------------------------------------------------------------
 

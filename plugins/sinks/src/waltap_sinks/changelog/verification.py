@@ -28,8 +28,8 @@ class CurrentRows:
 
     def __init__(self, columns: Sequence[str], key: Sequence[str]) -> None:
         self._columns = tuple(columns)
-        self._places = {name: n for n, name in enumerate(columns)}
-        self._key = [self._places[name] for name in key]
+        self._indexes = {name: n for n, name in enumerate(columns)}
+        self._key = [self._indexes[name] for name in key]
         self._keyed: dict[Key, list[Any]] = {}
         self._bag: dict[str, tuple[list[Any], int]] = {}
         self._transaction: object = None
@@ -90,8 +90,8 @@ class CurrentRows:
         before = self._moved if second else self._keyed.get(key)
         if unsent and before is not None:
             for name in unsent:
-                if name in self._places:
-                    values[self._places[name]] = before[self._places[name]]
+                if name in self._indexes:
+                    values[self._indexes[name]] = before[self._indexes[name]]
         if new and key not in self._older:
             self._older[key] = self._keyed.get(key)
         self._keyed[key] = values

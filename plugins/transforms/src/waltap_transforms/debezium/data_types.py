@@ -125,9 +125,9 @@ def _points(data: bytearray, at: int, count: int, ordinates: int) -> int:
     # A damaged count must not make a loop of four billion steps.
     if at + count * width > len(data):
         raise RecordUnfit("a geometry ends early")
-    for place in range(at, at + count * width, width):
-        first, second = data[place : place + 8], data[place + 8 : place + 16]
-        data[place : place + 16] = second + first
+    for offset in range(at, at + count * width, width):
+        first, second = data[offset : offset + 8], data[offset + 8 : offset + 16]
+        data[offset : offset + 16] = second + first
     return at + count * width
 
 

@@ -324,8 +324,8 @@ class EventRouter:
     ) -> Schema:
         """Return the schema of a payload with columns beside it."""
         version = None if outbox.version is None else outbox.version.raw(row)
-        place = id(payload), id(outbox), version
-        entry = self._wrappers.get(place)
+        key = id(payload), id(outbox), version
+        entry = self._wrappers.get(key)
         if entry is None:
             beside = (Field(name, column.schema) for name, column in outbox.envelope)
             # Debezium names the schema after the first topic, and uses it for later topics, too.
@@ -336,7 +336,7 @@ class EventRouter:
                 fields=(Field("payload", payload), *beside),
             )
             # The key of the cache has ids: keeping the objects alive prevents that an id is used again.
-            entry = self._wrappers[place] = outbox, payload, made
+            entry = self._wrappers[key] = outbox, payload, made
         return entry[2]
 
     def _outbox(self, envelope: Schema) -> "_OutboxTable":
