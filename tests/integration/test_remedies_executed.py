@@ -138,6 +138,18 @@ def target_without_key(shop: Shop) -> None:
     sql(shop)
 
 
+def key_replaced(shop: Shop) -> None:
+    shop.database.execute(
+        "CREATE SCHEMA replica; ALTER TABLE t ADD k uuid NOT NULL DEFAULT gen_random_uuid()"
+    )
+    sql(shop)
+    shop.run()
+    shop.database.execute(
+        "CREATE UNIQUE INDEX t_k ON t (k); ALTER TABLE t REPLICA IDENTITY USING INDEX t_k;"
+        "INSERT INTO t VALUES (77)"
+    )
+
+
 def target_ruled(shop: Shop) -> None:
     shop.database.execute(
         "CREATE SCHEMA replica; CREATE TABLE replica.t (id int PRIMARY KEY);"
@@ -189,6 +201,7 @@ CASES = [
     Case("WT-5127", older("files"), (REPAIR,), begun=False),
     Case("WT-5704", target_without_table, (r"CREATE TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
+    Case("WT-5706", key_replaced, (r"CREATE UNIQUE INDEX [^;]*(?=;)",), begun=False),
     Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),

@@ -124,9 +124,14 @@ class TargetTables:
         unique = frozenset(c.name for c in shape.key)
         if shape.key and shape.unique and unique not in described.unique:
             names = ", ".join(target.quoted(column.name) for column in shape.key)
+            # A table has one primary key: that of before, if the key at the source is another by now.
+            table = target.quoted_table(name)
+            index = target.quoted(f"{name.name[:40]}_waltap_key")
             raise SqlTableUnfit(
                 f"{name} has no unique index on {names}",
-                statement=f"ALTER TABLE {name} ADD PRIMARY KEY ({names})",
+                statement=f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+                if described.unique
+                else f"ALTER TABLE {table} ADD PRIMARY KEY ({names})",
             )
         self._note(shape, known)
         columns = {
