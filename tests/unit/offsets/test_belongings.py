@@ -19,11 +19,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "p" / "belongings.json"
 
 
-def test_entries_outlive_the_process_and_are_distinguished_by_their_place(path: Path) -> None:
+def test_entries_outlive_the_process_and_are_distinguished_by_their_key(path: Path) -> None:
     OwnedObjects(path).keep(SLOT, PUBLICATION)
     found = OwnedObjects(path)
     assert found.all() == [PUBLICATION, SLOT]
-    assert found.find(*SLOT.place) == SLOT
+    assert found.find(*SLOT.key) == SLOT
     assert found.find("slot", "s", "2", "d") is None
     assert found.find("slot", "s", "1", "other") is None
     found.forget([SLOT])
