@@ -14,6 +14,7 @@ from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
 
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.transactions.position import Position
 from waltap_sinks.sql.history import HistoryWriter
@@ -25,20 +26,22 @@ from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets.target import target_of
 
 Rows = dict[Any, tuple[Any, ...]]
-KEYS = st.integers(1, 3)
+KEYS = st.sampled_from("123")
+SHAPE: Any = SimpleNamespace(key_of=itemgetter(0), key=[SimpleNamespace(index=0)])
 
 
 @st.composite
 def courses(draw: st.DrawFn) -> tuple[Rows, list[tuple[Any, ...]]]:
     """Rows of a target, and changes that its source can have made of them."""
     start: Rows = {key: (key, f"old{key}") for key in draw(st.sets(KEYS))}
-    rows, changes = dict(start), []
+    rows = dict(start)
+    changes: list[tuple[Any, ...]] = []
     for number in range(draw(st.integers(1, 12))):
-        there, free = sorted(rows), sorted({1, 2, 3} - rows.keys())
+        there, free = sorted(rows), sorted({*"123"} - rows.keys())
         kind = draw(st.sampled_from([*(["put", "delete", "move"] if there else []), "insert"]))
         if kind == "insert" and free:
             row = (draw(st.sampled_from(free)), f"new{number}")
-            changes.append(("insert", row))
+            changes.append(("insert", RowBlock.of([row]) if draw(st.booleans()) else [row]))
             rows[row[0]] = row
         elif kind == "delete" and there:
             key = draw(st.sampled_from(there))
@@ -65,10 +68,10 @@ def apply(net: NetChanges, target: Rows) -> None:
         target[key] = tuple(
             old if new is UNCHANGED else new for new, old in zip(row, before or row, strict=True)
         )
-    for key, row in net.fresh.items():
-        assert key not in target, "a row that is new is there already"
+    for row in net.inserted():
+        assert row[0] not in target, "a row that is new is there already"
         assert UNCHANGED not in row
-        target[key] = row
+        target[row[0]] = row
     net.clear()
 
 
@@ -78,12 +81,12 @@ def test_net_changes_leave_the_rows_of_the_source(
     course: tuple[Rows, list[tuple[Any, ...]]],
 ) -> None:
     start, changes = course
-    net: NetChanges = NetChanges(SimpleNamespace(key_of=itemgetter(0)))  # type: ignore[arg-type]
+    net = NetChanges(SHAPE)
     target, source = dict(start), dict(start)
     for change in changes:
         if change[0] == "insert":
-            source[change[1][0]] = change[1]
-            net.insert([change[1]])
+            source[change[1][0][0]] = change[1][0]
+            net.insert(change[1])
         elif change[0] == "delete":
             del source[change[1]]
             net.delete(change[1], 1)
@@ -98,6 +101,25 @@ def test_net_changes_leave_the_rows_of_the_source(
                 target[row[0]] = (row[0], target.pop(key)[1])
     apply(net, target)
     assert target == source
+
+
+@pytest.mark.parametrize(
+    ("batches", "columns"),
+    [
+        ([[("1", "a")], RowBlock.of([("2", "b"), ("3", "c")])], True),
+        ([[("1", "a"), ("4", "d"), ("5", "e")], RowBlock.of([("2", "b"), ("3", "c")])], False),
+        # a delete was left out: the last row of the key stays
+        ([RowBlock.of([("1", "a"), ("2", "b")]), RowBlock.of([("1", "c")])], False),
+    ],
+)
+def test_inserted_rows_stay_columns_where_most_came_so(batches: Any, *, columns: bool) -> None:
+    net = NetChanges(SHAPE)
+    for rows in batches:
+        net.insert(rows)
+    found = net.inserted()
+    assert isinstance(found, RowBlock) is columns
+    last = {row[0]: row for rows in batches for row in rows}
+    assert sorted(map(str, found)) == sorted(map(str, last.values()))
 
 
 @pytest.fixture
@@ -164,6 +186,36 @@ def test_random_work_leads_to_the_rows_of_the_source(
             target.write(batch(*map(copy_of, parts)))
         assert file.rows("people", *names) == model(source.rows["public.people"])
     target.close()
+
+
+def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
+    file: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one that ends in a later batch may take long, so that earlier ones must not wait for it."""
+    source, target = Model(), file.opened(tmp_path)
+    parts = []
+    for number in range(4):
+        source.insert(VISITS, [str(number), "page"])
+        source.insert(VISITS, [str(number), "other page"])
+        parts.append(source.commit())
+    commits: list[bool] = []
+    commit = target._target.commit
+
+    def counted(*, durable: bool = True) -> None:
+        commits.append(durable)
+        commit(durable=durable)
+
+    monkeypatch.setattr(target._target, "commit", counted)
+    begins, ends = parts[1].split(1)
+    target.write(batch(parts[0], begins, ends))
+    assert len(commits) == 1
+    begins, ends = parts[3].split(1)
+    target.write(batch(parts[2], begins))
+    assert len(commits) == 2
+    target.write(batch(ends))
+    assert len(commits) == 3
+    target.close()
+    assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 
 @pytest.mark.parametrize("opened_again", [True, False])

@@ -104,6 +104,15 @@ class RowBlock(LazySequence[Tuple]):
         return list(zip(*columns, strict=True)) if columns else [()] * self._count
 
     @classmethod
+    def of(cls, rows: Sequence[Tuple]) -> "RowBlock":
+        """Return ``rows``, which are not empty, as a block."""
+        import pyarrow as pa
+
+        if isinstance(rows, cls):
+            return rows
+        return cls([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], len(rows))
+
+    @classmethod
     def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
         """Return the rows of ``blocks``, which have the same columns, as one block."""
         import pyarrow as pa

@@ -528,10 +528,8 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
     if not _TEXTS.issuperset(map(type, chain.from_iterable(rows))):
         return None
     import numpy as np
-    import pyarrow as pa
 
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    return InsertBlock(relation, np.array(lsns, "u8"), RowBlock(columns, len(rows)), xid)
+    return InsertBlock(relation, np.array(lsns, "u8"), RowBlock.of(rows), xid)
 
 
 def _record_batch(block: InsertBlock) -> "pa.Buffer":

@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    InsertBlock,
+    LogicalMessage,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import (
@@ -129,7 +136,10 @@ class SqlApplier:
             if shape is None or self._is_elsewhere(shape):
                 continue
             if kind is INSERTS:
-                self._insert(shape, [change.new for change in run])  # type: ignore[union-attr]
+                if isinstance(run, InsertBlock):
+                    self._insert(shape, run.rows)
+                else:
+                    self._insert(shape, [change.new for change in run])  # type: ignore[union-attr]
             elif self._inserts_only:
                 continue
             elif shape.key_of is None:
@@ -145,7 +155,7 @@ class SqlApplier:
             net = self._net_changes[shape.name] = NetChanges(shape)
         return net
 
-    def _insert(self, shape: TargetShape, rows: list[Tuple]) -> None:
+    def _insert(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
         if shape.key_of is None:
             self._appended.setdefault(shape, []).extend(rows)
         else:
@@ -307,10 +317,10 @@ class SqlApplier:
             self._rows.update(table, net.shape.sent(rows[0]), rows)
 
     def _fresh(self, table: BoundTable, net: NetChanges) -> None:
-        if not net.fresh:
+        rows = net.inserted()
+        if not rows:
             return
         self.at = table
-        rows = list(net.fresh.values())
         name = net.shape.name
         left = self._unsure.get(name, 0)
         if left:

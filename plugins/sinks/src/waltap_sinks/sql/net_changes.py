@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap_sinks.sql.shape import HistoryShape, TargetShape
 
@@ -34,6 +34,9 @@ def filled(row: Tuple, before: Tuple) -> Tuple:
 
 # --- the last row of each key ---------------------------------------------------------------------
 
+# Most bytes that are joined to columns: Arrow holds at most 2 GiB of text.
+BLOCK_BYTES: Final = 64 * 1024 * 1024
+
 
 class NetChanges:
     """Hold the last row of each changed key of one table.
@@ -42,10 +45,13 @@ class NetChanges:
     statement: write ``gone`` first, then ``puts``, then ``fresh``.
     """
 
-    __slots__ = ("brief", "fresh", "gone", "puts", "shape")
+    __slots__ = ("added", "brief", "fresh", "gone", "puts", "shape")
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape
+        # Inserted rows as they came. They become `fresh` at the first change of another kind,
+        # because the rows of a bulk load need no dictionary.
+        self.added: list[Sequence[Tuple]] = []
         # Inserted rows. The target has no row of their key once `gone` is deleted.
         self.fresh: dict[Any, Tuple] = {}
         # Updated rows. The target keeps the values that are UNCHANGED.
@@ -56,14 +62,54 @@ class NetChanges:
         self.brief: set[Any] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.fresh or self.puts or self.gone)
+        return bool(self.added or self.fresh or self.puts or self.gone)
 
     def clear(self) -> None:
         """Drop all changes."""
+        self.added = []
         self.fresh, self.puts, self.gone, self.brief = {}, {}, {}, set()
 
     def insert(self, rows: Sequence[Tuple]) -> None:
         """Add new rows."""
+        if self.fresh or self.puts:
+            self._insert(rows)
+        else:
+            self.added.append(rows)
+
+    def inserted(self) -> Sequence[Tuple]:
+        """Return the inserted rows, as columns if most of them came so."""
+        block = self._block()
+        if block is not None:
+            return block
+        self._key_added()
+        return list(self.fresh.values())
+
+    def _block(self) -> RowBlock | None:
+        """Return `added` as columns.
+
+        None if single rows are quicker, or if a key is there twice: the change in between was left
+        out, and only the last row of the key can be written.
+        """
+        count = sum(map(len, self.added))
+        together = sum(len(rows) for rows in self.added if isinstance(rows, RowBlock))
+        if not together or together * 2 < count:
+            return None
+        blocks = [RowBlock.of(rows) for rows in self.added]
+        if sum(block.nbytes for block in blocks) > BLOCK_BYTES:
+            return None
+        block = RowBlock.joined(blocks)
+        key = [texts_of(block.columns[column.index]) for column in self.shape.key]
+        keys = key[0] if len(key) == 1 else zip(*key, strict=True)
+        return block if len(set(keys)) == count else None
+
+    def _key_added(self) -> None:
+        """Make `fresh` of `added`."""
+        if self.added:
+            added, self.added = self.added, []
+            for rows in added:
+                self._insert(rows)
+
+    def _insert(self, rows: Sequence[Tuple]) -> None:
         assert self.shape.key_of is not None
         new = dict(zip(map(self.shape.key_of, rows), rows, strict=True))
         if self.puts:
@@ -73,6 +119,7 @@ class NetChanges:
 
     def put(self, row: Tuple) -> None:
         """Add the new state of a row."""
+        self._key_added()
         assert self.shape.key_of is not None
         key = self.shape.key_of(row)
         known = self.fresh if key in self.fresh else self.puts
@@ -82,6 +129,7 @@ class NetChanges:
 
     def delete(self, key: Any, ts: int) -> None:
         """Delete the row of ``key`` at ``ts``."""
+        self._key_added()
         if key in self.fresh and key not in self.gone:
             self.brief.add(key)
         self.fresh.pop(key, None)
@@ -93,6 +141,7 @@ class NetChanges:
 
         Return false, without a change, if only the target has some of its values.
         """
+        self._key_added()
         before = self.fresh.get(old, self.puts.get(old))
         if UNCHANGED in row:
             if before is None:

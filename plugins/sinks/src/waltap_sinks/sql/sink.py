@@ -6,7 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from waltap.base.redaction import without_frames
 from waltap.changes.transactions.position import Position, lsn_text
-from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    SnapshotRows,
+    TransactionPart,
+    transactions_in,
+)
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink import RecordsRefused, RefusedEvent
 from waltap.ports.sink.refusal import FailStop, Part, failing
@@ -96,6 +101,12 @@ def _refused(
     if isinstance(part, SnapshotRows):
         return RefusedEvent(rows=part, index=at, error=reason)
     return RefusedEvent(change=part.changes[at], error=reason)
+
+
+def _unfinished(batch: Batch) -> int | None:
+    """Return the commit LSN of a transaction that ends in a later batch."""
+    parts = transactions_in(batch.parts)
+    return None if not parts or parts[-1].complete else parts[-1].commit_lsn
 
 
 # From this number of changes on a batch is applied while the engine makes the next one. Below it
@@ -325,6 +336,7 @@ class SqlSink(Sink):
 
     def _take(self, batch: Batch) -> None:
         waiting: list[TransactionPart | SnapshotRows] = []
+        unfinished = _unfinished(batch)
         for part in batch.parts:
             if isinstance(part, SnapshotRows):
                 waiting.append(part)
@@ -333,7 +345,7 @@ class SqlSink(Sink):
                 if taken is None:
                     continue
                 # A large transaction may end much later or never: commit the ones before it now.
-                if taken.starts and not taken.complete:
+                if taken.starts and taken.commit_lsn == unfinished:
                     self._before_large(waiting)
                     waiting = []
                 waiting.append(taken)

@@ -33,12 +33,20 @@ def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray
 def _escaped(values: Any, escapes: Sequence[tuple[str, str]]) -> Any:
     import pyarrow.compute as pc
 
-    data = values.buffers()[2]  # all texts; for a slice also those outside of it
-    whole = b"" if data is None else data.to_pybytes()
+    whole = _bytes_of(values)
     for letter, written in escapes:
         if letter.encode() in whole:
             values = pc.replace_substring(values, letter, written)
     return values
+
+
+def _bytes_of(values: "pa.StringArray") -> bytes:
+    """Return all texts, without those outside of a slice."""
+    _, offsets, data = values.buffers()
+    if data is None:
+        return b""
+    ends = memoryview(offsets).cast("i")
+    return memoryview(data)[ends[values.offset] : ends[values.offset + len(values)]].tobytes()
 
 
 def copy_lines(columns: "Sequence[Sequence[str | None] | pa.StringArray]") -> memoryview:

@@ -14,6 +14,7 @@ from psycopg import sql
 from waltap.base.import_rules import spare_pandas
 from waltap.base.redaction import redacted
 from waltap.changes.decode.relation import TypeKind
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.cli.session import PINNED_AGAIN, USERS_PATH, beginning
 from waltap.errors import SinkError
@@ -73,8 +74,9 @@ COPY_ROWS: Final = 64
 # Rows of one statement.
 AT_ONCE: Final = 10_000
 
-# Rows of one write to COPY.
+# Rows of one write to COPY; of columns, whose size is known, the bytes.
 PIECE_ROWS: Final = 1_000
+PIECE_BYTES: Final = 1024 * 1024
 
 # Types with smaller OIDs exist on every server.
 BUILT_IN: Final = 10_000
@@ -402,7 +404,7 @@ class PostgresTarget(SqlTarget):
         with self.raw.cursor() as cursor:
             with cursor.copy(statement.encode()) as copy:
                 # the server reads one piece while the next is made
-                for some in chunks(rows, PIECE_ROWS):
+                for some in chunks(rows, _piece_rows(rows)):
                     copy.write(copy_lines(texts(table, columns, some)))
             return cursor.rowcount
 
@@ -560,6 +562,13 @@ class PostgresTarget(SqlTarget):
             return ""
         names = [c.existing.name for c in table.columns if f"type {c.existing.type}" in str(error)]
         return f" (column {' or '.join(names)})" if names else ""
+
+
+def _piece_rows(rows: Sequence[Tuple]) -> int:
+    """Return the number of rows of one write to COPY."""
+    if not isinstance(rows, RowBlock):
+        return PIECE_ROWS
+    return max(1, PIECE_BYTES * len(rows) // max(1, rows.nbytes))
 
 
 def _called(error: BaseException) -> str:
