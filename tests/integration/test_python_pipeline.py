@@ -112,7 +112,8 @@ def test_a_notebook_shows_it(database: Database, profile: dict[str, Any]) -> Non
     shop = waltap.Pipeline(profile)
     shop.run(waltap.Limits(max_records=2))
     shown = shop._repr_html_()
-    assert "<td>public.&lt;t&gt;</td><td>2</td>" in shown
+    assert "public.&lt;t&gt;" in shown
+    assert "2 events, 2 of snapshots" in shown
     assert repr(shop) == "<waltap.Pipeline shop: stopped>"
 
 
@@ -125,7 +126,7 @@ def test_samples_are_of_the_last_run(database: Database, profile: dict[str, Any]
     database.execute("INSERT INTO t VALUES (3)")
     shop.run(waltap.Limits(max_records=1))
     assert shop.history()[0].at_ms > first[0].at_ms
-    assert "<td>public.t</td>" in shop._repr_html_(), "a run without a snapshot has its tables, too"
+    assert "public.t" in shop._repr_html_(), "a run without a snapshot has its tables, too"
 
 
 # --- acknowledge="explicit": what is acknowledged is stored, what is not comes again ------------------------------

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from waltap.base.text import printable, printable_lines
 from waltap.cli.log_output import FORMS, LineHandler
-from waltap.cli.views import SafeConsole
+from waltap.services.monitor.views import SafeConsole
 
 EVIL = "a\x1b[31m\x9b2J\u202e\u2028\x7f\U000e0001\r\nb"
 

@@ -244,11 +244,31 @@ class ConfigurationError(WaltapError):
         super().__init__(f"{origin} has {len(problems)} {noun}:{lines}\n", origin=origin)
         self.problems = problems
 
+    @classmethod
+    def of(
+        cls,
+        property: str,  # noqa: A002 - the user's own word
+        what: str,
+        *,
+        value: str | None = None,
+        allowed: str | None = None,
+        origin: str = "profile",
+    ) -> Self:
+        """Return the error of one property."""
+        return cls([PropertyProblem(property, what, value=value, allowed=allowed)], origin=origin)
+
     def advice(self) -> str:
         """Return where to read more: the properties, or the command's help."""
         if self.fields["origin"] == COMMAND_LINE and system_advice(self.__cause__) is None:
             return "Correct the options above; --help after the command lists them."
         return super().advice()
+
+
+def usage_error(
+    option: str, what: str, *, value: str | None = None, allowed: str | None = None
+) -> ConfigurationError:
+    """Return the error of one option of a command."""
+    return ConfigurationError.of(option, what, value=value, allowed=allowed, origin=COMMAND_LINE)
 
 
 class PluginError(WaltapError):

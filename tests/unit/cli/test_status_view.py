@@ -12,7 +12,6 @@ from rich.console import Console, RenderableType
 from waltap.base.text import ago, full_in, size
 from waltap.changes.transactions.position import Position
 from waltap.cli.commands.status import members, report
-from waltap.cli.views import overview, run_view
 from waltap.plugins.host import Host
 from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap.services.monitor.counts import SnapshotTableProgress, TableStatus
@@ -23,6 +22,7 @@ from waltap.services.monitor.status import (
     SchemaChange,
     status_document,
 )
+from waltap.services.monitor.views import overview, run_view
 
 AT = 1_000_000_000
 

@@ -14,7 +14,7 @@ from waltap.base.environment import log_form, log_level
 from waltap.base.redaction import redacted
 from waltap.base.text import printable
 from waltap.cli.terminal import notices, notices_are_piped
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError
 from waltap.services.telemetry.lifecycle import LifeCycleLog
 
 if TYPE_CHECKING:
@@ -163,10 +163,12 @@ class LogFile:
         try:
             self._file = _opened(path)
         except OSError as error:
-            problem = PropertyProblem(
-                "waltap.log.file", f"cannot be written: {error.strerror}", value=str(path)
-            )
-            raise ConfigurationError([problem], origin="the log file") from error
+            raise ConfigurationError.of(
+                "waltap.log.file",
+                f"cannot be written: {error.strerror}",
+                value=str(path),
+                origin="the log file",
+            ) from error
 
     def write(self, line: str) -> None:
         """Add a line."""

@@ -11,7 +11,7 @@ import typer
 
 from waltap.base.redaction import HIDDEN, looks_secret, redacted
 from waltap.config.connect_worker import ASKING
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.errors import PropertyProblem, usage_error
 
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
@@ -78,8 +78,7 @@ def read(source: str) -> "RawProfile":
         table, origin = _from_uri(source)
         return read_tables({"source": table}, origin=origin)
     if KEY_VALUE.search(source) and not Path(source).exists():
-        problem = PropertyProblem("DSN", "is given as key=value pairs", allowed=URI_FORM)
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
+        raise usage_error("DSN", "is given as key=value pairs", allowed=URI_FORM)
     return load(Path(source))
 
 
@@ -149,8 +148,7 @@ def _from_uri(uri: str) -> tuple[dict[str, object], str]:
         asked = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         what = "cannot be read; characters such as / ? # @ : in a password are written %2F %3F …"
-        problem = PropertyProblem("DSN", what, allowed=URI_FORM)
-        raise ConfigurationError([problem], origin=COMMAND_LINE) from None
+        raise usage_error("DSN", what, allowed=URI_FORM) from None
     table: dict[str, object] = {"type": parts.scheme}
     given = {
         "database.hostname": unquote(parts.hostname or ""),

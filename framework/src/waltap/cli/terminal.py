@@ -9,7 +9,7 @@ import typer
 
 from waltap.base.environment import dumb_terminal, forced_terminal
 from waltap.base.text import printable_lines
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.errors import usage_error
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -43,7 +43,7 @@ def notices_are_piped() -> bool:
 
 
 def _console(*, stderr: bool) -> "Console":
-    from waltap.cli.views import SafeConsole
+    from waltap.services.monitor.views import SafeConsole
 
     console = SafeConsole(stderr=stderr, highlight=False)
     if console.is_terminal and dumb_terminal():
@@ -64,10 +64,9 @@ def answered(option: str, question: str, *, default: str) -> str:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-    problem = PropertyProblem(
+    raise usage_error(
         option, "is not given, and standard input has no answer", allowed=f"such as {default}"
     )
-    raise ConfigurationError([problem], origin=COMMAND_LINE)
 
 
 def confirm(question: str, *, yes: bool) -> None:

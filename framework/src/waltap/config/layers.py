@@ -107,7 +107,7 @@ class RawProfile:
         if self.stopped is not None:
             name, value = self.stopped
             what = f"keeps this connector from running; to run it here, take {name} out"
-            raise ConfigurationError([PropertyProblem(name, what, value=value)], origin=self.origin)
+            raise ConfigurationError.of(name, what, value=value, origin=self.origin)
 
     @property
     def stem(self) -> str:
@@ -125,16 +125,14 @@ def load(path: Path) -> RawProfile:
         why = cause.strerror if isinstance(cause, OSError) else "this is not the name of a file"
         missing = isinstance(cause, FileNotFoundError)
         allowed = "a profile's file; `waltap init FILE` writes one" if missing else None
-        raise ConfigurationError(
-            [PropertyProblem(shown, f"cannot be read: {why}", allowed=allowed)], origin=shown
+        raise ConfigurationError.of(
+            shown, f"cannot be read: {why}", allowed=allowed, origin=shown
         ) from cause
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         if path.suffix != ".properties":
-            raise ConfigurationError(
-                [PropertyProblem(origin, "is not UTF-8 text")], origin=origin
-            ) from cause
+            raise ConfigurationError.of(origin, "is not UTF-8 text", origin=origin) from cause
         text = data.decode("latin-1")  # what Java reads a .properties file as
     readers = {".properties": _properties, ".json": _json, ".toml": _toml}
     reader = (readers | dict.fromkeys((".yaml", ".yml"), _yaml)).get(path.suffix.lower())
@@ -144,8 +142,9 @@ def load(path: Path) -> RawProfile:
         raw = reader(text, origin)
     except (ValueError, RecursionError) as cause:
         why = "it is nested too deep" if isinstance(cause, RecursionError) else str(cause)
-        problem = PropertyProblem(origin, f"cannot be parsed: {why}", allowed=_advice(why))
-        raise ConfigurationError([problem], origin=origin) from cause
+        raise ConfigurationError.of(
+            origin, f"cannot be parsed: {why}", allowed=_advice(why), origin=origin
+        ) from cause
     raw.folder = path.parent.absolute()  # links stay: secrets are often mounted beside them
     return raw
 

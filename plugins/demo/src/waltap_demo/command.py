@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError, usage_error
 from waltap_demo.errors import DemoDifferent
 from waltap_demo.flights import HERE, DayData, load, row_counts
 from waltap_demo.processes import (
@@ -80,8 +80,7 @@ def demo(
 def _refused(
     option: str, what: str, value: object, allowed: str | None = None
 ) -> ConfigurationError:
-    problem = PropertyProblem(option, what, value=str(value), allowed=allowed)
-    return ConfigurationError([problem], origin=COMMAND_LINE)
+    return usage_error(option, what, value=str(value), allowed=allowed)
 
 
 class _DemoRun:

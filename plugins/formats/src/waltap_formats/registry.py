@@ -21,7 +21,6 @@ from waltap.base.retry import RetryBackoff, waiting
 from waltap.encoders.format.converter import Converter, ConverterContext
 from waltap.errors import (
     ConfigurationError,
-    PropertyProblem,
     RetryVerdict,
     StopRequested,
     WaltapError,
@@ -219,7 +218,7 @@ class RegistryClient:
                 context.load_cert_chain(options.client_file, options.client_key, lambda: password)
         except OSError as cause:  # ssl.SSLError is one, too
             problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
-            raise ConfigurationError([PropertyProblem(place, problem)]) from cause
+            raise ConfigurationError.of(place, problem) from cause
         return context
 
 

@@ -23,7 +23,6 @@ from waltap.cli.session import PINNED, SETTINGS, beginning, startup_options
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
-    PropertyProblem,
     RetryVerdict,
     SystemRefused,
     WaltapError,
@@ -264,16 +263,18 @@ def _opened(
         # libpq refuses the connection string itself.
         if unsent or re.match(r"invalid \S+ value", words):
             names = ", ".join(sorted(properties.libpq)) or "database.*"
-            problem = PropertyProblem(names, words, allowed="what libpq's documentation says of it")
-            raise ConfigurationError([problem]) from error
+            raise ConfigurationError.of(
+                names, words, allowed="what libpq's documentation says of it"
+            ) from error
         meaning = driver_error(error, properties, plugin)
         if isinstance(meaning, AuthenticationRefused) and properties.changing_password:
             meaning = password_outdated(meaning) or meaning
         raise meaning from error
     except UnicodeError as error:
         why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
-        problem = PropertyProblem("database.hostname", f"is not the name of a host: {why}")
-        raise ConfigurationError([problem]) from error
+        raise ConfigurationError.of(
+            "database.hostname", f"is not the name of a host: {why}"
+        ) from error
     return connection
 
 

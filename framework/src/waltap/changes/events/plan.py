@@ -37,7 +37,7 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, T
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.envelope import NEWEST, EnvelopeForm
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap.errors import ConfigurationError, DecodeError, PropertyProblem, RecordError
+from waltap.errors import ConfigurationError, DecodeError, RecordError
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
@@ -286,7 +286,7 @@ class EventPlan:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             what = f"columns of {self.name} get the same field name: {', '.join(twice)}"
-            raise ConfigurationError([PropertyProblem("field.name.adjustment.mode", what)])
+            raise ConfigurationError.of("field.name.adjustment.mode", what)
 
     # --- changes with an old tuple ----------------------------------------------------------------
 

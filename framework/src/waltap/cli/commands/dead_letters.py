@@ -44,7 +44,7 @@ def list_dead_letters(file: FileArgument, set_: SetOption = None, as_json: Json 
     if not entries:
         echo("there are no dead letters")
         return
-    from waltap.cli.views import table
+    from waltap.services.monitor.views import table
 
     now = time.time() * 1000
     rows = [

@@ -12,7 +12,7 @@ import typer
 from waltap.base.redaction import looks_secret
 from waltap.cli.profile_source import read
 from waltap.cli.terminal import answered, echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.errors import usage_error
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties, PropertyDeclaration
@@ -60,14 +60,14 @@ def init(
     from waltap.ports.specs import ConnectorSpec, SinkSpec
 
     if file.exists() and not force:
-        raise _refused(str(file), "exists already", "another name, or --force")
+        raise usage_error(str(file), "exists already", allowed="another name, or --force")
     host = Host()
     uri = dsn or answered(
         "--dsn", "Database (URI)", default="postgres://postgres@localhost:5432/postgres"
     )
     raw = read(uri)
     if "source" not in raw.types:
-        raise _refused("--dsn", "names no database", "postgres://user@host:port/db")
+        raise usage_error("--dsn", "names no database", allowed="postgres://user@host:port/db")
     source = {name: setting.value for name, setting in raw.settings.items()}
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
     if sink is None:
@@ -83,7 +83,7 @@ def init(
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as cause:
-        raise _refused(str(file), f"cannot be written: {cause.strerror}") from cause
+        raise usage_error(str(file), f"cannot be written: {cause.strerror}") from cause
     echo(f"wrote {file}")
     for name, variable in variables.items():
         echo(f"{name} is not in it: export {variable}=…")
@@ -92,10 +92,6 @@ def init(
             f"the password of the sink's address is not in it: export {VARIABLE}=…, as given there"
         )
     echo(f"Next: waltap doctor {file}, then waltap run {file}")
-
-
-def _refused(place: str, what: str, allowed: str | None = None) -> ConfigurationError:
-    return ConfigurationError([PropertyProblem(place, what, allowed=allowed)], origin=COMMAND_LINE)
 
 
 def without_password(address: str) -> str:

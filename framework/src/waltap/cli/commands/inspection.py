@@ -21,7 +21,11 @@ from waltap.cli.profile_source import (
     resolved,
 )
 from waltap.cli.terminal import answers, echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem, WaltapError
+from waltap.errors import (
+    ConfigurationError,
+    WaltapError,
+    usage_error,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +97,7 @@ def explain(
 
 
 def _print_explained(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
-    from waltap.cli.views import table
+    from waltap.services.monitor.views import table
 
     console = answers()
     way = [found.chosen.get(kind, "?") for kind in ("connector", "decoder", "format", "sink")]
@@ -140,8 +144,7 @@ def _print_code(profile: "Profile", name: str) -> None:
         relation = connector.catalogue.relation(*parts) if len(parts) == 2 else None
         if relation is None:
             allowed = "schema.table, e.g. public.orders"
-            problem = PropertyProblem("--code", f"finds no table {name!r}", allowed=allowed)
-            raise ConfigurationError([problem], origin=COMMAND_LINE)
+            raise usage_error("--code", f"finds no table {name!r}", allowed=allowed)
         if isinstance(connector, DecodingSource):
             connector.decoder().prepare(relation)
         for each in stages.formats:
@@ -212,7 +215,7 @@ def _check_document(check: "PreflightCheck") -> dict[str, str]:
 def _print_checks(checks: "list[PreflightCheck]") -> None:
     from rich.text import Text
 
-    from waltap.cli.views import table
+    from waltap.services.monitor.views import table
 
     rows = []
     for check in checks:
@@ -366,7 +369,7 @@ def _print_plan(
     *,
     types_too: bool,
 ) -> None:
-    from waltap.cli.views import table
+    from waltap.services.monitor.views import table
 
     console = answers()
     for check in found:

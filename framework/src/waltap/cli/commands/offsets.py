@@ -11,11 +11,9 @@ from waltap.base.text import size
 from waltap.cli.profile_source import FileArgument, SetOption, Yes, at_rest, connected, resolved
 from waltap.cli.terminal import confirm, echo
 from waltap.errors import (
-    COMMAND_LINE,
-    ConfigurationError,
     OffsetError,
-    PropertyProblem,
     WaltapError,
+    usage_error,
 )
 
 if TYPE_CHECKING:
@@ -238,7 +236,6 @@ def _key_there(
 
     Raises: ConfigurationError if the connector's name is not known.
     """
-    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.services.debezium_offsets import DebeziumOffsetMissing, RecordKey, chosen
 
     server, entries = profile.capture.topic_prefix, place.read()
@@ -249,12 +246,11 @@ def _key_there(
             continue
     name = connector or own
     if name is None:
-        problem = PropertyProblem(
+        raise usage_error(
             "--connector",
             f"is not given, and no offset of topic.prefix {server} is there to name it",
             allowed="`name` of the connector that is to go on",
         )
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
     return RecordKey(name, server).encoded()
 
 
@@ -306,8 +302,7 @@ def set_position(
     try:
         position = Position(parse_lsn(lsn))
     except ValueError as cause:
-        problem = PropertyProblem("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848")
-        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+        raise usage_error("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848") from cause
     profile, stages = _with_sink(file, set_)
     with PipelineLock(stages.state_dir):
         store = stages.store
@@ -316,10 +311,7 @@ def set_position(
             raise NothingStored(f"no offset is stored for {profile.name}")
         if len(offset.partitions) > 1:
             names = ", ".join(offset.partitions)
-            problem = PropertyProblem(
-                "LSN", f"is of one slot, and the pipeline reads several: {names}"
-            )
-            raise ConfigurationError([problem], origin=COMMAND_LINE)
+            raise usage_error("LSN", f"is of one slot, and the pipeline reads several: {names}")
         distance = position.end_lsn - offset.sole.position.end_lsn
         effect = (
             f"skips {size(distance)} of WAL: changes in them are never delivered"

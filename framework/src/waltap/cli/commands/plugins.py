@@ -13,7 +13,7 @@ import typer
 from waltap import __version__
 from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.errors import usage_error
 
 if TYPE_CHECKING:
     from waltap.plugins.host import PluginInfo
@@ -80,15 +80,11 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
     """
     if not NAME.fullmatch(name):
         allowed = "lower-case letters and digits, parts joined by -"
-        raise _refused(
-            PropertyProblem("NAME", "cannot be a plugin's name", value=name, allowed=allowed)
-        )
+        raise usage_error("NAME", "cannot be a plugin's name", value=name, allowed=allowed)
     bare = name.removeprefix(PREFIX)
     folder = into / f"{PREFIX}{bare}"
     if folder.exists():
-        raise _refused(
-            PropertyProblem(str(folder), "exists already", allowed="another name, or --into")
-        )
+        raise usage_error(str(folder), "exists already", allowed="another name, or --into")
     templates = files("waltap.cli.commands") / "templates"
     words = {
         "name": bare,
@@ -105,8 +101,7 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         for source in (templates / "every", templates / kind.value):
             _write(source, folder, words)
     except OSError as cause:
-        problem = PropertyProblem(str(folder), f"cannot be written: {cause.strerror}")
-        raise _refused(problem) from cause
+        raise usage_error(str(folder), f"cannot be written: {cause.strerror}") from cause
     return folder
 
 
@@ -120,10 +115,6 @@ def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
                 text = text.replace("{{" + word + "}}", value)
             target.mkdir(parents=True, exist_ok=True)
             (target / entry.name.removesuffix(SUFFIX)).write_text(text, encoding="utf-8")
-
-
-def _refused(problem: PropertyProblem) -> ConfigurationError:
-    return ConfigurationError([problem], origin=COMMAND_LINE)
 
 
 docs = typer.Typer(add_completion=False, help="Write the reference pages, or check them.")
@@ -159,8 +150,7 @@ def write(
             why = (
                 cause.strerror if isinstance(cause, OSError) else "this is not the name of a folder"
             )
-            problem = PropertyProblem("--folder", f"cannot be used: {why}", value=str(folder))
-            raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+            raise usage_error("--folder", f"cannot be used: {why}", value=str(folder)) from cause
     for path in stale:
         echo(f"stale: {path}" if check else f"wrote {path}")
     if check and stale:
@@ -217,8 +207,8 @@ def _document(plugin: "PluginInfo") -> dict[str, Any]:
 def _print(plugins: "list[PluginInfo]") -> None:
     from rich.text import Text
 
-    from waltap.cli.views import table
     from waltap.plugins.host import PluginHealth
+    from waltap.services.monitor.views import table
 
     colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}
     rows = []

@@ -241,15 +241,14 @@ def epilog() -> str:
 
 def _given() -> list[str]:
     """Return the settings of standard input. Raises: ConfigurationError."""
-    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap.errors import usage_error
 
     try:
         given = json.load(sys.stdin)
     except ValueError:
         given = None
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        problem = PropertyProblem("--set-from-stdin", "takes a JSON list of NAME=VALUE")
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
+        raise usage_error("--set-from-stdin", "takes a JSON list of NAME=VALUE")
     return given
 
 
@@ -298,16 +297,15 @@ def limits_of(
 ) -> Any:
     """Return the `Limits` of a run. Raises: ConfigurationError when the LSN is none."""
     from waltap.changes.transactions.position import parse_lsn
-    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap.errors import usage_error
     from waltap.pipeline import Limits
 
     try:
         lsn = None if until_lsn is None else parse_lsn(until_lsn)
     except ValueError as cause:
-        problem = PropertyProblem(
+        raise usage_error(
             "--until-lsn", "is not an LSN", value=until_lsn, allowed="e.g. 16/B374D848"
-        )
-        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+        ) from cause
     return Limits(
         until_idle=until_idle, until_lsn=lsn, max_records=max_records, max_seconds=max_seconds
     )

@@ -90,7 +90,7 @@ def show(file: FileArgument, as_json: Json = False, set_: SetOption = None) -> N
     """Print the slot's positions. Exit code 1: there is no slot."""
     from waltap.changes.transactions.position import lsn_text
     from waltap.cli.commands.status import slot_document
-    from waltap.cli.views import facts
+    from waltap.services.monitor.views import facts
 
     with connected(*at_rest(file, set_)) as (connector, _):
         found = connector.slot()
@@ -123,9 +123,9 @@ def list_slots(
     without reader and pipeline is an orphan: it keeps WAL for no use. With --orphans exit code 1:
     there are some.
     """
-    from waltap.cli.views import table
     from waltap.pipeline.setup.preflight import slot_owners
     from waltap.ports.source.roles import SlotOwningSource
+    from waltap.services.monitor.views import table
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):

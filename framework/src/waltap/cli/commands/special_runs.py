@@ -306,11 +306,10 @@ def record(
 
 
 def _writer(path: Path) -> "RecordingWriter":
-    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap.errors import usage_error
     from waltap.services.recording.file import RecordingWriter
 
     try:
         return RecordingWriter(path)
     except OSError as cause:
-        problem = PropertyProblem(str(path), f"cannot be written: {cause.strerror}")
-        raise ConfigurationError([problem], origin=COMMAND_LINE) from cause
+        raise usage_error(str(path), f"cannot be written: {cause.strerror}") from cause

@@ -200,7 +200,7 @@ def _show_pipelines(
     every: float | None,
 ) -> None:
     """Print the pipelines once, or draw them every so many seconds."""
-    from waltap.cli.views import overview
+    from waltap.services.monitor.views import overview
 
     view: Callable[[], RenderableType] = lambda: overview(  # noqa: E731
         [report(each) for each in found], sort, now_ms=round(time.time() * 1000)
@@ -217,7 +217,7 @@ def _show_pipelines(
 
 
 def _watched(known: dict[str, Any]) -> "RenderableType":
-    from waltap.cli.views import overview, run_view
+    from waltap.services.monitor.views import overview, run_view
 
     if known["run"] is None:
         return overview([known], now_ms=round(time.time() * 1000))
@@ -284,7 +284,7 @@ def slot_document(slot: "SlotStatus") -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any], known: dict[str, Any]) -> None:
-    from waltap.cli.views import at_rest_view, run_view
+    from waltap.services.monitor.views import at_rest_view, run_view
 
     console = answers()
     if document["run"] is not None:

@@ -7,15 +7,12 @@ with waltap.Pipeline("shop.toml") as shop:
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from waltap.base.text import printable, size
-from waltap.changes.transactions.position import lsn_text
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
@@ -26,7 +23,12 @@ from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.source.connector import MadeByRun
-from waltap.services.monitor.status import PipelineStatus, StatusHistory, StatusSample
+from waltap.services.monitor.status import (
+    PipelineStatus,
+    StatusHistory,
+    StatusSample,
+    status_document,
+)
 from waltap.services.telemetry.observers import observed
 
 if TYPE_CHECKING:
@@ -35,64 +37,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-
-# The HTML for notebooks is two tables and needs no outside resource.
-
-TABLES_MAX = 50
-"""The most tables that are shown."""
-
-
-def status_html(status: PipelineStatus) -> str:
-    """Return the important facts of a status as HTML."""
-    rate = next((rate for _, rate in status.events_per_second), 0.0)
-    facts = [
-        ("state", status.state),
-        ("events", f"{status.events:,}"),
-        ("snapshot rows", f"{status.snapshot_rows:,}"),
-        ("transactions", f"{status.transactions:,}"),
-        ("events/s", f"{rate:,.0f}"),
-    ]
-    for each in status.partitions:
-        named = f" {each.name}" if each.name else ""
-        facts += [
-            (f"received{named}", lsn_text(each.received_lsn)),
-            (f"durable{named}", str(each.durable)),
-            (f"lag{named}", "" if each.lag_bytes is None else size(each.lag_bytes)),
-        ]
-    if status.last_failure is not None:
-        failure = status.last_failure
-        facts.append(("last failure", f"{failure.code} {failure.problem}"))
-    parts = [f"<b>{escape(printable(status.pipeline))}</b>", _table([], facts)]
-    tables = list(_tables(status))
-    if tables:
-        parts.append(
-            _table(["table", "snapshot rows", "of about", "complete"], tables[:TABLES_MAX])
-        )
-    if len(tables) > TABLES_MAX:
-        parts.append(f"<p>and {len(tables) - TABLES_MAX:,} more tables</p>")
-    return "".join(parts)
-
-
-def _tables(status: PipelineStatus) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each captured table."""
-    read = {each.table: each for each in status.snapshot}
-    for name in dict.fromkeys((*read, *status.captured_tables)):
-        each = read.get(name)
-        if each is None:
-            yield name, "", "", ""
-            continue
-        estimate = "" if each.estimate is None else f"{each.estimate:,}"
-        yield name, f"{each.rows:,}", estimate, "yes" if each.complete else ""
-
-
-def _table(head: list[str], rows: Iterable[tuple[str, ...]]) -> str:
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(printable(value))}</td>" for value in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table>{f'<tr>{cells}</tr>' if head else ''}{body}</table>"
 
 
 POLL_S = 0.05
@@ -268,7 +212,9 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         """Return the status for a notebook."""
-        return status_html(self.status())
+        from waltap.services.monitor.views import status_html
+
+        return status_html(status_document(self.status()))
 
     def _observed(self, engine: Engine) -> None:
         """Run with samples and the profile's observers."""

@@ -17,7 +17,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.clock import Clock
-from waltap.errors import ConfigurationError, PropertyProblem, RecordError, WaltapError
+from waltap.errors import ConfigurationError, RecordError, WaltapError
 from waltap.pipeline.delivery.sink_branch import SinkBranch
 from waltap.ports.offsets.offset import OffsetStore
 from waltap.ports.sink.refusal import RecordsRefused
@@ -301,10 +301,9 @@ class Redeliveries:
         branch = next((each for each in self._branches if each.name == sink), None)
         if branch is None:
             named = ", ".join(each.name for each in self._branches) or "the profile's only one"
-            problem = PropertyProblem(
+            raise ConfigurationError.of(
                 "sinks", f"dead letters are of the sink {sink!r}, which is not there", allowed=named
             )
-            raise ConfigurationError([problem])
         offset = self._offsets.load()
         return Redelivery(
             store=self.dead_letters,

@@ -15,7 +15,7 @@ from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import new_identifier
 from waltap.config.profile import Profile
-from waltap.errors import ConfigurationError, PropertyProblem, WaltapError
+from waltap.errors import ConfigurationError, WaltapError
 from waltap.pipeline.delivery.redelivery import RedeliveryQueue
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
@@ -395,5 +395,6 @@ def _usable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = PropertyProblem(str(path), f"cannot be written: {error.strerror}")
-        raise ConfigurationError([problem], origin="the ready file") from error
+        raise ConfigurationError.of(
+            str(path), f"cannot be written: {error.strerror}", origin="the ready file"
+        ) from error

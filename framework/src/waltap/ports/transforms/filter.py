@@ -18,7 +18,7 @@ from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Upda
 from waltap.changes.decode.relation import Relation
 from waltap.changes.events import OPERATIONS, TRUNCATES, ChangeEvent, EventRow, EventTransform, runs
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.errors import ConfigurationError, PropertyProblem, RecordError, RetryVerdict
+from waltap.errors import ConfigurationError, RecordError, RetryVerdict
 from waltap.ports.transforms.rewrite import RowChange, RowView
 
 RowCondition = Callable[[RowChange], object]
@@ -200,10 +200,11 @@ def _imported(path: str) -> RowCondition:
     try:
         found = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as cause:
-        problem = PropertyProblem("function", f"cannot be imported: {cause}", value=path)
-        raise ConfigurationError([problem]) from cause
+        raise ConfigurationError.of(
+            "function", f"cannot be imported: {cause}", value=path
+        ) from cause
     if not callable(found):
-        raise ConfigurationError([PropertyProblem("function", "is not a function", value=path)])
+        raise ConfigurationError.of("function", "is not a function", value=path)
     return found  # type: ignore[no-any-return]
 
 

@@ -29,7 +29,7 @@ from waltap.base.files.durable_file import replace_durably
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.state_folder import HTTP_KEY, unusable
 from waltap.ports.signals.inbox import SignalAnswer
@@ -504,8 +504,7 @@ def address_of(text: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        problem = PropertyProblem("waltap.http", "is no address", value=text, allowed="HOST:PORT")
-        raise ConfigurationError([problem])
+        raise ConfigurationError.of("waltap.http", "is no address", value=text, allowed="HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -522,12 +521,11 @@ class MonitorServer:
         self._engine, self._wait_s = engine, wait_s
         self._host, self._port = address_of(address)
         if token is None and not is_loopback(self._host):
-            problem = PropertyProblem(
+            raise ConfigurationError.of(
                 "waltap.http.token",
                 f"is missing: {self._host} can be reached from other machines",
                 allowed="a secret that readers send, or waltap.http=127.0.0.1:PORT",
             )
-            raise ConfigurationError([problem])
         self._access = (
             None if token is None else RequestAccess(self._host, lambda: token, open_reads=False)
         )
@@ -548,12 +546,11 @@ class MonitorServer:
         try:
             self._listener = listener = MonitorListener(place, self._answer, _headers(self._page))
         except OSError as cause:
-            problem = PropertyProblem(
+            raise ConfigurationError.of(
                 "waltap.http",
                 f"cannot be listened at: {cause.strerror}",
                 value=f"{self._host}:{self._port}",
-            )
-            raise ConfigurationError([problem]) from cause
+            ) from cause
         self._access = self._access or self._own_access()
         self._history.start()
         threading.Thread(target=listener.serve_forever, name="waltap-http", daemon=True).start()

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError
 
 NAMESPACE = "io.confluent.connect.avro"
 DEFAULT_NAME = "ConnectDefault"
@@ -196,7 +196,7 @@ def _joined(namespace: str | None, name: str) -> str:
 def _checked(name: str, place: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         problem = f"Avro takes no {what} {json.dumps(name, ensure_ascii=False)}"
-        raise ConfigurationError([PropertyProblem(place, problem, allowed="avro, avro_unicode")])
+        raise ConfigurationError.of(place, problem, allowed="avro, avro_unicode")
     return name
 
 

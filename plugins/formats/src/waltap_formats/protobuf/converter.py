@@ -2,7 +2,7 @@
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converter import Encode
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import long_bytes
 from waltap_formats.properties import ProtobufProperties
 from waltap_formats.protobuf.binary import NullPresence, message_writer, wrapped_writer
@@ -43,7 +43,7 @@ class ProtobufConverter(RegistryConverter[ProtobufProperties]):
             if schema.kind not in PRIMITIVES:
                 place = f"{self._context.side}.converter"
                 problem = f"Protobuf has no form for {topic}'s values that are no structs"
-                raise ConfigurationError([PropertyProblem(place, problem)])
+                raise ConfigurationError.of(place, problem)
             write = wrapped_writer(schema)
             prefix = self._registered(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
             prefix += _place(schema)

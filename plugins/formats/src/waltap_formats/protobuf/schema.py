@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError
 
 PRIMITIVES = {
     ConnectKind.INT8: "int32",
@@ -149,7 +149,7 @@ class _ProtobufSchemaBuilder:
             called = _checked(self._scrubbed(member.name), "field.name.adjustment.mode", "field")
             if any(other.name == called for other in made.members):
                 problem = f"two fields of {name} are called {called}"
-                raise ConfigurationError([PropertyProblem("field.name.adjustment.mode", problem)])
+                raise ConfigurationError.of("field.name.adjustment.mode", problem)
             found = self._member(called, number, member.schema, made, inside)
             if entry:
                 label = "" if found.label == "optional" else found.label
@@ -166,7 +166,7 @@ class _ProtobufSchemaBuilder:
             label, of = "repeated", schema.items
             if of.kind is ConnectKind.ARRAY:
                 problem = f"Protobuf has no arrays of arrays: the field {name} of {within.name}"
-                raise ConfigurationError([PropertyProblem("value.converter", problem)])
+                raise ConfigurationError.of("value.converter", problem)
         elif schema.kind is ConnectKind.MAP:
             label = "repeated"
         elif self._optional and schema.optional:
@@ -267,7 +267,7 @@ def _checked(name: str, place: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         problem = f'Protobuf takes no {what} "{name}"'
         allowed = "avro, avro_unicode, or scrub.invalid.names=true of the converter"
-        raise ConfigurationError([PropertyProblem(place, problem, allowed=allowed)])
+        raise ConfigurationError.of(place, problem, allowed=allowed)
     return name
 
 

@@ -56,7 +56,7 @@ def list_manifests(
         return
     import time
 
-    from waltap.cli.views import table
+    from waltap.services.monitor.views import table
 
     now = time.time() * 1000
     rows = [
@@ -155,7 +155,7 @@ def readers(
     if not found:
         echo("no reader is registered")
         return
-    from waltap.cli.views import table
+    from waltap.services.monitor.views import table
 
     rows = [
         (

@@ -367,7 +367,7 @@ def verification_sources(
 
     Raises: ConfigurationError if one cannot be read.
     """
-    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap.errors import usage_error
     from waltap_sinks.changelog.verification import ComparableLog
 
     sinks: list[tuple[str, Component[SinkSpec]]] = [
@@ -377,15 +377,12 @@ def verification_sources(
         sinks = [each for each in sinks if each[0] == wanted]
         if not sinks:
             names = ", ".join(branch.name for branch in profile.branches)
-            problem = PropertyProblem(
-                "--sink", "names none of the sinks", value=wanted, allowed=names
-            )
-            raise ConfigurationError([problem], origin=COMMAND_LINE)
+            raise usage_error("--sink", "names none of the sinks", value=wanted, allowed=names)
     found = []
     for name, sink in sinks:
         if sink.spec.verification_source is None:
             text = f"{sink.spec.name} keeps nothing that could be read back by rows"
-            raise ConfigurationError([PropertyProblem("sink.type", text)], origin=COMMAND_LINE)
+            raise usage_error("sink.type", text)
         opened = sink.spec.verification_source(sink.properties, profile.name)
         if isinstance(opened, ComparableLog) and not profile.branches:
             opened.stored = partial(_stored_lsn, profile)

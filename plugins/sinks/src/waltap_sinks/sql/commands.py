@@ -58,17 +58,16 @@ def _target(file: str) -> "tuple[SqlProperties, str]":
     """
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
-    from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+    from waltap.errors import usage_error
     from waltap.plugins.host import Host
     from waltap_sinks.sql.properties import SqlProperties
 
     profile = resolve(read(file), Host())
     properties = profile.sink.properties
     if not isinstance(properties, SqlProperties) or not properties.url.startswith("postgres"):
-        problem = PropertyProblem(
+        raise usage_error(
             "sink.type", "is not the sink sql with a PostgreSQL target", allowed="sql"
         )
-        raise ConfigurationError([problem], origin=COMMAND_LINE)
     return properties, profile.name
 
 

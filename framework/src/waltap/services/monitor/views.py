@@ -4,6 +4,7 @@ Status documents have the form of ``/api/status``.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 from typing import Any
 
 from rich import box
@@ -20,6 +21,7 @@ Row = tuple[str, Cell]
 COLOURS = {"streaming": "green", "snapshot": "green", "failed": "red", "stopped": "dim"}
 # Longer lists of names, failures and tables do not fit on a screen.
 NAMED = 12
+HTML_WIDTH = 120
 FAILURES = 3
 BUSY = 5
 
@@ -131,6 +133,13 @@ def _line(report: dict[str, Any], now_ms: int) -> list[Cell]:
 def run_view(run: dict[str, Any]) -> Table:
     """Return the status of a running pipeline."""
     return facts(_rows(run), title=run["pipeline"])
+
+
+def status_html(run: dict[str, Any]) -> str:
+    """Return the status of a running pipeline for a notebook."""
+    console = SafeConsole(record=True, file=StringIO(), width=HTML_WIDTH)
+    console.print(run_view(run))
+    return console.export_html(code_format="<pre>{code}</pre>", inline_styles=True)
 
 
 def _rows(run: dict[str, Any]) -> Iterator[Row]:
