@@ -493,6 +493,23 @@ def test_the_command_for_targets_shows_by_its_exit_code(destination: Destination
     assert destination.command(*command, "--without", "t", "--table", "public.kinds").exit_code == 0
 
 
+def test_a_table_with_more_columns_than_a_function_has_arguments(
+    database: Database, tmp_path: Path
+) -> None:
+    """Both sides hash rows in SQL. A table has up to 1,600 columns, a function of PostgreSQL 100 arguments."""
+    columns = ", ".join(f"c{n} int" for n in range(1599))
+    database.execute(f"CREATE TABLE wide (id int PRIMARY KEY, {columns})")
+    database.execute("INSERT INTO wide (id, c0, c1598) VALUES (1, 1, 1), (2, 2, 2)")
+    wide = Destination(to_replica(database, tmp_path), lambda _statement: None)
+    wide.pipeline.catch_up()
+    code, output = wide.verify()
+    assert code == 0, output
+    database.execute("UPDATE replica.wide SET c1598 = 7 WHERE id = 2")
+    code, output = wide.verify()
+    assert code == 1
+    assert "c1598: 2 | 7" in output.replace("'", "")
+
+
 def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)")
     database.execute("CREATE SCHEMA replica")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Hexadecimal digits of each row's MD5 that are summed: 60 bits, positive in every database.
 HASH_DIGITS: Final = 15
 
+# A function of PostgreSQL takes at most 100 arguments.
+MOST_PARTS: Final = 90
+
 
 def row_text(columns: Sequence[str]) -> str:
     """Return SQL for one text of a row of ``columns`` (texts or NULLs)."""
@@ -26,7 +29,10 @@ def row_text(columns: Sequence[str]) -> str:
         f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
         for text in columns
     ]
-    return f"concat_ws(',', {', '.join(parts)})" if parts else "''"
+    while len(parts) > 1:
+        groups = [parts[at : at + MOST_PARTS] for at in range(0, len(parts), MOST_PARTS)]
+        parts = [f"concat_ws(',', {', '.join(group)})" for group in groups]
+    return parts[0] if parts else "''"
 
 
 def source_row_hash(columns: Sequence[str]) -> str:
