@@ -100,19 +100,14 @@ class MergingFormat(StepwiseFormat):
 
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then MERGE the net changes."""
-        work, epoch, continuity_id = (
-            self._work(step, table),
-            rows.group.epoch,
-            rows.group.continuity_id,
-        )
+        work, mode = self._work(step, table), table.mode
+        epoch, continuity_id = rows.group.epoch, rows.group.continuity_id
         self._log(work, table, rows)
-        if table.mode.name == "append":
+        if mode.name == "append":
             return work.done(epoch=epoch, continuity_id=continuity_id)
-        first, unbroken = (
-            work.stored_table.epoch in (0, epoch),
-            work.stored_table.continuity_id == continuity_id,
-        )
-        empties = rows.truncates and not table.mode.keeps_past
+        first = work.stored_table.epoch in (0, epoch)
+        unbroken = work.stored_table.continuity_id == continuity_id
+        empties = rows.truncates and not mode.keeps_past
         if work.is_taken("current"):
             work.take("current", lambda: None, ROWS)
         elif (

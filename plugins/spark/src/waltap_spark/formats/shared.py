@@ -6,7 +6,7 @@ may need it, so it stays; the values move to the new name or become null.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +17,7 @@ from waltap_spark.formats.merge_sql import inserted, literal
 from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import CommitContext, What
-from waltap_spark.formats.work import VIEW, TableWriter, of
+from waltap_spark.formats.work import TableWriter, of, selected
 from waltap_spark.planning.column_identity import older_value
 from waltap_spark.planning.temp_columns import unlike
 from waltap_spark.schema.expression import column_of, quoted
@@ -210,11 +210,12 @@ class SharedWork(TableWriter):
         """Replace the table's rows, by a MERGE without matches."""
 
         def action() -> None:
-            names = self.view(frame)
+            values = self.view(frame)
+            names = list(values)
             place = self._table.place
             assert place is not None
             never = unlike(names, "__waltap_never")
-            source = f"(SELECT *, CAST(NULL AS string) AS {never} FROM {VIEW})"
+            source = f"({selected({**values, never: 'CAST(NULL AS string)'})})"
             self._spark.sql(
                 f"MERGE INTO {self.at(what)} t USING {source} s ON t.{quoted(place.column)} = s.{never}"
                 f" WHEN NOT MATCHED THEN {inserted(names)}"
@@ -223,16 +224,18 @@ class SharedWork(TableWriter):
 
         self.take(what, action, ROWS)
 
-    def stored(self, frame: "DataFrame") -> "DataFrame":
-        """Return ``frame`` as stored, with the source column.
+    def view(self, frame: "DataFrame") -> dict[str, str]:
+        """Create SQL's view of ``frame``; return its columns, with the source column."""
+        return super().view(self._ordered(frame))
 
-        Fields have the order of the target.
-        """
-        from pyspark.sql import functions as F  # noqa: N812
-
+    def values(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the columns of a frame in SQL, and the source column."""
         place = self._table.place
         assert place is not None
-        frame = super().stored(frame).withColumn(place.column, F.lit(place.source))
+        return {**super().values(names), place.column: literal(place.source, "string")}
+
+    def _ordered(self, frame: "DataFrame") -> "DataFrame":
+        """Return ``frame`` with fields in the order of the target."""
         if not any('"fields"' in kind for kind in self._table.columns.values()):
             return frame
         has = {field.name: field.dataType.json() for field in frame.schema.fields}

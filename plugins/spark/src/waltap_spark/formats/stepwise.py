@@ -82,6 +82,8 @@ class StepwiseFormat(TableFormat):
         self._maintained: dict[str, LogPosition] = {}
         # Tables with old files to remove, and their identifiers.
         self._cluttered: dict[str, list[str]] = {}
+        # Type in JSON → the type that is stored for it.
+        self._stored_types: dict[str, str] = {}
         self._locks: dict[str, AbstractContextManager[object]] = {}
         self._locking = Lock()
 
@@ -469,20 +471,16 @@ class StepwiseFormat(TableFormat):
         for name, kind in columns.items():
             yield f"{quoted(name)} {sql_type(self.stored(kind))}"
 
-    def storable(self, frame: "DataFrame", columns: Mapping[str, str]) -> "DataFrame":
-        """Return ``frame``'s ``columns`` in the stored types."""
-        types = {kind: self.stored(kind) for kind in set(columns.values())}
-        kinds = {name: types[kind] for name, kind in columns.items()}
-        if kinds == dict(columns):
-            return frame
-        return frame.selectExpr(
-            *(
-                f"CAST({quoted(name)} AS {sql_type(kinds[name])}) AS {quoted(name)}"
-                if kinds.get(name, "") != columns.get(name, "")
-                else quoted(name)
-                for name in frame.schema.fieldNames()
-            )
-        )
+    def casts(self, columns: Mapping[str, str]) -> dict[str, str]:
+        """Return the SQL of the ``columns`` that are stored with other types."""
+        types = self._stored_types
+        # A commit asks for the same types again and again.
+        types.update((kind, self.stored(kind)) for kind in set(columns.values()) - types.keys())
+        return {
+            name: f"CAST({quoted(name)} AS {sql_type(types[kind])})"
+            for name, kind in columns.items()
+            if types[kind] != kind
+        }
 
 
 def _require_same(target: TargetTable, had: CommitNote | None, wants: CommitNote) -> None:

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 VIEW: Final = "__waltap_rows"
 
 
+def projection(values: Mapping[str, str]) -> list[str]:
+    """Return expressions of ``values`` with their names."""
+    return [f"{value} AS {quoted(name)}" for name, value in values.items()]
+
+
+def selected(values: Mapping[str, str]) -> str:
+    """Return the SELECT of the view's columns, as stored."""
+    return f"SELECT {', '.join(projection(values))} FROM {VIEW}"
+
+
 def of(verb: str, columns: Iterable[str]) -> str:
     """Return the kind of a step that changes columns."""
     return f"{verb} {', '.join(columns)}"
@@ -87,10 +97,9 @@ class TableWriter:
 
     def _write(self, what: What, frame: "DataFrame", verb: str) -> None:
         def action() -> None:
-            names = self.view(frame)
-            listed = ", ".join(map(quoted, names))
-            into = f"{verb} {self.at(what)} ({listed})"
-            self._spark.sql(f"{into} SELECT {listed} FROM {VIEW}")
+            values = self.view(frame)
+            into = f"{verb} {self.at(what)} ({', '.join(map(quoted, values))})"
+            self._spark.sql(f"{into} {selected(values)}")
 
         self.take(what, action, ROWS)
 
@@ -99,7 +108,8 @@ class TableWriter:
 
         def action() -> None:
             away = gone(self._table)
-            names = [name for name in self.view(compacted) if name != away]
+            source = self.view(compacted)
+            names = [name for name in source if name != away]
             key = row_key(self._table)
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
             if self._table.mode.name == "scd2":  # versions that have ended stay as they are
@@ -108,7 +118,7 @@ class TableWriter:
             values = [quoted(name) for name in names if name not in key or name in zeros]
             update = ", ".join(f"t.{name} = s.{name}" for name in values)
             self._spark.sql(
-                f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}{on}"
+                f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s ON {self.own}{on}"
                 f" WHEN MATCHED AND s.{away} THEN DELETE"
                 + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
                 + f" WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
@@ -118,7 +128,10 @@ class TableWriter:
 
     def put(self, frame: "DataFrame", listed: str | None) -> None:
         """Replace the rows ``listed``, or else those of the keys of ``frame``."""
-        stored = self.stored(frame)
+        # A frame of rows that are stored as they are stays as it is: columns are round trips.
+        as_is = not self._casts() and not self._table.mode.columns
+        values = {} if as_is else self.values(frame.schema.names)
+        stored = frame.selectExpr(*projection(values)) if values else frame
         put = partial(self._format.put, self.at("current"), stored, row_key(self._table), listed)
         self.take("current", put, ROWS)
 
@@ -127,29 +140,37 @@ class TableWriter:
 
         def action() -> None:
             away = gone(self._table)
-            names = [name for name in self.view(frame) if name != away]
+            source = self.view(frame)
+            names = [name for name in source if name != away]
             compared = self._table.comparable
             on = " AND ".join(equal(quoted(name), kind) for name, kind in compared.items())
             self._spark.sql(
-                f"MERGE INTO {self.at('current')} t USING {VIEW} s ON {self.own}s.{away} AND {on}"
+                f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s"
+                f" ON {self.own}s.{away} AND {on}"
                 f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
             )
 
         self.take("current", action, ROWS)
 
-    def stored(self, frame: "DataFrame") -> "DataFrame":
-        """Return ``frame`` with the stored types and names."""
-        columns = {**self._table.columns, **LOG_FIELDS}
-        stored, own = self._format.storable(frame, columns), self._table.mode.columns
-        if not own:
-            return stored
-        return stored.withColumnsRenamed({name: self._format.called(name) for name in own})
+    def values(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the stored name of each column of a frame, and its value in SQL."""
+        casts = self._casts()
+        mine, called = self._table.mode.columns, self._format.called
+        return {
+            called(name) if name in mine else name: casts.get(name) or quoted(name)
+            for name in names
+        }
 
-    def view(self, frame: "DataFrame") -> list[str]:
-        """Create SQL's view of ``frame`` as stored; return its columns."""
-        stored = self.stored(frame)
-        stored.createOrReplaceTempView(VIEW)
-        return list(stored.schema.names)
+    def _casts(self) -> dict[str, str]:
+        return self._format.casts({**self._table.columns, **LOG_FIELDS})
+
+    def view(self, frame: "DataFrame") -> dict[str, str]:
+        """Create SQL's view of ``frame``; return its columns (`values`).
+
+        SQL casts them: each column of a frame would be round trips to the JVM.
+        """
+        frame.createOrReplaceTempView(VIEW)
+        return self.values(frame.schema.names)
 
     # --- columns ------------------------------------------------------------------------------------
 

@@ -1,0 +1,35 @@
+"""What a commit of one change to an Iceberg table may cost."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from tests.harness.spark import Rig
+from tests.harness.spark_cost import PEOPLE, cost, filled
+
+# change → the most calls, round trips and jobs of its commit: one job appends to the history, one merges, and one reads
+# values that were not sent.
+BUDGETS: Final = {
+    "insert": (371, 128, 2),
+    "update": (419, 128, 2),
+    "update, note unsent": (451, 158, 3),
+    "key change, note unsent": (472, 138, 3),
+    "delete": (408, 108, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def rig(iceberg: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    made = filled(iceberg, tmp_path_factory.mktemp("budget"), "iceberg")
+    yield made
+    made.check(PEOPLE)
+    made.opened.append(made)
+    made.close_all()
+
+
+@pytest.mark.parametrize(("change", "most"), BUDGETS.items())
+def test_a_commit_of_one_change_is_within_its_budget(
+    rig: Rig, change: str, most: tuple[int, int, int]
+) -> None:
+    found = cost(rig, change)
+    assert all(each <= limit for each, limit in zip(found, most, strict=True)), found
