@@ -229,7 +229,9 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
         (found,) = compare(connection, tables)
         assert found.left_out == ()
         assert found.equal, found
-        connection.execute("UPDATE t SET name = 'other' WHERE id = 1; DELETE FROM t WHERE id = 4")
+        connection.execute(
+            "UPDATE public.t SET name = 'other' WHERE id = 1; DELETE FROM public.t WHERE id = 4"
+        )
         (found,) = compare(connection, tables)
     assert (found.missing, found.surplus, found.changed) == ((), ("(id=4)",), ("(id=1)",))
     assert found.columns == ("name",)
