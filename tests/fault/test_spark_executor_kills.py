@@ -46,6 +46,7 @@ def profile(database: Database, folder: Path, spark: dict[str, str]) -> Path:
         "slot.name": database.name[:60],
         "publication.name": database.name[:60],
         "waltap.state.dir": str(folder / "state"),
+        "waltap.stop.timeout.ms": "0",  # the tables are read after a stop
         "snapshot.max.threads": "3",
         "snapshot.select.statement.overrides": "public.accounts",
         "snapshot.select.statement.overrides.public.accounts": GATED,

@@ -3,6 +3,7 @@ log that is followed by position and by a streaming query."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from pyspark.errors import StreamingQueryException
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
 from tests.harness.pipeline import until
+from tests.harness.servers.postgres import Database as PostgresDatabase
+from tests.harness.shop import Shop
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
@@ -251,6 +254,25 @@ def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_nex
     other.communicate()
     assert f"process {other.pid}" in caplog.text
     assert "the next start applies the rest of the change log" in caplog.text
+
+
+@pytest.mark.usefixtures("java")
+def test_a_stop_does_not_wait_longer_for_spark_than_the_operator_does(
+    database: PostgresDatabase, tmp_path: Path
+) -> None:
+    """The process that uses the tables stands for a commit that takes minutes."""
+    database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    shop = Shop(tmp_path, database, **{"waltap.stop.timeout.ms": 1500})
+    shop.sink = {"type": "spark", "path": "lake", "spark.master": "local[2]"}
+    (tmp_path / "lake").mkdir()
+    other = hold(tmp_path / "lake" / "tables")
+    with shop.process("run FILE", ready=True) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=120) == 0
+    assert "spark is still applying changes" in (tmp_path / "stderr").read_text()
+    output = SparkOutput(str(tmp_path / "lake" / "tables"))
+    other.communicate()
+    until(lambda: getattr(output.state(), "tables", {}), "the rest of the change log")
 
 
 def two_core_sink(folder: Path) -> SparkSink:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -61,16 +62,16 @@ def ended_at_last(engine: "Engine") -> Iterator[None]:
 def _wait_for_end(engine: "Engine", signals: socket.socket, over: threading.Event) -> None:
     asked: float | None = None
     while not over.is_set():
+        longest = (engine.profile.engine.stop_timeout_ms / 1000) or math.inf
         readable, _, _ = select.select([signals], [], [], None if asked is None else POLL_S)
         if readable:
             numbers = signals.recv(64)
             if not numbers:
                 return
             if asked is None and ENDS.intersection(numbers):
-                engine.stop()
+                engine.stop(longest)
                 asked = time.monotonic()
-        longest = engine.profile.engine.stop_timeout_ms / 1000
-        held = None if asked is None or not longest else engine.pending_sink_call(asked)
+        held = None if asked is None else engine.pending_sink_call(asked)
         if held is not None and held[1] >= longest:
             _end(*held)
 

@@ -10,6 +10,7 @@ stored or confirmed; a retry makes a new sink and starts from the stored offset.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -214,9 +215,14 @@ class Engine:
         """Return the sink writer of the present or last connection."""
         return self._run.delivery
 
-    def stop(self) -> None:
-        """Request a clean end: written batches are flushed and confirmed first."""
-        self._run.state.stop.set()
+    def stop(self, within_s: float = math.inf) -> None:
+        """Request a clean end: written batches are flushed and confirmed first.
+
+        The caller ends the process if a call of the sink is pending for ``within_s`` from now.
+        """
+        state = self._run.state
+        state.killed_at = min(state.killed_at, state.clock.monotonic() + within_s)
+        state.stop.set()
 
     def pending_sink_call(self, since: float) -> tuple[str, float] | None:
         """Return the sink's pending call and its seconds, None without one.
@@ -329,6 +335,7 @@ class Engine:
             self.host,
             run_id=self.run_id,
             stopping=state.ends,
+            time_left=state.time_left,
             leadership=state.leadership,
             clock=state.clock,
             waits_for=state.counts.calls.wait_for,

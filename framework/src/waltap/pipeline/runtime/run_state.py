@@ -1,6 +1,7 @@
 """Keep the phase, limits and progress of a run over its reconnects."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -122,6 +123,8 @@ class RunState:
         # Returns how much of a confirmable LSN the owner of the run releases.
         self.confirmable = confirmable
         self.stop = StopFlag()
+        # When the process ends as if killed, in seconds of the monotonic clock.
+        self.killed_at = math.inf
         # The phase, and since when.
         self.entered: tuple[Phase, int] = ("new", clock.time_ns())
         self.started_ns = clock.time_ns()
@@ -276,6 +279,10 @@ class RunState:
         if self._time_is_over():
             self.stop.set()
         return self.stop.is_set()
+
+    def time_left(self) -> float:
+        """Return the seconds until the process ends as if killed, perhaps infinity."""
+        return self.killed_at - self.clock.monotonic()
 
     def ends(self) -> bool:
         """Return whether waits must end: run or lease is over."""

@@ -4,6 +4,7 @@ They are capture rules, types, format, sinks, offset store and the rest.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -97,6 +98,7 @@ class PipelineStages:
         *,
         run_id: str = "",
         stopping: Callable[[], bool] = lambda: False,
+        time_left: Callable[[], float] = lambda: math.inf,
         leadership: Leadership | None = None,
         clock: Clock | None = None,
         waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
@@ -106,7 +108,8 @@ class PipelineStages:
 
         With ``repairs`` a destination may have lost data. Raises: WaltapError.
         """
-        self.profile, self.host, self._stopping = profile, host, stopping
+        self.profile, self.host = profile, host
+        self._stopping, self._time_left = stopping, time_left
         self._clock = clock = clock or SystemClock()
         self._repairs, self._waits_for = repairs, waits_for
         self._leadership = leadership if leadership is not None and leadership.leased else None
@@ -362,6 +365,7 @@ class PipelineStages:
                 has_offset=self._has_offset(),
                 snapshot=self._snapshot(),
                 stopping=self._stopping,
+                time_left=self._time_left,
                 takes_over=self._leadership is not None,
                 may_write=(lambda: None) if self._leadership is None else self._leadership.check,
                 gets_every_change=gets_every_change,

@@ -5,6 +5,7 @@ a protocol in `waltap.ports.sink.roles`.
 """
 
 import abc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,9 @@ class SinkContext:
     stopping: Callable[[], bool] = lambda: False
     """Returns whether the run must end. A sink that waits without a timeout asks it, and raises
     `waltap.errors.StopRequested`: unconfirmed batches are delivered again."""
+    time_left: Callable[[], float] = lambda: math.inf
+    """Returns the seconds that the operator leaves a stop (``waltap.stop.timeout.ms``), infinity without
+    a stop: then the process ends as if killed. A sink whose rest others can do returns before."""
     takes_over: bool = False
     """Whether this process has the pipeline's lease. Another process of the pipeline that holds a lock at
     the destination has lost the lease: take its lock over."""

@@ -5,10 +5,12 @@ The engine starts the process, restarts it after a death, and waits for it at th
 
 import contextlib
 import logging
+import math
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
@@ -34,6 +36,11 @@ CALM_S: Final = 300.0
 POLL_S: Final = 10.0
 
 REPORT_EVERY_S: Final = 5.0
+
+# A stop may come during the wait for the child.
+WAIT_S: Final = 0.5
+# What the engine needs for the rest of its end, out of the operator's time for a stop.
+SPARE_S: Final = 0.5
 # Bytes of the child's log that are searched from its end for a reason.
 LOOKED_AT: Final = 1 << 20
 
@@ -42,10 +49,16 @@ class DriverProcess:
     """A child that runs `waltap_spark.driver.driver`. Single-threaded."""
 
     def __init__(
-        self, properties: SparkProperties, changelog: str, output: str, log_file: Path
+        self,
+        properties: SparkProperties,
+        changelog: str,
+        output: str,
+        log_file: Path,
+        time_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        """Prepare a child; ``time_left`` is that of `SinkContext`."""
         self._properties, self._changelog, self._output = properties, changelog, output
-        self._log_file = log_file
+        self._log_file, self._time_left = log_file, time_left
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._log_began = 0
@@ -163,11 +176,11 @@ class DriverProcess:
     def finish(self) -> None:
         """Let the child finish the change log, and wait.
 
-        It may be called twice. A child that needs longer than ``drain.timeout.ms`` continues
-        alone and ends by itself. Raises: ApplierFailed or JvmEnded, unless the run already ends
-        with another error. Suspended tables are no error of the run, which reports them all the
-        time; nor is a process that still uses the tables, such as that of an engine that was
-        killed: what it leaves is in the change log.
+        It may be called twice. A child that needs longer than ``drain.timeout.ms``, or than an
+        operator leaves a stop, continues alone and ends by itself. Raises: ApplierFailed or
+        JvmEnded, unless the run already ends with another error. Suspended tables are no error of
+        the run, which reports them all the time; nor is a process that still uses the tables, such
+        as that of an engine that was killed: what it leaves is in the change log.
         """
         child = self._child
         try:
@@ -208,17 +221,21 @@ class DriverProcess:
 
     def _wait(self, child: "subprocess.Popen[bytes]") -> None:
         limit = time.monotonic() + self._properties.drain_ms / 1000
+        reported = time.monotonic()
         while True:
-            left = limit - time.monotonic()
+            now = time.monotonic()
+            left = min(limit - now, self._time_left() - SPARE_S)
             try:
-                code = child.wait(timeout=max(0.0, min(REPORT_EVERY_S, left)))
+                code = child.wait(timeout=max(0.0, min(WAIT_S, left)))
             except subprocess.TimeoutExpired:
                 if left <= 0:
                     log.warning(
                         "spark is still applying changes and ends by itself; see %s", self._log_file
                     )
                     return
-                log.info("waiting until spark has applied everything")
+                if now - reported >= REPORT_EVERY_S:
+                    log.info("waiting until spark has applied everything")
+                    reported = now
             else:
                 break
         if code != 0:

@@ -81,7 +81,9 @@ class SparkSink(Sink):
         self._settings = properties.settings
         if properties.applier == "embedded":
             log_file = context.state_dir / "spark.log"
-            self._driver = DriverProcess(properties, changelog, self._tables, log_file)
+            self._driver = DriverProcess(
+                properties, changelog, self._tables, log_file, context.time_left
+            )
 
     def check(self) -> list[PreflightCheck]:
         """Check for Java, pyspark and a writable change log.
