@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.sink import SqlSink
 
 ALIKE = relation("other.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 PAIRS = relation("public.pairs", [("id", "int4"), ("name", "text")])
@@ -74,12 +73,6 @@ def test_a_broken_constraint_names_the_change(place: Place, tmp_path: Path) -> N
     target.write(batch(first, second))
     target.close()
     assert len(place.rows("people", "id")) == 3
-
-
-def test_a_missing_table_is_asked_for_with_its_statement(place: Place, tmp_path: Path) -> None:
-    with contextlib.closing(place.opened(tmp_path, schema_evolution="none")) as target:
-        with pytest.raises(SqlColumnMissing, match=r"CREATE TABLE .* PRIMARY KEY \(.id.\)"):
-            target.write(batch(filled(["1", "a", "n"])))
 
 
 @SERVERS
@@ -450,21 +443,6 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(
     again.write(batch(part))
     again.close()
     assert maria.rows("people", "id") == [("1",), ("2",)]
-
-
-@pytest.fixture
-def clerk(mariadb: MariaDb, maria: Place) -> Iterator[Callable[[str], SqlSink]]:
-    """Return a way to the target for a user with a password, who is dropped in the end."""
-    name = maria.url.rpartition("/")[2]
-    mariadb.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY 'first'")
-    mariadb.execute(f"GRANT ALL ON {name}.* TO '{name}'@'%'")
-
-    def sink(password: str, folder: Path = Path()) -> SqlSink:
-        address = f"mariadb://{name}:{password}@127.0.0.1:{mariadb.port}/{name}"
-        return Place("mariadb", address, maria.connect, "CHAR").sink(folder)
-
-    yield sink
-    mariadb.execute(f"DROP USER '{name}'@'%'")
 
 
 def test_credentials_that_expire_in_postgresql(private_server: Cluster, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database, queries
+from tests.harness.servers.postgres import Cluster, queries
 
 from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
@@ -452,18 +452,3 @@ def test_a_server_that_copies_no_slots_is_refused_before_anything_is_made(
     assert refused.value.code == "WT-2121"
     assert pipeline.database.slots() == {}
     assert pipeline.database.execute("SELECT FROM pg_publication") == []
-
-
-@pytest.mark.parametrize("later", [False, True], ids=["from the start", "later"])
-def test_a_slot_is_marked_for_standbys(newest_database: Database, tmp_path, later: bool) -> None:
-    """A temporary one cannot be."""
-    newest_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = PipelineRig(newest_database, tmp_path, {"slot.failover": True})
-    with pytest.raises(FailoverUnavailable, match=r"slot\.temporary"):
-        pipeline.catch_up(**{"slot.temporary": True})
-    pipeline.catch_up(**({"slot.failover": False} if later else {}))
-    newest_database.execute("INSERT INTO t VALUES (1)")
-    pipeline.catch_up()
-    query = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
-    assert newest_database.execute(query, pipeline.slot) == [(True,)]
-    assert pipeline.destination.ids("t") == [1]
