@@ -26,7 +26,6 @@ def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes
                 writer.large()
             lives.until_killed(0.25)
             offset = lives.offset()
-            assert offset is not None
             restarts.append((len(lives.records()), writer.durable(offset.sole.position)))
         last = writer.finish()
     lives.to_the_end()

@@ -87,8 +87,6 @@ def test_a_killed_driver_goes_on_from_its_last_commit(
     log.close()
     last = ChangeLog(str(tmp_path / "log")).last()
     state = output.state()
-    assert last is not None
-    assert state is not None
     assert state.log_position == last.log_position
     tables = LiveTables(prepare(spark), output)
     for table in (ITEMS, TICKS):

@@ -54,13 +54,11 @@ def test_a_driver_killed_between_rows_and_offsets_takes_each_change_once(
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     state = SparkOutput(str(tmp_path / "out")).state()
-    assert state is not None
     assert state.rows_applied == 2 * PORTION
     chosen: Any = {**given, "topics": (topic,)}
     reader = Reader(spark_of_topics, tmp_path, KafkaTopics(**chosen))
     with reader.feed() as feed:
         last = feed.log.last()
-        assert last is not None
         assert last.log_position > state.log_position
     assert reader.pull() == 2 * (EACH - 2 * PORTION)
     assert reader.pull() == 0

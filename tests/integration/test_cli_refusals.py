@@ -93,7 +93,6 @@ def test_the_remedy_for_bytes_that_are_no_utf_8_brings_every_row(
     assert ("WT-3001" if plugin == "wal2json" else "WT-2020") in said
     assert "SQL_ASCII" in said
     mend = re.search(r"convert_from\(convert\(.*?'SQL_ASCII'\)(?=\.)", said)
-    assert mend is not None
     shop.database.execute(f"UPDATE t SET c = {mend[0]}")
     for command in re.findall(r"`waltap (\w+ \w+) FILE`", said):
         shop.waltap(f"{command} FILE --yes")

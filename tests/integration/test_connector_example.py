@@ -20,7 +20,6 @@ def plugin() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "waltap_connector_example", EXAMPLE / "waltap_connector_example.py"
     )
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -179,7 +179,6 @@ def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
     assert process.returncode == 0, errors
     written = len(lines(folder))
     offset = pipeline.offset()
-    assert offset is not None
     assert pipeline.slot_lsns()[0] == offset.sole.position.end_lsn
     done = run_command(pipeline, "--until-idle", "0.1")
     _, errors = done.communicate(timeout=120)

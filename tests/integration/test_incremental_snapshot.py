@@ -54,7 +54,6 @@ def chunks(pipeline: PipelineRig) -> list[int]:
 def finished(run: Run) -> bool:
     """Return whether a snapshot came to its end, and nothing is to be read any more."""
     delivery = run.engine.delivery
-    assert delivery is not None
     over = any(event == "completed" for event, _, _ in run.notices.snapshots)
     return over and not (delivery.signals.get("queue") or delivery.signals.get("settling"))
 

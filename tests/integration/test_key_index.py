@@ -197,6 +197,5 @@ def test_a_deferrable_primary_key_supports_no_updates(database: Database) -> Non
     with database.connect(autocommit=True) as connection:
         catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
         table = catalogue.table("public", "k_primary_deferrable")
-    assert table is not None
     assert not table.supports_updates
     assert not any(column.in_identity for column in table.relation.columns)

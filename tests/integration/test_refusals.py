@@ -362,7 +362,6 @@ def test_a_role_that_is_no_superuser_captures(shop: Database, tmp_path, owner: b
     pipeline.catch_up()
     assert [(e.op, e.row["id"]) for e in pipeline.destination.events] == [("r", "1"), ("c", "2")]
     offset = pipeline.offset()
-    assert offset is not None
     ((number,),) = shop.execute("SELECT system_identifier::text FROM pg_control_system()")
     assert offset.sole.system_id == number
 

@@ -143,7 +143,6 @@ def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
         parameters=(("scale", "2"), ("connect.decimal.precision", "8")),
     )
     first = encode(Field("price", price))
-    assert first is not None
     assert first[5:] == b"\x00\x08\x01\x12\x07\x0a\x01\x05\x10\x01\x18\x02"
     allow(registry, "proto-value", "BACKWARD")
     with pytest.raises(SchemaIncompatible) as refused:

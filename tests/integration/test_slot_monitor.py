@@ -113,7 +113,6 @@ def test_a_held_sink_is_predicted_and_reported(pipeline: PipelineRig) -> None:
         assert watched.kinds() == ["WAL_WARNING"] * 3
         assert watched.health.level == "acted"
         reported = watched.reported[-1].additional_data
-        assert reported is not None
         assert (reported["limit"], reported["slot"]) == ("budget", pipeline.slot)
         watched.free.set()
         run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the change that was held")

@@ -104,7 +104,6 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
     rig.db.insert(PEOPLE, ["1", "a", None])
     rig.follow()
     stored_table = rig.output.table("people").stored_table
-    assert stored_table is not None
     for target in stored_table.targets.values():
         rig.spark.sql(
             f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '1', "
@@ -257,7 +256,6 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
         rig.db.insert(table, ["1", "1", None])
     rig.follow()
     stored_table = rig.output.table("left").stored_table
-    assert stored_table is not None
     target = stored_table.targets["current"]
     folder = rig.folder / "out" / target.at.split("`")[1].split("/out/")[1] / "_delta_log"
     (folder / f"{target.version + 1:020d}.json").write_bytes(b'{"commitInfo": {"userMeta')
@@ -336,7 +334,6 @@ def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def current_target(foreign: Rig) -> tuple[str, int]:
     stored_table = foreign.output.table("people").stored_table
-    assert stored_table is not None
     target = stored_table.targets["current"]
     return target.at, target.version
 

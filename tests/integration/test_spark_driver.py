@@ -294,7 +294,6 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     made.open()
     child = made._driver._child  # type: ignore[union-attr]
     made.close()  # as when a configuration is refused after the sink was opened
-    assert child is not None
     assert child.poll() is not None, "there is nothing for it to do"
     db, writes = Database(), two_core_sink(tmp_path)
     writes._log.open()
@@ -309,11 +308,9 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
         raise ConfigurationError([])
     except ConfigurationError:
         again.close()
-    assert child is not None
     assert child.poll() is None, "the log has something to apply"
     assert child.wait(400) == 0
     state = SparkOutput(str(tmp_path / "lake" / "tables")).state()
-    assert state is not None
     assert state.rows_applied == 1
 
 
@@ -392,7 +389,6 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
             time.sleep(0.05)
     made.close()
     log_position = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
-    assert log_position is not None
     assert log_position.log_position.end_lsn == last.end_lsn, "what was published stays"
 
 
@@ -550,7 +546,6 @@ def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost
     )
     rig.work(2)
     last = rig.log.last()
-    assert last is not None
     limit = time.monotonic() + 180
     while rig.applier.state.log_position < last.log_position:
         assert query.isActive, query.exception()

@@ -92,7 +92,6 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
         rig.follow()
     then = list(rig.db.rows[LEFT.name])
     stored_table = rig.output.table(LEFT.name).stored_table
-    assert stored_table is not None
     for target in stored_table.targets.values():
         rig.spark.sql(f"OPTIMIZE {target.at}")
     rig.db.update(LEFT, ["0"], note="y")
@@ -106,7 +105,6 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
     rig.check(LEFT)
     assert LiveTables(rig.spark, rig.output).changes(LEFT.name).count() == 4
     stored_table = rig.output.table(LEFT.name).stored_table
-    assert stored_table is not None
     for target in stored_table.targets.values():
         reported = rig.spark.sql(f"DESCRIBE HISTORY {target.at}").collect()
         assert "VACUUM END" in {row["operation"] for row in reported}
@@ -199,7 +197,6 @@ def test_versions_that_ended_are_no_reason_to_compact(
         rig.commit()
         rig.applier.apply(list(rig.log.manifests(rig.applier.state.log_position)))
         worker = rig.applier._compaction
-        assert worker is not None
         maintained = 0
         while worker.maintain(patient=False):
             rig.applier.apply([])
@@ -428,7 +425,6 @@ def test_a_lake_that_was_moved_goes_on(lake: Rig) -> None:
     there = move(lake)
     goes_on(lake, f"{there}/log/", f"{there}/out/")
     state = SparkOutput(f"{there}/out").state()
-    assert state is not None
     assert state.changelog == f"{there}/log/"
 
 

@@ -311,7 +311,6 @@ TABLES = ("plain", "whole", "counted", "silent")
 
 def states_of(lake: Lake) -> dict[str, TableState]:
     state = lake.apply().state
-    assert state is not None
     return {table.table: table for table in state.tables.values()}
 
 

@@ -249,7 +249,6 @@ def test_what_spark_refuses_has_a_code(asked: Callable[..., Result]) -> None:
 
 def test_status_shows_what_stands_still_as_it_was_reported(rig: Rig) -> None:
     state = rig.output.state()
-    assert state is not None
     table = rig.output.table("plain", state)
     still = msgspec.structs.replace(
         table, failed="WT-5268 [/lake] is [full]", log_position=state.log_position

@@ -75,7 +75,6 @@ class Shop:
     def engine(reader: ProfilesStream) -> Any:
         """How far the engine of a reader's only profile is."""
         pipeline = reader._private_logs[0].host._pipeline
-        assert pipeline is not None
         return pipeline.status().partitions[0]
 
     def confirmed(self) -> int:
@@ -433,7 +432,6 @@ def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop: Shop)
         source.reader(source.schema()).partitions()
     (host,) = hosts_of(parse_options({"profile": str(shop.file), "table": "public.orders"}))
     last = host.log.last()
-    assert last is not None
     assert host.log.expire(last.log_position, "9") > 0, "what an earlier query had committed"
     left = sum(each.rows for each in host.log.manifests(before_first(host.log)))
     shop.insert(3)

@@ -106,7 +106,6 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
     assert tuple(reported)[::3] == ("r", 1)
     assert reported[1] == rig.log.last().log_position.end_lsn  # type: ignore[union-attr]
     state = rig.output.state()
-    assert state is not None
     assert {name: state.tables[name].rows_of_splits for name in ROWS} == ROWS
     with pytest.raises(RowsElsewhere, match="WT-5112 .*public.big"):
         rig.log.rows("public", "big")
@@ -168,7 +167,6 @@ def test_values_that_became_null_are_reported(
     with rig.engine("one"):
         rig.apply()
     state = rig.output.state()
-    assert state is not None
     reported = state.tables["public.big"].split_nulls
     assert [text.partition(" of ")[0] for text in reported] == ["column at", "column n"], reported
     assert all("null is written" in text for text in reported)

@@ -188,7 +188,6 @@ def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flush
     assert log.streamed() == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
     reported = json.loads(query.lastProgress["sources"][0]["latestOffset"])
     last = log.log.last()
-    assert last is not None
     assert reported["end_lsn"] == last.log_position.end_lsn
     assert reported["behind_bytes"] == reported["behind_ms"] == 0
     log.got.clear()
@@ -196,7 +195,6 @@ def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flush
     log.stream(maxRowsPerBatch=3, reader="night")
     assert log.streamed() == [["h"]]
     reader = log.log.readers.get("night")
-    assert reader is not None
     assert last.log_position <= reader.log_position, "what the query is done with need not stay"
 
 
@@ -223,7 +221,6 @@ def test_changes_of_other_tables_do_not_hold_a_stream_up(log: Log) -> None:
         (log.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name)
     )
     last = log.log.last()
-    assert last is not None
     assert (
         json.loads(offsets[-1].read_text().splitlines()[-1])["end_lsn"] == last.log_position.end_lsn
     )

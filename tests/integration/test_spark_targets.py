@@ -74,7 +74,6 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_of_many_keys_need_a_me
     rig.follow()
     rig.check(more)
     stored_table = rig.output.table(table.name).stored_table
-    assert stored_table is not None
     reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
     last, put = [row for row in reported if row["operation"] in ("MERGE", "WRITE")][:2]
     assert last["operation"] == ("WRITE" if listed else "MERGE")
@@ -102,7 +101,6 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     rig.follow()
     rig.check(ORDERS)
     stored_table = rig.output.table(ORDERS.name).stored_table
-    assert stored_table is not None
     reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
     assert reported[0]["operation"] == "MERGE"
 
@@ -146,7 +144,6 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
 
     def detail(name: str, what: str) -> tuple[list[str], list[str]]:
         stored_table = rig.output.table(name).stored_table
-        assert stored_table is not None
         row = rig.spark.sql(f"DESCRIBE DETAIL {stored_table.targets[what].at}").collect()[0]
         return row["partitionColumns"], row["clusteringColumns"]
 

@@ -137,7 +137,6 @@ def test_the_tightest_limit_counts() -> None:
     ]  # fmt: skip
     lost = SlotReading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=-50)
     limit = tightest(lost, None)
-    assert limit is not None
     assert (limit.left, limit.used) == (0, 1.0)
 
 

@@ -83,7 +83,6 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.follow()
     rig.check(PEOPLE, LEFT)
     stored_table = rig.output.table("people").stored_table
-    assert stored_table is not None
     target = stored_table.targets["current"]
     found = rig.spark.sql(f"SELECT operation FROM {target.at}.snapshots").collect()
     assert "replace" in {row["operation"] for row in found}
@@ -131,7 +130,6 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     rig.follow()
     rig.check(*tables)
     orders = rig.output.table(names[0]).stored_table
-    assert orders is not None
     made = rig.spark.sql(f"SHOW CREATE TABLE {orders.targets['current'].at}").collect()[0][0]
     assert "PARTITIONED BY (region, bucket(4, id))" in made
     assert "'sort-order' = 'note ASC NULLS FIRST'" in made
@@ -150,7 +148,6 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     assert set(reader.current(names[0]).columns) == {"id", "note", "region"}  # divided by region
     assert reader.current(names[1]).columns == ["id", "note"]
     at = rig.output.table(names[1]).stored_table
-    assert at is not None
     assert at.targets["changes"].at == "`lake`.`own`.`orders_changes_changes`"
 
 

@@ -209,7 +209,6 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
     assert flags == {1: True, 2: False}
     assert [row["id"] for row in tables.live_rows(LEFT.name).collect()] == [2]
     stored_table = rig.output.table(LEFT.name).stored_table
-    assert stored_table is not None
     stored = rig.spark.sql(f"SELECT id FROM {stored_table.targets['current'].at} WHERE _is_deleted")
     assert [row["id"] for row in stored.collect()] == [1]
 

@@ -24,5 +24,4 @@ def test_a_stream_goes_on_from_its_checkpoint(log: Log) -> None:
     assert log.streamed() == [["a", "b", "c"], ["d"]]
     assert [part[0][0] for part in log.got if part] == [0, 1]
     reader, (_first, second, _third) = log.log.readers.get("night"), log.log.manifests()
-    assert reader is not None
     assert second.log_position <= reader.log_position, "what the query is done with need not stay"

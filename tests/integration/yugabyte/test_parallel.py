@@ -73,7 +73,6 @@ def test_scenario_31_two_ranges_of_one_table(
     ops = [event[0] for event in pipeline.events()]
     assert ops.count("r") == 60  # each row once
     stored = pipeline.offset()
-    assert stored is not None
     assert tuple(stored.partitions) == pipeline.slots
     by_slot = {each.slot: each.position.end_lsn for each in stored.partitions.values()}
     assert all(lsn > 2 for lsn in by_slot.values())
@@ -103,7 +102,6 @@ def test_a_restart_with_slots_at_different_positions(
             database.execute("UPDATE t SET aura = %s WHERE id = %s", value, low)
         run.until(lambda: pipeline.rows() == pipeline.table(), "the low range")
     stored = pipeline.offset()
-    assert stored is not None
     at = [each.position.end_lsn for each in stored.partitions.values()]
     assert at[0] > at[1]
     before = len(pipeline.events())

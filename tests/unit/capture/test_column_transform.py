@@ -103,12 +103,10 @@ def test_propagated_source_type_never_takes_the_mask_away() -> None:
     )
     transforms = ColumnTransforms.of(properties)
     found = transforms.column("public.t", column("v text"), ConnectKind.STRING)
-    assert found is not None
     assert found.value is not None
     assert dict(found.parameters)["masked"] == "true"
     assert dict(found.parameters)["__debezium.source.column.type"] == "TEXT"
     other = transforms.column("public.t", column("w text"), ConnectKind.STRING)
-    assert other is not None
     assert other.value is None
 
 

@@ -42,10 +42,8 @@ def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     memory.save()
     again = opened(path)
     found = again.get(1)
-    assert found is not None
     assert found.same_shape(relation(1, key=()))
     known = again.named("public", "u")
-    assert known is not None
     assert known.same_shape(relation(2, "u"))
     assert again.get(3) is None
 
@@ -113,7 +111,6 @@ def test_the_file_does_not_grow_with_the_versions(tmp_path: Path) -> None:
         sizes.append(path.stat().st_size)
     assert max(sizes) < 100 * sizes[0]
     again = opened(path).get(1)
-    assert again is not None
     assert again.primary_key == ("id",)
 
 

@@ -11,7 +11,6 @@ from waltap.encoders.json.converter import DECIMAL, JsonConverter, JsonConverter
 def written(schema: Schema, value: object, **given: object) -> str:
     properties = JsonConverterProperties.model_validate({"schemas.enable": False, **given})
     data = JsonConverter(properties, ConverterContext(side="value")).encoder("t", schema)(value)
-    assert data is not None
     return data.decode()
 
 

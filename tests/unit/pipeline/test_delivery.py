@@ -93,7 +93,6 @@ class Rig:
     @property
     def stored(self) -> Positions:
         offset = self.store.load()
-        assert offset is not None
         return offset.positions
 
 

@@ -119,7 +119,6 @@ def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(
         pipeline.run()
     assert pipeline.destination.durable == [1]
     kept = pipeline.store.load()
-    assert kept is not None
     assert kept.sole.position.end_lsn < pipeline.source.log[1].end_lsn
     assert all(lsn < pipeline.source.log[1].end_lsn for _, lsn in pipeline.source.confirmed)
     assert pipeline.destination.made == pipeline.destination.closed == 1
@@ -400,7 +399,6 @@ def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew
     assert pipeline.clock.now <= 5.0
     assert pipeline.destination.durable == list(range(1, 401))
     kept = pipeline.store.load()
-    assert kept is not None
     assert kept.snapshot is not None
     pipeline.run(stop_at=100.0)
     assert pipeline.destination.durable[400:] == list(range(1, 1001))
@@ -459,7 +457,6 @@ def test_a_destination_that_has_less_than_before_ends_the_run(
     assert ("offsets set FILE" in error.value.advice()) == slot_too
     assert destination.durable == [1, 2, 3]
     offset = pipeline.store.load()
-    assert offset is not None
     destination.positions = offset.positions
     pipeline.run(stop_at=60.0)
     assert destination.durable == [1, 2, 3, 4]
@@ -489,7 +486,6 @@ def test_progress_without_data_is_no_loss(new: New) -> None:
     pipeline.source.foreign(at=20.0, octets=1 << 24)
     pipeline.run(stop_at=40.0)
     offset = pipeline.store.load()
-    assert offset is not None
     assert offset.positions.sole > pipeline.destination.positions.sole
     pipeline.source.insert(at=50.0, rows=1)
     pipeline.run(stop_at=60.0)

@@ -250,7 +250,6 @@ def test_only_what_lies_in_the_folder_is_the_folders_fault(tmp_path: Path) -> No
     state = tmp_path / "state"
     (state / "spill").mkdir(parents=True)
     found = state_unusable(failure(state / "spill"), state)
-    assert found is not None
     assert found.problem == f"{state / 'spill'} cannot be used: Is a directory"
     assert str(state) in found.advice()
     assert state_unusable(failure(tmp_path / "elsewhere"), state) is None

@@ -22,7 +22,6 @@ def test_no_text_means_that_nothing_is_left_out() -> None:
 
 def test_transactions_before_the_snapshot_are_seen_unless_they_were_in_progress() -> None:
     view = SnapshotVisibility.parse("740:745:741,743@0/2000")
-    assert view is not None
     assert [xid for xid in range(735, 750) if view.saw(xid)] == [
         735,
         736,
@@ -39,13 +38,11 @@ def test_the_wire_has_the_low_half_of_an_id() -> None:
     """Ids of the stream have 32 bits and wrap; those of the snapshot have 64."""
     epoch = 5 << 32
     view = SnapshotVisibility.parse(f"{epoch + 10}:{epoch + 20}:{epoch + 12}@0/2000")
-    assert view is not None
     assert view.saw(11)
     assert not view.saw(12)
     assert not view.saw(20)
     assert view.saw((1 << 32) - 5)  # of the epoch before
     early = SnapshotVisibility.parse(f"{epoch - 3}:{epoch + 2}:@0/2000")
-    assert early is not None
     assert early.saw((1 << 32) - 1)
     assert early.saw(1)
     assert not early.saw(3)
@@ -53,7 +50,6 @@ def test_the_wire_has_the_low_half_of_an_id() -> None:
 
 def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts() -> None:
     view = PostgresOverlap.parse("740:745:741@0/2000", {})
-    assert view is not None
     seen, running, message = part(740, 0x1000), part(741, 0x1100), part(None, 0x1200)
     later = part(740, 0x2001)  # an id that came round again
     view.filter([seen, running, message, later])
@@ -70,7 +66,6 @@ def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon(
     message = LogicalMessage(5, transactional=True, prefix="p", content=b"")
     later = "740:745:741@0/2000"
     view = PostgresOverlap.parse("", {"1": later, "public.t": later})
-    assert view is not None
     seen, running, after = part(740, 0x1000), part(741, 0x1100), part(740, 0x2001)
     both = Truncate((RELATION, other), 4)
     seen.changes += [Insert(other, 3, ()), both, Truncate((RELATION,), 4), message]

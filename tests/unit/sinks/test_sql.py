@@ -138,7 +138,6 @@ def made(tmp_path: Path) -> Any:
 
 
 def names(shape: TargetShape | None) -> list[str]:
-    assert shape is not None
     return [column.name for column in shape.columns]
 
 

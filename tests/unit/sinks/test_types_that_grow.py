@@ -39,7 +39,6 @@ def written(
             described.columns[1].data_type,
         )
         asked.append(described)
-        assert known is not None
         same = now == tuple(name for name, _type, _typmod in known.attributes)
         return described if same else with_place(described, *now)
 

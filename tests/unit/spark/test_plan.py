@@ -264,7 +264,6 @@ def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_pa
         until(inbox.gone, "the end")
         with pytest.raises(LookupError):
             inbox.of("one")
-    assert found is not None
     assert found[ITEMS.name].count == 2
     terms, read = found[ITEMS.name].unpacked()
     assert terms.described.columns == ITEMS.columns

@@ -313,7 +313,6 @@ def test_floats_of_either_sign_are_checked_without_a_call_into_python(text: str)
 def checked_inline(kind: str, text: str) -> str:
     """Return the JSON of ``text`` by the expression that codecs have, whose way into Python is barred."""
     inline = mapping(kind).json_expression
-    assert inline is not None
     barred = {name: None for name, value in inline.names.items() if isinstance(value, FunctionType)}
     assert barred
     found = eval(inline.source("v"), {**inline.names, **barred, "v": text})
