@@ -167,7 +167,7 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
             pair.database.execute("INSERT INTO t VALUES (2)")
             run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
             asked = run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]})
-            assert asked.result(WAIT_S).taken
+            assert asked.result(WAIT_S).accepted
             read_again = "chunks that write nothing to the standby"
             run.until(lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again)
             pair.fail_over()

@@ -62,7 +62,7 @@ def asked(run: Run, *tables: str, **data: Any) -> None:
     """Ask for a snapshot without a signal table."""
     given = {k.replace("_", "-"): v for k, v in data.items()}
     given["data-collections"] = [f"public.{table}" for table in tables]
-    assert run.engine.signal("execute-snapshot", given).result(WAIT_S).taken
+    assert run.engine.signal("execute-snapshot", given).result(WAIT_S).accepted
 
 
 @pytest.fixture

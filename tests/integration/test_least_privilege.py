@@ -127,7 +127,7 @@ def test_publications_by_waltap_and_a_read_only_snapshot(shop: Shop) -> None:
         shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
         run.until(lambda: 3 in pipeline.destination.ids("sales.orders"), "the stream")
         asked = {"data-collections": ["sales.orders"], "type": "incremental"}
-        assert run.engine.signal("execute-snapshot", asked).result(120).taken
+        assert run.engine.signal("execute-snapshot", asked).result(120).accepted
         run.until(
             lambda: [e.op for e in pipeline.destination.of("sales.orders")].count("r") == 5,
             "chunks",

@@ -211,7 +211,7 @@ def over(run: Run) -> bool:
 
 def asked(run: Run) -> None:
     data = {"data-collections": ["public.t"]}
-    assert run.engine.signal("execute-snapshot", data).result(120).taken
+    assert run.engine.signal("execute-snapshot", data).result(120).accepted
 
 
 ODD = (

@@ -122,7 +122,7 @@ def test_a_pipeline_beside_a_program(shop: Database) -> None:
     with waltap.Pipeline("shop.toml") as pipeline:
         pipeline.wait(lambda status: status.state == "streaming", timeout=TIMEOUT)
         answer = pipeline.signal("execute-snapshot", {"data-collections": ["public.orders"]})
-        assert answer.result(timeout=TIMEOUT).taken
+        assert answer.result(timeout=TIMEOUT).accepted
         status = pipeline.wait(lambda status: status.events >= 4, timeout=TIMEOUT)
         print(status.state, status.events, status.partitions[0].lag_bytes)
     # [/pipeline]

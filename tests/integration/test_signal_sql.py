@@ -83,7 +83,7 @@ def ask(run: Run, table: str, condition: str, kind: str) -> None:
     statement = f"SELECT * FROM {name} WHERE {condition}" if kind == "BLOCKING" else condition
     data: dict[str, Any] = {"type": kind, "data-collections": [name]}
     data["additional-conditions"] = [{"data-collection": name, "filter": statement}]
-    assert run.engine.signal("execute-snapshot", data).result(120).taken
+    assert run.engine.signal("execute-snapshot", data).result(120).accepted
 
 
 def refused(

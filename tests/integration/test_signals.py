@@ -77,12 +77,12 @@ def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
         for kind, data, why in BAD:
             reported.clear()
             answer = run.engine.signal(kind, data, identifier="bad").result(WAIT_S)
-            assert not answer.taken
+            assert not answer.accepted
             ignored = [(n.identifier, n.additional_data) for n in reported if n.kind == "IGNORED"]
             about = {"connector_name": "p", "signal_type": kind, "reason": answer.reason}
             assert ignored == [("bad", about)]
             assert why in answer.reason
-        assert run.engine.signal("log").result(WAIT_S).taken
+        assert run.engine.signal("log").result(WAIT_S).accepted
         pipeline.database.execute("INSERT INTO t VALUES (100)")
         run.until(lambda: pipeline.destination.ids("t", "c") == [100], "the row")
     assert "Engine.on_notification: " in caplog.text
@@ -93,8 +93,8 @@ def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeli
     pipeline.settings["signal.data.collection"] = None  # nothing that is no snapshot needs a table
     with pipeline.running(marks) as run:
         run.engine.on_notification(reported.append)
-        assert run.engine.signal("mark", {"label": "x"}, identifier="m-1").result(WAIT_S).taken
-        assert run.engine.signal("log", {"message": "at {}"}).result(WAIT_S).taken
+        assert run.engine.signal("mark", {"label": "x"}, identifier="m-1").result(WAIT_S).accepted
+        assert run.engine.signal("log", {"message": "at {}"}).result(WAIT_S).accepted
     (call,) = marks.calls
     assert (call.pipeline, call.signal.identifier, call.arguments) == ("p", "m-1", {"label": "x"})
     assert parse_lsn(call.position) > 0
@@ -105,7 +105,7 @@ def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeli
 
 def test_an_action_may_stop_the_pipeline(pipeline: PipelineRig) -> None:
     with pipeline.running(Marks()) as run:
-        assert run.engine.signal("mark", {"label": "stop"}).result(WAIT_S).taken
+        assert run.engine.signal("mark", {"label": "stop"}).result(WAIT_S).accepted
         run.join()
     assert run.engine.state == "stopped"
 
@@ -124,7 +124,7 @@ def test_signals_from_many_threads_are_all_answered(pipeline: PipelineRig) -> No
         for thread in threads:
             thread.join(WAIT_S)
     assert sorted(int(answer.identifier) for answer in answers) == list(range(20))
-    assert all(answer.taken for answer in answers)
+    assert all(answer.accepted for answer in answers)
 
 
 def test_a_signal_after_the_end_is_refused(pipeline: PipelineRig) -> None:
@@ -143,7 +143,7 @@ def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: PipelineRig) -> N
         assert cancelled.cancel()
         kept = run.engine.signal("log", {}, identifier="but this")
         free.set()
-        assert kept.result(WAIT_S).taken
+        assert kept.result(WAIT_S).accepted
     assert run.notices.signals == [("log", "but this")]
 
 

@@ -163,7 +163,7 @@ def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: Pipe
         pipeline.destination.before_write = hold
         watched.free.clear()
         asked = {"data-collections": ["public.t"], "type": "incremental"}
-        assert run.engine.signal("execute-snapshot", asked).result(120).taken
+        assert run.engine.signal("execute-snapshot", asked).result(120).accepted
         assert held.wait(WAIT_S)  # from here on nothing is confirmed, whatever the server writes
         fill(database, 14)  # before the second chunk there is too much
         watched.until(lambda health: health.level == "acted", "the budget is spent")

@@ -49,7 +49,7 @@ class Engine:
         future: Future[SignalAnswer] = Future()
         why = self.verdict(signal)
         if why is not None:
-            future.set_result(SignalAnswer(signal.identifier, taken=not why, reason=why))
+            future.set_result(SignalAnswer(signal.identifier, accepted=not why, reason=why))
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
@@ -75,7 +75,7 @@ def test_a_signal_arrives_and_the_status_is_given(tmp_path: Path) -> None:
         status = ask(tmp_path, StatusRequest())
         (refused,) = talk(tmp_path, b'{"do": "status", "of": "p"}\n')
     assert engine.given == [Signal("a-1", "log", '{"message":"here"}')]
-    assert (answer.ok, answer.taken, answer.identifier) == (True, True, "a-1")
+    assert (answer.ok, answer.accepted, answer.identifier) == (True, True, "a-1")
     assert answer.state == status.state == "streaming"
     assert status.status is not None
     assert (status.status["pipeline"], status.status["events"]) == ("p", 7)
@@ -92,7 +92,7 @@ def test_the_fate_of_a_signal_comes_back(
 ) -> None:
     with PipelineLock(tmp_path), Engine(verdict).socket(tmp_path):
         answer = ask(tmp_path, SignalRequest(kind="log"))
-    assert (answer.ok, answer.taken, answer.reason or "") == (True, taken, reason)
+    assert (answer.ok, answer.accepted, answer.reason or "") == (True, taken, reason)
     assert (answer.state, answer.identifier) == ("streaming", "made-1")
 
 
@@ -148,7 +148,7 @@ def test_a_folder_may_have_a_long_name(tmp_path: Path) -> None:
     folder = tmp_path / ("long-" * 20) / ("name-" * 20)
     folder.mkdir(parents=True)
     with PipelineLock(folder), Engine().socket(folder):
-        assert ask(folder, LOG).taken
+        assert ask(folder, LOG).accepted
 
 
 def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path: Path) -> None:
@@ -195,4 +195,4 @@ def test_the_socket_of_a_dead_process_is_reported_as_such_and_replaced(tmp_path:
     with pytest.raises(PipelineNotRunning, match="a dead process's"):
         ask(tmp_path, LOG)
     with PipelineLock(tmp_path), Engine().socket(tmp_path):
-        assert ask(tmp_path, LOG).taken
+        assert ask(tmp_path, LOG).accepted

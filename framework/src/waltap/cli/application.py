@@ -60,8 +60,8 @@ def show(error: WaltapError) -> None:
     else:
         body.append(printable(error.problem.rstrip(".")) + ".\n")
         cause = "" if error.__cause__ is None else _one_line(error.__cause__)
-        said = str(error.__cause__) in error.problem or error.problem.rstrip(".") in cause
-        if cause and not said:
+        included = str(error.__cause__) in error.problem or error.problem.rstrip(".") in cause
+        if cause and not included:
             body.append(f"Cause: {cause}\n", style="dim")
     body.append("\n")
     body.append(error.advice(), style="green")

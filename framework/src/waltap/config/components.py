@@ -53,7 +53,7 @@ S = TypeVar("S", bound=Spec)
 class SpecLookup(Protocol):
     """Find a spec by name or alias; record a problem without one."""
 
-    def __call__(self, kind: type[S], name: str, place: str) -> S | None: ...
+    def __call__(self, kind: type[S], name: str, property_name: str) -> S | None: ...
 
 
 MakeComponent = Callable[[str, Any, Namespace], Component[Any] | None]
@@ -139,13 +139,13 @@ class ComponentTables:
 JAVA_CLASS = re.compile(r"\w+(\.\w+)*\.[A-Z][\w$]*")
 
 
-def _java_class(place: str, name: str) -> PropertyProblem:
+def _java_class(property_name: str, name: str) -> PropertyProblem:
     what = "names a Java class, which waltap cannot load, and no plugin takes its place"
     allowed = (
         "the name of a converter that a plugin's register_converters contributes; with this class among "
         "its aliases it is found by it: docs/plugin-authors/write-a-converter.md"
     )
-    return PropertyProblem(place, what, value=name, allowed=allowed)
+    return PropertyProblem(property_name, what, value=name, allowed=allowed)
 
 
 @lru_cache(maxsize=64)
@@ -270,19 +270,19 @@ class FormatResolver:
     ) -> list[FormatSpec | None]:
         """Return the format of each side, None for one that there is not."""
         default = str(typed.value) if typed else None
-        places = [("format.type", default or DEFAULT_FORMAT)] * 2
+        choices = [("format.type", default or DEFAULT_FORMAT)] * 2
         if choice.value_converter is not None:
-            places[1] = "value.converter", choice.value_converter
+            choices[1] = "value.converter", choice.value_converter
             if default is None:
-                places[0] = places[1]
+                choices[0] = choices[1]
         if choice.key_converter is not None:
-            places[0] = "key.converter", choice.key_converter
-        places.append(("header.converter", choice.header_converter or self._header))
+            choices[0] = "key.converter", choice.key_converter
+        choices.append(("header.converter", choice.header_converter or self._header))
         found: dict[str, FormatSpec | None] = {}
-        for place, name in dict.fromkeys(places[1::-1] + places[2:]):
+        for property_name, name in dict.fromkeys(choices[1::-1] + choices[2:]):
             if found.get(name) is None:  # also where it was missed for another side: each is named
-                found[name] = self._find(FormatSpec, name.strip(), place)
-        return [found[name] for _, name in places]
+                found[name] = self._find(FormatSpec, name.strip(), property_name)
+        return [found[name] for _, name in choices]
 
     def _headed(self, spec: FormatSpec, header: FormatSpec) -> Component[FormatSpec] | None:
         """Combine a format of keys and values with another for headers."""
@@ -315,8 +315,10 @@ class FormatResolver:
         except ValidationError as cause:  # of several properties together
             for error in cause.errors():
                 what = str(error["msg"]).removeprefix("Value error, ")
-                place = f"{side}.converter"
-                self._findings.problems.append(PropertyProblem(place, what, value=spec.name))
+                property_name = f"{side}.converter"
+                self._findings.problems.append(
+                    PropertyProblem(property_name, what, value=spec.name)
+                )
             return None
 
 
@@ -560,17 +562,17 @@ class SinkList:
             self._complain(
                 "sinks", f"two of them are called {name}", "name = NAME, another for each"
             )
-        places = [place for branch in found if branch is not None for place in _paths(branch)]
-        for place in sorted({place for place in places if places.count(place) > 1}):
-            self._complain("sinks", f"two of them write to {place}", "another path for each")
+        paths = [path for branch in found if branch is not None for path in _paths(branch)]
+        for path in sorted({path for path in paths if paths.count(path) > 1}):
+            self._complain("sinks", f"two of them write to {path}", "another path for each")
         return found
 
-    def _complain(self, place: str, what: str, allowed: str) -> None:
-        self._findings.problems.append(PropertyProblem(place, what, allowed=allowed))
+    def _complain(self, property_name: str, what: str, allowed: str) -> None:
+        self._findings.problems.append(PropertyProblem(property_name, what, allowed=allowed))
 
     def _one(self, given: RawSinkBranch) -> SinkBranchProfile | None:
-        properties = Namespace(given.sink, self._findings, given.place).model(
-            f"sink {given.place}", SinkBranchProperties
+        properties = Namespace(given.sink, self._findings, given.prefix).model(
+            f"sink {given.prefix}", SinkBranchProperties
         )
         own = {name for each in declarations(SinkBranchProperties) for name in each.names}
         sink = {name: setting for name, setting in given.sink.items() if name not in own}
@@ -585,7 +587,7 @@ class SinkList:
         self._findings.problems += survey.problems
         self._findings.warnings += survey.warnings
         self._findings.explained += [
-            each for each in survey.explained if each.name.startswith(given.place)
+            each for each in survey.explained if each.name.startswith(given.prefix)
         ]
         if profile is None or properties is None:
             return None
@@ -613,7 +615,7 @@ class SinkList:
             settings={**raw.settings, **form},
             types=types,
             sink=sink,
-            sink_place=given.place,
+            sink_prefix=given.prefix,
             transforms=given.transforms,
             transform_names=given.transform_names,
             predicates=raw.predicates,

@@ -56,11 +56,11 @@ class GivenProperty:
 class RawSinkBranch:
     """One of several sinks, as given.
 
-    ``place`` is the prefix of its properties; ``transforms`` and ``transform_names`` as in
+    ``table_origin`` is the prefix of its properties; ``transforms`` and ``transform_names`` as in
     `RawProfile`.
     """
 
-    place: str
+    prefix: str
     sink: dict[str, GivenProperty] = field(default_factory=dict)
     format: dict[str, GivenProperty] = field(default_factory=dict)
     transforms: list[dict[str, GivenProperty]] = field(default_factory=list)
@@ -73,7 +73,7 @@ class RawProfile:
 
     ``settings`` is the flat namespace of everything but sinks and transforms. ``types`` holds the
     ``type`` of each section by section name, ``transform_names`` what their users write before the
-    properties of each transform, ``sink_place`` before the sink's, where that is not as usual.
+    properties of each transform, ``sink_prefix`` before the sink's, where that is not as usual.
     ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
     columns, in their order, by what their users write before their properties; ``branches`` are several
     sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
@@ -89,7 +89,7 @@ class RawProfile:
     settings: dict[str, GivenProperty] = field(default_factory=dict)
     types: dict[str, GivenProperty] = field(default_factory=dict)
     sink: dict[str, GivenProperty] = field(default_factory=dict)
-    sink_place: str = ""
+    sink_prefix: str = ""
     transforms: list[dict[str, GivenProperty]] = field(default_factory=list)
     transform_names: list[str] = field(default_factory=list)
     predicates: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
@@ -158,17 +158,17 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
             raw.settings["name"] = GivenProperty("name", content, origin)
         elif section in LISTS and isinstance(content, list):
             for number, table in enumerate(content, start=1):
-                place, named = f"{origin} [[{section}]] #{number}", f"{section}[{number}]."
+                table_origin, named = f"{origin} [[{section}]] #{number}", f"{section}[{number}]."
                 if not isinstance(table, Mapping):
                     what = f"must be [[{section}]] tables"
                     raw.problems.append(PropertyProblem(section, what))
                 elif section == "transforms":
-                    raw.transforms.append(_flat(table, place))
+                    raw.transforms.append(_flat(table, table_origin))
                     raw.transform_names.append(named)
                 elif section == "converters":
-                    raw.converters[named] = _flat(table, place)
+                    raw.converters[named] = _flat(table, table_origin)
                 else:
-                    raw.branches.append(_raw_branch(table, place, number))
+                    raw.branches.append(_raw_branch(table, table_origin, number))
         elif section == "predicates" and isinstance(content, Mapping):
             for label, table in content.items():
                 if isinstance(table, Mapping):
@@ -258,7 +258,7 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
 def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
     """Return the settings of a [[sinks]] table."""
     named = str(table.get("name", number))
-    branch = RawSinkBranch(place=f"sinks[{named}].")
+    branch = RawSinkBranch(prefix=f"sinks[{named}].")
     rest = dict(table)
     form, transforms = rest.get("format"), rest.get("transforms")
     if isinstance(form, Mapping):
@@ -268,7 +268,7 @@ def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBr
     if isinstance(transforms, list) and all(isinstance(each, Mapping) for each in transforms):
         for at, each in enumerate(rest.pop("transforms"), start=1):
             branch.transforms.append(_flat(each, f"{origin} transforms #{at}"))
-            branch.transform_names.append(f"{branch.place}transforms[{at}].")
+            branch.transform_names.append(f"{branch.prefix}transforms[{at}].")
     branch.sink = _flat(rest, origin)
     return branch
 
@@ -380,7 +380,7 @@ def _take_lists(raw: RawProfile) -> None:
         _take_transforms(part)
         raw.branches.append(
             RawSinkBranch(
-                place=prefix,
+                prefix=prefix,
                 format=_cut_out(own, "format."),
                 sink=own,
                 transforms=part.transforms,

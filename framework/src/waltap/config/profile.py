@@ -256,9 +256,9 @@ def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclar
     yield "labels", (profile.labels, None)
     for model in (profile.engine, profile.capture):
         yield from _values("", model)
-    for place, component in _components(profile):
-        yield f"{place}type", (component.spec.name, None)
-        yield from _values("" if place in COMMON else place, component.properties)
+    for prefix, component in _components(profile):
+        yield f"{prefix}type", (component.spec.name, None)
+        yield from _values("" if prefix in COMMON else prefix, component.properties)
     for branch in profile.branches:
         yield from _values(f"sinks.{branch.name}.", branch.properties)
 
@@ -275,22 +275,22 @@ def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
     yield "source.", profile.connector
     yield "decoder.", profile.decoder
     yield "snapshot.", profile.snapshotter
-    for place, deputy in (
+    for prefix, deputy in (
         ("snapshot.query.", profile.snapshot_query),
         ("snapshot.lock.", profile.snapshot_lock),
         ("dead_letters.", profile.dead_letters),
     ):
         if deputy is not None:
-            yield place, deputy
+            yield prefix, deputy
     yield "topic.naming.", profile.topic_naming
     yield "format.", profile.format
     yield "offsets.", profile.offset_store
     if profile.branches:
         for branch in profile.branches:
-            place = f"sinks.{branch.name}."
-            yield place, branch.sink
-            yield f"{place}format.", branch.format
-            yield from _transforms(place, branch.transforms)
+            prefix = f"sinks.{branch.name}."
+            yield prefix, branch.sink
+            yield f"{prefix}format.", branch.format
+            yield from _transforms(prefix, branch.transforms)
     else:
         yield "sink.", profile.sink
     yield from _transforms("", profile.transforms)
@@ -305,24 +305,24 @@ def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
 
 
 def _transforms(
-    place: str, transforms: tuple[TransformUse, ...]
+    prefix: str, transforms: tuple[TransformUse, ...]
 ) -> Iterator[tuple[str, Component[Any]]]:
     for number, use in enumerate(transforms, 1):
-        own = f"{place}transforms.{use.label or number}."
+        own = f"{prefix}transforms.{use.label or number}."
         yield own, use
         if use.predicate is not None:
             yield f"{own}predicate.{'not.' if use.negate else ''}", use.predicate
 
 
 def _values(
-    place: str, model: Properties | None
+    prefix: str, model: Properties | None
 ) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
     if model is None:
         return
     for declaration in declarations(type(model)):
         value = getattr(model, declaration.field)
         if declaration.family is None:
-            yield f"{place}{declaration.name}", (value, declaration)
+            yield f"{prefix}{declaration.name}", (value, declaration)
         else:
             for name, each in value.items():
-                yield f"{place}{name}", (each, declaration)
+                yield f"{prefix}{name}", (each, declaration)

@@ -154,8 +154,8 @@ class _ProfileResolver:
         )
         self._types = dict(raw.types)
         self._excuses: dict[str, None] = {}
-        place, native = (SINK_PREFIX, "[sink] ") if raw.debezium else ("sink.", "")
-        self._sink_place = raw.sink_place or place
+        prefix, native = (SINK_PREFIX, "[sink] ") if raw.debezium else ("sink.", "")
+        self._sink_prefix = raw.sink_prefix or prefix
         self._tables = ComponentTables(
             raw=raw,
             findings=self._findings,
@@ -163,7 +163,7 @@ class _ProfileResolver:
             make=self._component,
             models=self._models,
         )
-        self._sink = Namespace(raw.sink, self._findings, self._sink_place, native)
+        self._sink = Namespace(raw.sink, self._findings, self._sink_prefix, native)
         self._missing: list[tuple[type[Spec], bool]] = []
         self._chosen: dict[str, str] = {}
         self._flat = Namespace(raw.settings, self._findings)
@@ -278,16 +278,18 @@ class _ProfileResolver:
         They are chosen by ``snapshot.query.mode`` and ``snapshot.locking.mode``.
         """
         found: dict[str, object] = {}
-        for part, place, name in (
+        for part, property_name, name in (
             ("snapshot_query", "snapshot.query.mode", choice.snapshot_query_mode_custom_name),
             ("snapshot_lock", "snapshot.locking.mode", choice.snapshot_locking_mode_custom_name),
         ):
-            setting, own = self._flat.settings.get(place), f"{place}.custom.name"
+            setting, own = self._flat.settings.get(property_name), f"{property_name}.custom.name"
             if setting is None or str(setting.value).strip().casefold() != "custom":
                 continue
             if name is None:
                 allowed = f"a snapshot mode: {', '.join(sorted(self._names(SnapshotterSpec)))}"
-                problem = PropertyProblem(own, f"is missing: {place} is custom", allowed=allowed)
+                problem = PropertyProblem(
+                    own, f"is missing: {property_name} is custom", allowed=allowed
+                )
                 self._findings.problems.append(problem)
                 continue
             spec = self._find(SnapshotterSpec, name, own)
@@ -359,7 +361,7 @@ class _ProfileResolver:
 
     # --- choosing components -------------------------------------------------------------------
 
-    def _find(self, kind: type[S], name: str, place: str) -> S | None:
+    def _find(self, kind: type[S], name: str, property_name: str) -> S | None:
         role = kind.__name__.removesuffix("Spec").lower()
         try:
             found = self._host.find(kind, name)
@@ -367,11 +369,11 @@ class _ProfileResolver:
             if self._at_rest and kind in OF_RUNS:
                 return self._stand_in(kind)
             problem = PropertyProblem(
-                self._written(place),
+                self._written(property_name),
                 missing.what,
                 allowed=format_instead(name) or missing.known,
                 nearest=missing.nearest,
-                native=NATIVE.get(place),
+                native=NATIVE.get(property_name),
             )
             self._findings.problems.append(problem)
             self._excuses.update(dict.fromkeys(missing.excuses))
@@ -380,18 +382,18 @@ class _ProfileResolver:
             return None
         except PluginError as clash:
             self._findings.problems.append(
-                PropertyProblem(place, clash.problem, allowed=clash.advice())
+                PropertyProblem(property_name, clash.problem, allowed=clash.advice())
             )
             self._missing.append((kind, False))
             return None
         self._chosen.setdefault(role, found.name)
         return found
 
-    def _written(self, place: str) -> str:
+    def _written(self, property_name: str) -> str:
         """Return a place under the name that the user wrote in the file."""
-        section = place.removesuffix(".type").removeprefix("waltap.")
-        setting = self._flat.settings.get(place) or self._types.get(section)
-        return setting.name if setting is not None and setting.whole else place
+        section = property_name.removesuffix(".type").removeprefix("waltap.")
+        setting = self._flat.settings.get(property_name) or self._types.get(section)
+        return setting.name if setting is not None and setting.whole else property_name
 
     def _stand_in(self, kind: type[S]) -> S | None:
         """Return a placeholder for a missing component and its settings."""
@@ -419,18 +421,18 @@ class _ProfileResolver:
     def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
         setting = self._types.get("source")
         name = str(setting.value) if setting else choice.connector
-        place = "connector.class" if self._raw.debezium else "source.type"
+        property_name = "connector.class" if self._raw.debezium else "source.type"
         if name is None:
             known = ", ".join(sorted(self._host.connectors)) or None
             what = "is missing: which database is this?"
-            self._findings.problems.append(PropertyProblem(place, what, allowed=known))
+            self._findings.problems.append(PropertyProblem(property_name, what, allowed=known))
             self._missing.append((ConnectorSpec, True))
             return None
         for spec in self._host.connectors.values():
             if name.strip().casefold() in map(str.casefold, spec.classes):
                 self._chosen["connector"] = spec.name
                 return spec
-        return self._find(ConnectorSpec, name, place)
+        return self._find(ConnectorSpec, name, property_name)
 
     def _choice(self, connector: ConnectorSpec | None, name: str, otherwise: str) -> str:
         """Return the profile's value of ``name``, else the connector's default, else ours."""
@@ -455,10 +457,10 @@ class _ProfileResolver:
 
     def _sink_spec(self) -> SinkSpec | None:
         given = self._types.get("sink")
-        place = f"{self._sink_place}type"
+        property_name = f"{self._sink_prefix}type"
         if self._sink_argument is None:
             if given is not None:
-                return self._find(SinkSpec, str(given.value), place)
+                return self._find(SinkSpec, str(given.value), property_name)
             if self._at_rest:
                 return self._stand_in(SinkSpec)
             what = "is missing: where should the changes go?"
@@ -466,9 +468,9 @@ class _ProfileResolver:
             allowed = f"[sink] type = NAME, or --sink NAME:VALUE; names: {known}"
             if self._raw.debezium:
                 allowed = f"{SINK_PREFIX}type=NAME, or --sink NAME:VALUE; names: {known}"
-            native = NATIVE.get(place)
+            native = NATIVE.get(property_name)
             self._findings.problems.append(
-                PropertyProblem(place, what, allowed=allowed, native=native)
+                PropertyProblem(property_name, what, allowed=allowed, native=native)
             )
             self._missing.append((SinkSpec, False))
             return None
@@ -504,7 +506,7 @@ class _ProfileResolver:
         return Component(spec, space.model(f"{role} {spec.name}", spec.properties, forced))
 
     def _channels(
-        self, kind: type[S], names: tuple[str, ...], place: str
+        self, kind: type[S], names: tuple[str, ...], property_name: str
     ) -> tuple[Component[S], ...]:
         """Return the channels of a comma list, except the engine's own and Java's."""
         found: dict[str, Component[S] | None] = {}
@@ -522,13 +524,17 @@ class _ProfileResolver:
                 own = {channel for each, channel in OWN_CHANNELS if each is kind}
                 allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))
                 problem = PropertyProblem(
-                    place, missing.what, value=name, allowed=allowed, nearest=missing.nearest
+                    property_name,
+                    missing.what,
+                    value=name,
+                    allowed=allowed,
+                    nearest=missing.nearest,
                 )
                 self._findings.problems.append(problem)
                 self._missing.append((kind, True))
             except PluginError as clash:
                 self._findings.problems.append(
-                    PropertyProblem(place, clash.problem, allowed=clash.advice())
+                    PropertyProblem(property_name, clash.problem, allowed=clash.advice())
                 )
             else:
                 found[spec.name] = self._component(f"channel {spec.name}", spec, self._flat)

@@ -194,10 +194,10 @@ def choose_password(host: str, port: int, user: str, database: str) -> str | Non
 
 
 @hookspec(firstresult=True)
-def choose_connect_offsets(place: str, sink: object) -> "ConnectOffsets | None":
-    """Return the Kafka Connect offsets at ``place``.
+def choose_connect_offsets(location: str, sink: object) -> "ConnectOffsets | None":
+    """Return the Kafka Connect offsets at ``location``.
 
-    ``place`` is an address of the plugin's scheme, or a name at the destination of the profile's sink;
+    ``location`` is an address of the plugin's scheme, or a name at the destination of the profile's sink;
     ``sink`` is the properties of that sink. Called once by ``waltap offsets import`` and ``export``. The
     result connects on first use.
     """

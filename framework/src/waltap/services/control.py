@@ -133,7 +133,12 @@ class RedeliveryRequest(
 Request = SignalRequest | StatusRequest | RedeliveryRequest
 
 
-class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"identifier": "id"}):
+class ControlAnswer(
+    msgspec.Struct,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"identifier": "id", "accepted": "taken"},
+):
     """The pipeline's answer to one request."""
 
     # whether the pipeline understood the request
@@ -143,8 +148,8 @@ class ControlAnswer(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"i
     # id of the signal
     identifier: str = ""
     # None: the pipeline has not read the signal yet
-    taken: bool | None = None
-    # why ``ok`` or ``taken`` is False
+    accepted: bool | None = None
+    # why ``ok`` or ``accepted`` is False
     reason: str = ""
     # answer to a `StatusRequest`
     status: dict[str, object] | None = None
@@ -212,8 +217,8 @@ def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Co
     try:
         return answered(line)
     except ValueError as error:
-        said = "ended without an answer" if not line else "gave an answer that is none"
-        raise ControlSocketUnusable(f"process {pid}, at {path}, {said}") from error
+        ending = "ended without an answer" if not line else "gave an answer that is none"
+        raise ControlSocketUnusable(f"process {pid}, at {path}, {ending}") from error
 
 
 MOST_CLIENTS = 16

@@ -196,10 +196,10 @@ def next_start(offset: Offset) -> str:
 
 
 def _request(entry: dict[str, str | None], identifier: str) -> SnapshotRequest:
-    place = schema_and_table(str(entry[COLLECTION]))
-    if place is None:
+    location = schema_and_table(str(entry[COLLECTION]))
+    if location is None:
         raise ValueError(f"{entry[COLLECTION]!r} is not schema.table")
-    schema, table = place
+    schema, table = location
     return SnapshotRequest(
         schema=schema,
         table=table,
@@ -377,7 +377,7 @@ class RecordKey(msgspec.Struct, frozen=True):
         return f"connector {self.connector} with topic.prefix {self.server}"
 
 
-def chosen(keys: Iterable[bytes], *, server: str, connector: str | None, place: str) -> bytes:
+def chosen(keys: Iterable[bytes], *, server: str, connector: str | None, location: str) -> bytes:
     """Return the key of the profile's offset.
 
     ``connector`` is its name, None if unknown. Raises: DebeziumOffsetMissing.
@@ -391,7 +391,7 @@ def chosen(keys: Iterable[bytes], *, server: str, connector: str | None, place: 
     if len(fit) == 1:
         return fit[0]
     whose = f"topic.prefix {server}" + (f" and the connector {connector}" if connector else "")
-    what = f"{place} has {len(fit) or 'no'} offset{'s' if fit else ''} of {whose}"
+    what = f"{location} has {len(fit) or 'no'} offset{'s' if fit else ''} of {whose}"
     found_text = "; ".join(sorted(map(str, known.values()))[:20]) or "no offset of a connector"
     raise DebeziumOffsetMissing(what, found=found_text)
 
@@ -411,13 +411,13 @@ class FileOffsets(ConnectOffsets):
             if self._new:
                 return {}
             what = f"{self._path} is not there"
-            raise DebeziumOffsetsUnreadable(what, place=self._path) from error
+            raise DebeziumOffsetsUnreadable(what, location=self._path) from error
         except OSError as error:
             what = f"{self._path} cannot be read: {error.strerror or error}"
-            raise DebeziumOffsetsUnreadable(what, place=self._path) from error
+            raise DebeziumOffsetsUnreadable(what, location=self._path) from error
         except ValueError as error:
             what = f"{self._path} holds no offsets: {error}"
-            raise DebeziumOffsetsUnreadable(what, place=self._path) from error
+            raise DebeziumOffsetsUnreadable(what, location=self._path) from error
 
     def write(self, key: bytes, value: bytes) -> None:
         there = self.read()
@@ -425,10 +425,10 @@ class FileOffsets(ConnectOffsets):
             replace_durably(self._path, java_map({**there, key: value}))
         except OSError as error:
             what = f"{self._path} cannot be written: {error.strerror or error}"
-            raise DebeziumOffsetsUnwritable(what, place=self._path) from error
+            raise DebeziumOffsetsUnwritable(what, location=self._path) from error
 
 
-def place_of(text: str, profile: "Profile", host: "Host", *, new: bool = False) -> ConnectOffsets:
+def storage_at(text: str, profile: "Profile", host: "Host", *, new: bool = False) -> ConnectOffsets:
     """Return the storage that ``text`` names.
 
     ``text`` is a file's path, or a place that a plugin's ``choose_connect_offsets`` knows. With ``new``
@@ -441,13 +441,13 @@ def place_of(text: str, profile: "Profile", host: "Host", *, new: bool = False) 
     if "://" not in text and (path.exists() or "/" in text or path.suffix):
         return FileOffsets(path, new=new)
     found: ConnectOffsets | None = host.choose(
-        "choose_connect_offsets", place=text, sink=profile.sink.properties
+        "choose_connect_offsets", location=text, sink=profile.sink.properties
     )
     if found is not None:
         return found
     if "://" in text:
         raise DebeziumOffsetsUnreadable(
-            f"no plugin that is installed reads {text.partition('://')[0]}://", place=text
+            f"no plugin that is installed reads {text.partition('://')[0]}://", location=text
         )
     return FileOffsets(path, new=new)
 

@@ -95,9 +95,9 @@ class _NamedVersion:
     # Evidence from the catalogue for the name, read before the table was described.
     evidence: Hashable = None
     # The turn in which that evidence was last compared.
-    turn: int = 0
+    lookup_round: int = 0
     # The evidence has changed since: the description may be wrong.
-    doubted: bool = False
+    unverified: bool = False
 
 
 class NamedRelations:
@@ -123,10 +123,10 @@ class NamedRelations:
         self._xid = 0
         self._last: Message | None = None
         # A transaction without rows may be an ALTER TABLE, so ``epoch`` counts those: it ends all
-        # conclusions from rows that do not name every column. ``turn`` grows when the decoder must
+        # conclusions from rows that do not name every column. ``lookup_round`` grows when the decoder must
         # ask again, at the next row of each table, whether the relation `holds`. Each new epoch
         # starts a turn.
-        self.epoch = self.turn = self._turned = 0
+        self.epoch = self.lookup_round = self._round_began = 0
 
     def began(self, xid: int, lsn: int) -> Collection[Relation]:
         """Begin transaction ``xid``, which committed after ``lsn``.
@@ -135,9 +135,11 @@ class NamedRelations:
         state of their rows.
         """
         self._xid = xid
-        if self._turned != self.epoch or (self._name_resolution and self._name_resolution.due(xid)):
-            self.turn += 1
-            self._turned = self.epoch
+        if self._round_began != self.epoch or (
+            self._name_resolution and self._name_resolution.due(xid)
+        ):
+            self.lookup_round += 1
+            self._round_began = self.epoch
         # A materialized view may have become a table since the last transaction.
         while self._views:
             del self._captured[self._views.pop()]
@@ -274,7 +276,7 @@ class NamedRelations:
             old_kind=OldTuple.NONE if not row.has_old else OldTuple.FULL if full else OldTuple.KEY,
             fill=(fill,) * len(names),
             complete=row.lists_all(letter),
-            replaces=former is not None and (former.doubted or relation is not former.relation),
+            replaces=former is not None and (former.unverified or relation is not former.relation),
             unset=tuple(old_at[name] for name in outside if name in old_at),
             set=tuple(old_at[name] for name in required if name in old_at),
         )
@@ -296,16 +298,20 @@ class NamedRelations:
 
         The catalogue is asked once in a turn.
         """
-        if self._name_resolution is not None and version.turn != self.turn:
-            version.turn = self.turn
+        if self._name_resolution is not None and version.lookup_round != self.lookup_round:
+            version.lookup_round = self.lookup_round
             evidence = self._evidence(version.shown.schema, version.shown.table)
-            version.doubted |= evidence != version.evidence
-        return not version.doubted
+            version.unverified |= evidence != version.evidence
+        return not version.unverified
 
     def _store_evidence(self, schema: str, table: str, evidence: Hashable) -> None:
         """Store the evidence that preceded the table's description."""
         version = self._current[schema, table]
-        version.evidence, version.turn, version.doubted = evidence, self.turn, False
+        version.evidence, version.lookup_round, version.unverified = (
+            evidence,
+            self.lookup_round,
+            False,
+        )
 
     def _is_view(self, schema: str, table: str) -> bool:
         """Return whether the name is a materialized view's.
@@ -350,7 +356,7 @@ class NamedRelations:
             wire_key=row.key if row else None,
         )
         current = self._current.get((schema, table))
-        if current is None or current.doubted or not current.shown.same_shape(shown):
+        if current is None or current.unverified or not current.shown.same_shape(shown):
             describe = self._describe if self.captured(schema, table) else None
             relation = shown
             if describe is not None:
@@ -400,7 +406,7 @@ class RowPlan(Generic[Convert]):
 
     # The last epoch and turn of `NamedRelations` in which the plan was found to hold.
     epoch: int
-    turn: int
+    lookup_round: int
     # Order of the table's columns in the row.
     layout: RowLayout
     # Conversions of the new row's values, in the row's order.
@@ -430,7 +436,7 @@ class RowPlans(Generic[Convert]):
         """Return the plan of a make-up, None if it must be compiled."""
         plan = self._plans.get(row)
         # DDL may have changed the table since the plan was last compared with the catalogue.
-        if plan is not None and plan.turn != self._relations.turn:
+        if plan is not None and plan.lookup_round != self._relations.lookup_round:
             return self._renewed(row, plan)
         return plan
 
@@ -447,7 +453,7 @@ class RowPlans(Generic[Convert]):
                 return None
             relations.confirm(schema, table)
             plan.epoch = relations.epoch
-        plan.turn = relations.turn
+        plan.lookup_round = relations.lookup_round
         return plan
 
     def add(
@@ -467,7 +473,9 @@ class RowPlans(Generic[Convert]):
                 each for each in self._announced if each is layout.relation or each.table_id != name
             }
         relations = self._relations
-        plan = RowPlan(relations.epoch, relations.turn, layout, tuple(new), tuple(old), tuple(key))
+        plan = RowPlan(
+            relations.epoch, relations.lookup_round, layout, tuple(new), tuple(old), tuple(key)
+        )
         self._plans[row] = plan
         return plan
 

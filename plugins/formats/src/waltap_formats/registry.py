@@ -150,11 +150,11 @@ class RegistryClient:
             found = orjson.loads(latest.body)
             version = str(found.get("version", "?"))
             changes = difference(str(found.get("schema", "")), schema)
-        said = f"the new schema of {subject} is not compatible with version {version}"
+        text = f"the new schema of {subject} is not compatible with version {version}"
         if changes:
-            said += f": {changes}"
+            text += f": {changes}"
         return SchemaIncompatible(
-            f"{said} (the registry: {_message(answer)})", subject=subject, url=self.url
+            f"{text} (the registry: {_message(answer)})", subject=subject, url=self.url
         )
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> HttpAnswer:
@@ -169,7 +169,7 @@ class RegistryClient:
             ceiling_s=LONGEST_WAIT_S,
         )
         while True:
-            said, url = "", ""
+            text, url = "", ""
             # Every address is tried before a wait.
             for url, headers in self._addresses:
                 # No connection is kept open, since requests are rare.
@@ -180,13 +180,13 @@ class RegistryClient:
                     answer = client.send(method, f"{url}{path}", content=body, headers=headers)
                 if not answer.again:
                     return answer
-                said = answer.problem
+                text = answer.problem
                 if answer.status:
-                    said += f": {_message(answer)}"
+                    text += f": {_message(answer)}"
             if self._stopping():
                 raise StopRequested
             if time.monotonic() >= until:
-                raise RegistryAway(f"the schema registry {url} does not answer: {said}", url=url)
+                raise RegistryAway(f"the schema registry {url} does not answer: {text}", url=url)
             if not waits.wait():
                 raise StopRequested
 

@@ -78,11 +78,11 @@ class KafkaSignals:
         consumer = self._consumer
         if consumer is None:
             return []
-        place = TopicPartition(self._topic, PARTITION)
+        partition = TopicPartition(self._topic, PARTITION)
         try:
-            first, end = consumer.get_watermark_offsets(place, ASK_S)
+            first, end = consumer.get_watermark_offsets(partition, ASK_S)
             if self._at is None:
-                self._begin(consumer, place, first)
+                self._begin(consumer, partition, first)
             assert self._at is not None
             if self._at >= end:
                 consumer.poll(0)
@@ -110,13 +110,13 @@ class KafkaSignals:
         if consumer is not None:
             consumer.close()
 
-    def _begin(self, consumer: Consumer, place: TopicPartition, first: int) -> None:
-        (noted,) = consumer.committed([place], ASK_S)
+    def _begin(self, consumer: Consumer, partition: TopicPartition, first: int) -> None:
+        (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
         # Without a commit the offset is negative; retention may have deleted a committed one.
         self._at = max(noted.offset, first)
-        consumer.assign([TopicPartition(place.topic, place.partition, self._at)])
+        consumer.assign([TopicPartition(partition.topic, partition.partition, self._at)])
 
     def _read(self, consumer: Consumer, end: int) -> list[Message]:
         """Return the records before ``end`` that arrive in time."""

@@ -51,8 +51,8 @@ class TopicOffsets:
         own |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
         reader = self._clients.consumer(own, self._clients.connection)
         try:
-            places = self._places(reader)
-            return self._last_values(reader, places)
+            partitions = self._partitions(reader)
+            return self._last_values(reader, partitions)
         except KafkaException as raised:
             raise self._clients.failure(raised, self._topic) from raised
         finally:
@@ -84,18 +84,20 @@ class TopicOffsets:
             topic=self._topic,
         )
 
-    def _places(self, reader: Consumer) -> list[TopicPartition]:
+    def _partitions(self, reader: Consumer) -> list[TopicPartition]:
         found = self._clients.reach(reader).topics
         if self._topic not in found:
             raise self._missing()
         return [TopicPartition(self._topic, number) for number in found[self._topic].partitions]
 
-    def _last_values(self, reader: Consumer, places: list[TopicPartition]) -> dict[bytes, bytes]:
+    def _last_values(
+        self, reader: Consumer, partitions: list[TopicPartition]
+    ) -> dict[bytes, bytes]:
         values: dict[bytes, bytes] = {}
         # The end-of-partition events decide: a compacted topic has gaps, and its end may have no
         # record.
-        left = {place.partition for place in places}
-        reader.assign([TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places])
+        left = {partition.partition for partition in partitions}
+        reader.assign([TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions])
         deadline = time.monotonic() + WAIT_S
         while left:
             if time.monotonic() > deadline:
@@ -115,18 +117,18 @@ class TopicOffsets:
         return values
 
 
-def topic_offsets(place: str, own: object) -> TopicOffsets | None:
-    """Return the topic that ``place`` names.
+def topic_offsets(location: str, own: object) -> TopicOffsets | None:
+    """Return the topic that ``partition`` names.
 
     ``own`` are the properties of the profile's sink. None means that the place is not Kafka's.
     """
     sink = own if isinstance(own, KafkaSinkProperties) else None
     settings = {} if sink is None else dict(sink.producer)
-    if place.startswith(SCHEME):
-        servers, _, topic = place.removeprefix(SCHEME).partition("/")
+    if location.startswith(SCHEME):
+        servers, _, topic = location.removeprefix(SCHEME).partition("/")
         servers = servers or ("" if sink is None else sink.servers)
         return TopicOffsets(servers, topic, settings) if servers and topic else None
     # A bare name is a topic only if the profile's sink supplies the brokers.
-    if "://" in place or sink is None:
+    if "://" in location or sink is None:
         return None
-    return TopicOffsets(sink.servers, place, settings)
+    return TopicOffsets(sink.servers, location, settings)

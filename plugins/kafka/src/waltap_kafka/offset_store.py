@@ -88,11 +88,11 @@ class KafkaOffsetStore(OffsetStore):
             made, self._topic, value, self._key, WAIT_S, partition=PARTITION
         )
         if not reported or reported[0] is not None:
-            said = reported[0] if reported else self._clients.watch.trouble
+            trouble = reported[0] if reported else self._clients.watch.trouble
             # A producer that failed fatally never recovers; the next write opens another.
             if reported and reported[0] is not None and reported[0].fatal():
                 self._producer = None
-            self._fail("it takes no record" if said is None else said.str())
+            self._fail("it takes no record" if trouble is None else trouble.str())
 
     def _opened(self) -> Producer:
         """Return a producer for a topic that keeps its records.

@@ -42,14 +42,14 @@ def register_sinks() -> Iterable[SinkSpec]:
 
 
 @hookimpl
-def choose_connect_offsets(place: str, sink: object) -> "TopicOffsets | None":
+def choose_connect_offsets(location: str, sink: object) -> "TopicOffsets | None":
     """Open the offset topic of a Connect worker.
 
     The place is kafka://HOST:PORT/TOPIC, or a topic's name at the brokers of the profile's sink.
     """
     from waltap_kafka.connect_offsets import topic_offsets
 
-    return topic_offsets(place, sink)
+    return topic_offsets(location, sink)
 
 
 @hookimpl

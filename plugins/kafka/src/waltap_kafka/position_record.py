@@ -99,7 +99,7 @@ def last_position(
         raise KafkaPositionUnusable(
             f"{text}, the transactional.id of this pipeline, too", topic=topic
         )
-    return Positions({name: Position(*place) for name, place in kept.partitions.items()})
+    return Positions({name: Position(*partition) for name, partition in kept.partitions.items()})
 
 
 def last_value(
@@ -113,9 +113,9 @@ def last_value(
 
     b"" means that it was deleted, None that there is none. Raises: KafkaException.
     """
-    place = TopicPartition(topic, PARTITION)
-    first = _offset(client, place, OffsetSpec.earliest())
-    end = _offset(client, place, OffsetSpec.latest())
+    partition = TopicPartition(topic, PARTITION)
+    first = _offset(client, partition, OffsetSpec.earliest())
+    end = _offset(client, partition, OffsetSpec.latest())
     reader = Consumer(
         {
             **settings,
@@ -129,7 +129,7 @@ def last_value(
         back = LOOK_BACK
         while True:
             start = max(first, end - back)
-            found = _read(reader, place, start, end, key, stopping)
+            found = _read(reader, partition, start, end, key, stopping)
             if found is not None or start == first:
                 return found
             # Other keys fill the end of the topic: read further back.
@@ -138,7 +138,7 @@ def last_value(
         reader.close()
 
 
-def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int:
+def _offset(client: AdminClient, partition: TopicPartition, spec: OffsetSpec) -> int:
     """Return the first or last offset of the partition.
 
     It includes open transactions.
@@ -146,10 +146,12 @@ def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int
     deadline = time.monotonic() + WAIT_S
     while True:
         futures = client.list_offsets(
-            {place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=WAIT_S
+            {partition: spec},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=WAIT_S,
         )
         try:
-            return int(futures[place].result(2 * WAIT_S).offset)
+            return int(futures[partition].result(2 * WAIT_S).offset)
         except KafkaException as raised:
             # A new topic has no leader for a moment, or an epoch that the client does not know.
             if kafka_error(raised).code() not in PASSING or time.monotonic() > deadline:
@@ -159,7 +161,7 @@ def _offset(client: AdminClient, place: TopicPartition, spec: OffsetSpec) -> int
 
 def _read(
     reader: Consumer,
-    place: TopicPartition,
+    partition: TopicPartition,
     start: int,
     end: int,
     key: str,
@@ -170,7 +172,7 @@ def _read(
     b"" means that it was deleted.
     """
     found: bytes | None = None
-    reader.assign([TopicPartition(place.topic, place.partition, start)])
+    reader.assign([TopicPartition(partition.topic, partition.partition, start)])
     deadline = time.monotonic() + WAIT_S
     at = start
     while at < end:

@@ -307,7 +307,7 @@ class KafkaSink(Sink):
                     if record.partition is None and record.timestamp is None:
                         produce(topic, record.value, record.key, headers=headers)
                     else:
-                        produce(topic, record.value, record.key, headers=headers, **_place(record))
+                        produce(topic, record.value, record.key, headers=headers, **_target(record))
                 # The queue is full: serve reports until there is room.
                 except BufferError:
                     producer.poll(STEP_S)
@@ -339,7 +339,7 @@ class KafkaSink(Sink):
                     record.value,
                     record.key,
                     headers=headers,
-                    **_place(record),
+                    **_target(record),
                 )
                 self._drain()
             except KafkaException as raised:
@@ -458,9 +458,9 @@ def _index(batch: Batch, record: Record) -> int:
     return next(at for at, each in enumerate(batch.records or ()) if each is record)
 
 
-def _place(record: Record) -> dict[str, Any]:
+def _target(record: Record) -> dict[str, Any]:
     """Return a record's partition and time as arguments."""
-    place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
+    target: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
     if record.timestamp is not None:
-        place["timestamp"] = record.timestamp
-    return place
+        target["timestamp"] = record.timestamp
+    return target

@@ -51,7 +51,7 @@ class DeltaLake(LakeConnection):
     """Open tables below one folder, as ``path/space/name``."""
 
     def __init__(self, properties: DeltaLakeProperties, pipeline: str) -> None:
-        self.place, self.pipeline = properties.path, pipeline
+        self.location, self.pipeline = properties.path, pipeline
         self._root = properties.path.rstrip("/")
         self.options = {
             name.removeprefix("storage."): value for name, value in properties.storage.items()
@@ -167,12 +167,12 @@ class DeltaLake(LakeConnection):
         if "concurrent transaction" in low or "metadata changed" in low:
             return LakeFenced(what, pipeline=self.pipeline)
         if "invalid table version" in low:
-            return LakeGone(what, place=self.place)
+            return LakeGone(what, location=self.location)
         if any(word in low for word in REFUSALS):
-            return LakeRefused(what, place=self.place)
+            return LakeRefused(what, location=self.location)
         if table is not None and any(word in low for word in SCHEMA):
             return LakeTableUnfit(what, table=table)
-        return LakeUnavailable(what, place=self.place)
+        return LakeUnavailable(what, location=self.location)
 
 
 class _DeltaTable(LakeTable):

@@ -56,7 +56,7 @@ class IcebergLake(LakeConnection):
         self._settings = {
             name.removeprefix("catalog."): value for name, value in properties.settings.items()
         }
-        self.place = f"catalogue {properties.catalog}"
+        self.location = f"catalogue {properties.catalog}"
         space, _, name = properties.position_table.rpartition(".")
         self._name = LakeTableName(space or "waltap", name)
         self._catalog: Catalog | None = None
@@ -161,13 +161,13 @@ class IcebergLake(LakeConnection):
         what = f"{table}: {text}" if table else text
         denied = (their.UnauthorizedError, their.ForbiddenError, PermissionError)
         if isinstance(error, denied) or any(word in text.lower() for word in REFUSALS):
-            return LakeRefused(what, place=self.place)
+            return LakeRefused(what, location=self.location)
         if isinstance(error, (their.NoSuchTableError, FileNotFoundError)):
-            return LakeGone(what, place=self.place)
+            return LakeGone(what, location=self.location)
         unfit = (their.ValidationError, UnsupportedPyArrowTypeException, ArrowException, TypeError)
         if table is not None and isinstance(error, unfit):
             return LakeTableUnfit(what, table=table)
-        return LakeUnavailable(what or repr(error), place=self.place)
+        return LakeUnavailable(what or repr(error), location=self.location)
 
 
 class _IcebergTable(LakeTable):

@@ -129,7 +129,7 @@ class LakeConnection(abc.ABC):
     """
 
     # The lake's name in messages.
-    place: str
+    location: str
 
     @abc.abstractmethod
     def check(self) -> None:

@@ -111,7 +111,7 @@ class LakeSink(Sink):
         self, lake: LakeConnection, properties: LakeProperties, context: SinkContext
     ) -> None:
         self._lake, self._properties, self._context = lake, properties, context
-        self._fail_stop, self._gap = FailStop(lake.place), FailStop(lake.place)
+        self._fail_stop, self._gap = FailStop(lake.location), FailStop(lake.location)
         self._versions = TableVersions(context)
         self._offset = LakeOffset()
         self._written: dict[LakeTableName, WrittenTable] = {}
@@ -152,7 +152,7 @@ class LakeSink(Sink):
         Raises: SinkError, LibraryMissing.
         """
         self._lake.check()
-        return [PreflightCheck.ok("sink", self._lake.place)]
+        return [PreflightCheck.ok("sink", self._lake.location)]
 
     def open(self) -> Position | None:
         """Connect and return the position of the offset.
@@ -365,7 +365,7 @@ class LakeSink(Sink):
                 else "rows of this snapshot"
             )
             raise DestinationBehind(
-                f"table {name} of {self._lake.place} {lost}; it had {had}", replay=""
+                f"table {name} of {self._lake.location} {lost}; it had {had}", replay=""
             )
         return table
 

@@ -18,12 +18,12 @@ class AcknowledgedSink(Sink):
     sink is single-threaded.
     """
 
-    def __init__(self, place: str, context: SinkContext, *, json_only: bool = False) -> None:
+    def __init__(self, location: str, context: SinkContext, *, json_only: bool = False) -> None:
         self.capabilities = SinkCapabilities(
             partitions=True, resumes_snapshots=True, json_only=json_only
         )
-        self._context, self._place = context, place
-        self._gap = FailStop(place)
+        self._context, self._location = context, location
+        self._gap = FailStop(location)
         self._accepted = Positions()
         # A batch that failed may come again (`RetryVerdict.SAME_BATCH`); then it resumes after its
         # acknowledged records.

@@ -79,26 +79,26 @@ class KinesisService(StreamServer[Any]):
     def _meaning(self, error: BaseException, about: str) -> SinkError:
         from botocore import exceptions as their
 
-        place, text = self.place, f"{about}: {error}" if about else str(error)
+        location, text = self.location, f"{about}: {error}" if about else str(error)
         login = (their.NoCredentialsError, their.PartialCredentialsError, their.ProfileNotFound)
         if isinstance(error, login):
-            return StreamRefused(text, place=place, rights=RIGHTS)
+            return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, their.ClientError):
             code = error.response.get("Error", {}).get("Code", "")
             if code.startswith(REFUSALS):
-                return StreamRefused(text, place=place, rights=RIGHTS)
+                return StreamRefused(text, location=location, rights=RIGHTS)
             if code.startswith("ResourceNotFound"):
                 how = f"aws kinesis create-stream --stream-name {about}"
                 return StreamMissing(text, how=how, property="stream.name.format")
             if code.startswith(QUOTAS):
-                return StreamFull(text, place=place, property=SHARDS)
+                return StreamFull(text, location=location, property=SHARDS)
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
             if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return StreamUnfit(text, place=place, property="stream.name.format")
-            return StreamUnavailable(text, place=place)
+                return StreamUnfit(text, location=location, property="stream.name.format")
+            return StreamUnavailable(text, location=location)
         if isinstance(error, their.ParamValidationError):
-            return StreamUnfit(text, place=place, property="stream.name.format")
-        return StreamUnavailable(text, place=place)
+            return StreamUnfit(text, location=location, property="stream.name.format")
+        return StreamUnavailable(text, location=location)
 
 
 # Limits of PutRecords: records and bytes of a request, characters of a partition key.
@@ -118,7 +118,7 @@ class KinesisSink(AcknowledgedSink):
 
     def __init__(self, properties: KinesisProperties, context: SinkContext) -> None:
         self._service = KinesisService(properties)
-        super().__init__(self._service.place, context, json_only=properties.body == "line")
+        super().__init__(self._service.location, context, json_only=properties.body == "line")
         self._properties, self._lines = properties, JsonLines()
 
     def check(self) -> list[PreflightCheck]:
@@ -130,7 +130,7 @@ class KinesisSink(AcknowledgedSink):
             self._service.call("list_streams", Limit=1)
         finally:
             self.close()
-        return [PreflightCheck.ok("sink kinesis", self._place)]
+        return [PreflightCheck.ok("sink kinesis", self._location)]
 
     def open(self) -> None:
         """Create the client; the first record connects it.
@@ -202,6 +202,6 @@ class KinesisSink(AcknowledgedSink):
             refusal = refused[0][1]
             if time.monotonic() >= until:
                 text = f"{stream}: {refusal['ErrorCode']}: {refusal.get('ErrorMessage', '')}"
-                raise StreamFull(text, place=self._place, property=SHARDS)
+                raise StreamFull(text, location=self._location, property=SHARDS)
             if not waits.wait():
                 raise StopRequested

@@ -113,18 +113,18 @@ class NatsServer(StreamServer["Client"]):
 
         heard, self._heard = self._heard, ""
         text = f"{error}, {heard}" if heard and heard not in str(error) else str(error)
-        place, text = self.place, f"{about}: {text}" if about else text
+        location, text = self.location, f"{about}: {text}" if about else text
         if isinstance(error, js.errors.NoStreamResponseError):
             how = f"nats stream add --subjects '{about}', or create-stream with subjects"
             return StreamMissing(f"no stream takes {about}", how=how, property="subjects")
         # The server's text shows a refusal, whatever the exception's class.
         if "authorization" in text.lower() or "permissions" in text.lower():
-            return StreamRefused(text, place=place, rights=RIGHTS)
+            return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
-            return StreamFull(text, place=place, property="max_bytes, max_msgs")
+            return StreamFull(text, location=location, property="max_bytes, max_msgs")
         if isinstance(error, (js.errors.APIError, errors.MaxPayloadError, errors.BadSubjectError)):
-            return StreamUnfit(text, place=place, property="topic.prefix")
-        return StreamUnavailable(text or repr(error), place=place)
+            return StreamUnfit(text, location=location, property="topic.prefix")
+        return StreamUnavailable(text or repr(error), location=location)
 
 
 async def _end(client: "Client | None") -> None:
@@ -148,7 +148,7 @@ class NatsSink(AcknowledgedSink):
 
     def __init__(self, properties: NatsProperties, context: SinkContext) -> None:
         self._server = NatsServer(properties)
-        super().__init__(self._server.place, context)
+        super().__init__(self._server.location, context)
         self._properties = properties
         self._stream: JetStreamContext | None = None
         # Ids of messages, unique to this instance.
@@ -167,7 +167,7 @@ class NatsSink(AcknowledgedSink):
         """
         try:
             client = self._server.connected()
-            found = f"{self._place}: NATS {client.connected_server_version}"
+            found = f"{self._location}: NATS {client.connected_server_version}"
         finally:
             self.close()
         return [PreflightCheck.ok("sink nats-jetstream", found)]

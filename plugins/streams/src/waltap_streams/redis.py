@@ -80,21 +80,21 @@ class RedisServer(StreamServer["Redis"]):
     def _meaning(self, error: BaseException, about: str) -> SinkError | None:
         import redis
 
-        place, text = self.place, str(error)
-        full = {"place": place, "property": "stream.max.entries"}
+        location, text = self.location, str(error)
+        full = {"location": location, "property": "stream.max.entries"}
         if isinstance(error, (redis.AuthenticationError, redis.exceptions.NoPermissionError)):
-            return StreamRefused(text, place=place, rights=RIGHTS)
+            return StreamRefused(text, location=location, rights=RIGHTS)
         if any(word in text for word in REFUSED):
-            return StreamRefused(text, place=place, rights=RIGHTS)
+            return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, redis.exceptions.OutOfMemoryError):
             return StreamFull(text, **full)
         if any(word in text for word in FULL):
             return StreamFull(text, **full)
         gone = (redis.ConnectionError, redis.TimeoutError)
         if isinstance(error, gone) or any(word in text for word in AWAY):
-            return StreamUnavailable(f"{place}: {text}", place=place)
+            return StreamUnavailable(f"{location}: {text}", location=location)
         if isinstance(error, redis.RedisError):
-            return StreamUnfit(text, place=place, property="the topic")
+            return StreamUnfit(text, location=location, property="the topic")
         return None
 
 
@@ -187,7 +187,7 @@ class RedisPosition:
                 kind = transaction.type(name)
                 if kind not in (b"stream", b"none"):
                     text = f"{name} is there, and no stream"
-                    raise StreamUnfit(text, place=self._server.place, property="the topic")
+                    raise StreamUnfit(text, location=self._server.location, property="the topic")
                 self._seen.add(name)
             transaction.multi()
             add(transaction)
@@ -214,7 +214,9 @@ class RedisPosition:
             )
         except UNREADABLE as error:
             text = f"{self._key} holds no position of waltap: {error}"
-            raise StreamUnfit(text, place=self._server.place, property="position.key") from error
+            raise StreamUnfit(
+                text, location=self._server.location, property="position.key"
+            ) from error
 
     def _changed(self, found: StoredRedisPosition) -> SinkError:
         if found.generation > self._kept.generation:
@@ -222,7 +224,7 @@ class RedisPosition:
         # Another instance counts up: this is an older copy, or the key was removed.
         ends = Positions(found.positions)
         return DestinationBehind(
-            f"{self._key} of {self._server.place} has {ends or 'no position'}, and had {self.stored}",
+            f"{self._key} of {self._server.location} has {ends or 'no position'}, and had {self.stored}",
             has=ends,
             replay="",
         )

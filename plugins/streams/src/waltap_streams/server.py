@@ -18,9 +18,9 @@ Client = TypeVar("Client")
 class StreamServer(abc.ABC, Generic[Client]):
     """Define the connection that every stream sink needs."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, location: str) -> None:
         # The address in messages.
-        self.place = place
+        self.location = location
         self._client: Client | None = None
 
     @abc.abstractmethod

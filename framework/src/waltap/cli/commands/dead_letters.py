@@ -228,5 +228,5 @@ def _by_the_run(
     )
     answer = ask(folder, request, patience_s=LONGEST_S)
     yield from (answer.dead_letters or {}).items()
-    if not answer.ok or not answer.taken:
+    if not answer.ok or not answer.accepted:
         raise RedeliveryUndone(answer.reason)

@@ -56,16 +56,16 @@ def import_from(
     COPY may repeat.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.services.debezium_offsets import OffsetMap, chosen, place_of
+    from waltap.services.debezium_offsets import OffsetMap, chosen, storage_at
 
     profile, host, stages, _ = _stages(file, set_)
     with PipelineLock(stages.state_dir):
-        entries = place_of(from_debezium, profile, host).read()
+        entries = storage_at(from_debezium, profile, host).read()
         key = chosen(
             entries,
             server=profile.capture.topic_prefix,
             connector=connector,
-            place=from_debezium,
+            location=from_debezium,
         )
         there = OffsetMap.parse(entries[key])
         there.refuse_snapshot()
@@ -96,7 +96,7 @@ def export_to(
     from waltap.clock import SystemClock
     from waltap.pipeline.runtime.lock import PipelineLock
     from waltap.ports.offsets.offset import NothingStored
-    from waltap.services.debezium_offsets import next_start, of_offset, place_of
+    from waltap.services.debezium_offsets import next_start, of_offset, storage_at
 
     profile, host, stages, own = _stages(file, set_)
     with PipelineLock(stages.state_dir):
@@ -105,14 +105,14 @@ def export_to(
             raise NothingStored(f"no offset is stored for {profile.name}")
         offset = _with_sinks_position(stages, offset)
         value = of_offset(offset, now_us=SystemClock.time_ns() // 1000)
-        place = place_of(to_debezium, profile, host, new=True)
-        key = _key_there(place, profile, connector, own)
+        location = storage_at(to_debezium, profile, host, new=True)
+        key = _key_there(location, profile, connector, own)
         with connected(profile, host) as (source, _):
             _refuse_reader(source)
             if (lost := source.lost(offset)) is not None:
                 raise lost
         confirm(f"{profile.name}: Debezium {next_start(offset)}. Go on?", yes=yes)
-        place.write(key, value)
+        location.write(key, value)
         echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {next_start(offset)}")
 
 
@@ -230,7 +230,7 @@ def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset"
 
 
 def _key_there(
-    place: "ConnectOffsets", profile: "Profile", connector: str | None, own: str | None
+    location: "ConnectOffsets", profile: "Profile", connector: str | None, own: str | None
 ) -> bytes:
     """Return the key that Debezium reads: the existing one, or a new one.
 
@@ -238,10 +238,10 @@ def _key_there(
     """
     from waltap.services.debezium_offsets import DebeziumOffsetMissing, RecordKey, chosen
 
-    server, entries = profile.capture.topic_prefix, place.read()
+    server, entries = profile.capture.topic_prefix, location.read()
     for name in dict.fromkeys((connector or own, connector)):
         try:
-            return chosen(entries, server=server, connector=name, place="there")
+            return chosen(entries, server=server, connector=name, location="there")
         except DebeziumOffsetMissing:
             continue
     name = connector or own

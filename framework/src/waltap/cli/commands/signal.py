@@ -51,7 +51,7 @@ def ask_for(
         wait_ms=round(wait_s * 1000),
     )
     answer = ask(profile.engine.state_dir / profile.name, request)
-    left_out = answer.taken is False or not answer.ok
+    left_out = answer.accepted is False or not answer.ok
     if as_json:
         import msgspec
 
@@ -59,7 +59,7 @@ def ask_for(
     else:
         if left_out:
             fate = f"was left out: {answer.reason}"
-        elif answer.taken is None:
+        elif answer.accepted is None:
             fate = f"waits: the pipeline is in state {answer.state}"
         else:
             fate = "is acted on"

@@ -323,8 +323,8 @@ def _spec(kind: SpecKind) -> list[str]:
     """Return the spec that a hook collects, with its fields."""
     first, _, rest = _paragraphs(inspect.getdoc(kind.spec) or "").partition(". ")
     # A short first sentence repeats the noun of the hook.
-    said = rest if len(first.split()) <= SPEC_NOUN_WORDS else f"{first}. {rest}".rstrip(" .") + "."
-    lines = [*([said, ""] if said else []), *_fields(kind.spec)]
+    text = rest if len(first.split()) <= SPEC_NOUN_WORDS else f"{first}. {rest}".rstrip(" .") + "."
+    lines = [*([text, ""] if text else []), *_fields(kind.spec)]
     # The hook collects specs of these classes, too.
     for special in kind.spec.__subclasses__():
         if special.__module__ != kind.spec.__module__:

@@ -103,10 +103,10 @@ def value_unfit(cause: Exception, place: str, *, side: str) -> ValueUnfit:
 
     The text names fields and types only.
     """
-    said, way = type(cause).__name__, ""
+    text, way = type(cause).__name__, ""
     if isinstance(cause, SchemaMismatch):
-        said, way = str(cause), cause.way
-    return ValueUnfit(f"{place} cannot be written: {said}", side=side, way=way or USUAL_WAY)
+        text, way = str(cause), cause.way
+    return ValueUnfit(f"{place} cannot be written: {text}", side=side, way=way or USUAL_WAY)
 
 
 # Images → keys. Raises one of MISFITS for an image that does not fit; then `Converter.encoder`

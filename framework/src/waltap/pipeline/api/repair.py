@@ -126,7 +126,7 @@ class GapRepair:
             return
         data = {"type": "incremental", "data-collections": [re.escape(name) for name in differing]}
         answer = engine.signal("execute-snapshot", data, identifier=identifier).result()
-        if not answer.taken:
+        if not answer.accepted:
             self._refuse(answer.reason)
             return
         while not (self._observed.over and engine.status().unflushed_ms is None):
@@ -154,8 +154,8 @@ class GapRepair:
                 surplus = (
                     f": the source has no more {', '.join(found.surplus)}" if found.surplus else ""
                 )
-                if found.place:
-                    surplus += f"; {found.place} names all"
+                if found.location:
+                    surplus += f"; {found.location} names all"
                 self._observed.failed[name] = f"still different at the destination{surplus}"
 
     def _compared(self, tables: list[str]) -> Mapping[str, TableComparison]:

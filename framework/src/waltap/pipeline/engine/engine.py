@@ -103,12 +103,12 @@ class ControlServer:
             if future.cancel():
                 state = self._status().state
                 why = f"nothing was redelivered: the pipeline is in state {state}"
-                return ControlAnswer(ok=True, state=state, taken=False, reason=why)
+                return ControlAnswer(ok=True, state=state, accepted=False, reason=why)
             found = future.result()
         return ControlAnswer(
             ok=True,
             state=self._status().state,
-            taken=not found.reason,
+            accepted=not found.reason,
             reason=found.reason,
             dead_letters=found.dead_letters,
         )
@@ -124,7 +124,7 @@ class ControlServer:
             ok=True,
             state=self._status().state,
             identifier=signal.identifier,
-            taken=given.taken,
+            accepted=given.accepted,
             reason=given.reason,
         )
 

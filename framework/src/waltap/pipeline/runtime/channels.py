@@ -166,4 +166,4 @@ def _sent(channel: "NotificationChannel", notification: Notification) -> bool:
 
 def _answer(signal: Signal, asked: "Future[SignalAnswer] | None", why: str) -> None:
     if asked is not None and begun(asked):
-        asked.set_result(SignalAnswer(signal.identifier, taken=not why, reason=why))
+        asked.set_result(SignalAnswer(signal.identifier, accepted=not why, reason=why))

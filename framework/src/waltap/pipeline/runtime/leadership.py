@@ -91,7 +91,7 @@ class Leadership:
         """Wait for the lease. Raises: SourceError, StopRequested."""
         if self._open is None:
             return self
-        self._lease = self._taken(self._open)
+        self._lease = self._acquired(self._open)
         self._ended.clear()
         self._thread = threading.Thread(
             target=self._keep, args=(self._lease,), name="waltap-lease", daemon=True
@@ -113,7 +113,7 @@ class Leadership:
             self._lease.close()
             self._lease = None
 
-    def _taken(self, open_lease: Callable[[], LeaderLease]) -> LeaderLease:
+    def _acquired(self, open_lease: Callable[[], LeaderLease]) -> LeaderLease:
         """Return the lease when this process has it.
 
         After a first connection a lost source is tried again; before, its error is one of setup.

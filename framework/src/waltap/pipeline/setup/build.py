@@ -251,15 +251,15 @@ class PipelineStages:
         """
         branches = self.profile.branches
         if not branches:
-            return self._place(self.profile.sink)
-        return ", ".join(f"{branch.name}={self._place(branch.sink)}" for branch in branches)
+            return self._sink_text(self.profile.sink)
+        return ", ".join(f"{branch.name}={self._sink_text(branch.sink)}" for branch in branches)
 
-    def _place(self, sink: Component[SinkSpec]) -> str:
+    def _sink_text(self, sink: Component[SinkSpec]) -> str:
         spec, properties = sink.spec, sink.properties
         given = {} if properties is None else properties.model_dump(by_alias=True)
-        place = str(given.get(spec.shorthand, ""))
-        place = redacted(place.removeprefix(f"{self.profile.folder}/"))
-        return f"{spec.name}:{place}" if place else spec.name
+        location = str(given.get(spec.shorthand, ""))
+        location = redacted(location.removeprefix(f"{self.profile.folder}/"))
+        return f"{spec.name}:{location}" if location else spec.name
 
     @property
     def state_dir(self) -> Path:

@@ -296,8 +296,8 @@ def _carried(conversion: ColumnConversion, values: Sequence[Value]) -> list[str 
 
 def _reason(cause: Exception) -> str:
     """Return the reason without the value, which an exception's text may hold."""
-    said = str(cause) if type(cause) is TypeError and str(cause).startswith("it gave") else ""
-    return f"raised {type(cause).__name__}" if not said else f"failed: {said}"
+    text = str(cause) if type(cause) is TypeError and str(cause).startswith("it gave") else ""
+    return f"raised {type(cause).__name__}" if not text else f"failed: {text}"
 
 
 def _failed(

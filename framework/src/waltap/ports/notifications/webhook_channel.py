@@ -110,7 +110,7 @@ class WebhookNotifications:
                 "the notification channel webhook needs httpx", extra="webhook"
             ) from cause
         self._properties = properties
-        self.place = host_of(properties.url)
+        self.host = host_of(properties.url)
         key = properties.key
         self._signature = None if key is None else WebhookSignature(key)
         # made here, because it reads the trusted certificates, which must not fail in the thread
@@ -179,7 +179,7 @@ class WebhookNotifications:
         self._queue.clear()
         self.lost = lost
         if lost:
-            raise WebhookDown(f"webhook {self.place}: {lost} notifications were not taken")
+            raise WebhookDown(f"webhook {self.host}: {lost} notifications were not taken")
 
     # --- the thread ---------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class WebhookNotifications:
 
             return HttpAnswer(problem=f"{type(cause).__name__}: {cause}")
 
-    def _warn(self, said: str) -> None:
+    def _warn(self, text: str) -> None:
         with self._change:
             known, self._down = self._down, True
             if not known:
@@ -247,8 +247,8 @@ class WebhookNotifications:
         if not known:
             log.warning(
                 "webhook %s does not take notifications: %s; the stream continues",
-                self.place,
-                said,
+                self.host,
+                text,
                 extra={"error_code": WebhookDown.code},
             )
 
@@ -257,4 +257,4 @@ class WebhookNotifications:
             known, self._down = self._down, False
             lost = self.lost - self._lost_before
         if known:
-            log.info("webhook %s takes notifications again; %d were lost", self.place, lost)
+            log.info("webhook %s takes notifications again; %d were lost", self.host, lost)

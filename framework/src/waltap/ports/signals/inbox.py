@@ -23,7 +23,7 @@ class SignalAnswer(msgspec.Struct, frozen=True):
 
     identifier: str
     # whether the engine accepted the signal; its work is done or in progress
-    taken: bool
+    accepted: bool
     # why the engine ignored the signal
     reason: str = ""
 
@@ -47,7 +47,7 @@ class SignalInbox:
             if not self._closed:
                 self._waiting.append((signal, future))
                 return future
-        future.set_result(SignalAnswer(signal.identifier, taken=False, reason=self._closed))
+        future.set_result(SignalAnswer(signal.identifier, accepted=False, reason=self._closed))
         return future
 
     def take(self) -> tuple[Signal, "Future[SignalAnswer]"] | None:
@@ -64,7 +64,7 @@ class SignalInbox:
         while (item := self.take()) is not None:
             signal, future = item
             if begun(future):
-                future.set_result(SignalAnswer(signal.identifier, taken=False, reason=why))
+                future.set_result(SignalAnswer(signal.identifier, accepted=False, reason=why))
 
 
 def begun(future: "Future[SignalAnswer]") -> bool:

@@ -16,7 +16,7 @@ class TableComparison:
     # Keys, as text, of some rows that exist only at the destination.
     surplus: tuple[str, ...] = ()
     # A file that names all those rows, "" without one.
-    place: str = ""
+    location: str = ""
 
 
 Row = tuple[str | None, ...]
@@ -40,7 +40,7 @@ class KeptTable:
     # The source's column number → the destination's name. Other columns have the source's name.
     columns: Mapping[int, str] = field(default_factory=dict)
     # Why the rows differ from the source's on purpose, "" if they must be equal.
-    apart: str = ""
+    not_compared: str = ""
     # Why the table lags behind `VerificationSource.position`, "" if it does not.
     late: str = ""
     # Returns the statements that delete rows by their keys, for columns (name,

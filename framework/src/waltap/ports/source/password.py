@@ -71,16 +71,15 @@ def _printed(
         ) from None
     with process:
         try:
-            printed, said = _outputs(process, name, timeout_s, stopping)
+            printed, error_output = _outputs(process, name, timeout_s, stopping)
         except BaseException:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode != 0:
-        raise PasswordCommandFailed(
-            f"the password's command {name!r} {_ended(process.returncode)}{_ending_text(said, printed)}"
-        )
-    return _password(name, printed, said)
+        ended = f"{_ended(process.returncode)}{_ending_text(error_output, printed)}"
+        raise PasswordCommandFailed(f"the password's command {name!r} {ended}")
+    return _password(name, printed, error_output)
 
 
 def _outputs(
@@ -127,8 +126,8 @@ def _outputs(
                 raise PasswordCommandFailed(
                     f"the password's command {name!r} gave none within {timeout_s:g} s"
                 )
-    printed, said = gathered.values()
-    return bytes(printed), bytes(said)
+    printed, error_output = gathered.values()
+    return bytes(printed), bytes(error_output)
 
 
 def _ended(status: int) -> str:
@@ -138,13 +137,13 @@ def _ended(status: int) -> str:
     return f"ended with status {status}"
 
 
-def _ending_text(said: bytes, printed: bytes) -> str:
-    """Return the last line of ``said`` for an error, without secrets.
+def _ending_text(error_output: bytes, printed: bytes) -> str:
+    """Return the last line of ``error_output`` for an error, without secrets.
 
     Lines of a shell's trace are skipped: they may contain the secret.
     """
     secret = printed.decode("utf-8", "replace").strip()
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
+    lines = [line.strip() for line in error_output.decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("+")]
     if not lines:
         return ""
@@ -154,7 +153,7 @@ def _ending_text(said: bytes, printed: bytes) -> str:
     return f": {redacted(line)[:QUOTED_MAX]}"
 
 
-def _password(name: str, printed: bytes, said: bytes) -> str:
+def _password(name: str, printed: bytes, error_output: bytes) -> str:
     try:
         text = printed.decode().rstrip("\r\n")
     except UnicodeDecodeError:
@@ -162,7 +161,7 @@ def _password(name: str, printed: bytes, said: bytes) -> str:
         raise PasswordCommandFailed(problem) from None  # the cause contains the output
     if not text.strip():
         raise PasswordCommandFailed(
-            f"the password's command {name!r} printed none{_ending_text(said, b'')}"
+            f"the password's command {name!r} printed none{_ending_text(error_output, b'')}"
         )
     if "\0" in text or len(text.splitlines()) > 1:
         raise PasswordCommandFailed(

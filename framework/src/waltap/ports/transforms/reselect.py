@@ -247,8 +247,8 @@ class ColumnReselector:
     def _failed(self, relation: Relation, problem: str, cause: SourceError | None) -> None:
         if self._properties.errors == "fail":
             raise ReselectFailed(problem, table=relation.name) from cause
-        said = problem if cause is None else f"{problem}: {cause.problem}"
-        log.warning(said, extra={"table": relation.name})
+        text = problem if cause is None else f"{problem}: {cause.problem}"
+        log.warning(text, extra={"table": relation.name})
 
 
 def _cut(keys: Sequence[Tuple]) -> Iterator[Sequence[Tuple]]:

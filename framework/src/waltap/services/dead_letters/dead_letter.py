@@ -49,12 +49,12 @@ class FailurePolicy:
 
         ``tolerance`` is the ``errors.tolerance`` of one sink.
         """
-        said = tolerance or engine.errors_tolerance
+        tolerated = tolerance or engine.errors_tolerance
         records = {"none": FailureHandling.FAIL, "all": FailureHandling.WARN}.get(
-            said, FailureHandling.DEAD_LETTER
+            tolerated, FailureHandling.DEAD_LETTER
         )
         # as in Kafka Connect, a topic for dead letters gets the events that ``all`` tolerates
-        if said == "all" and engine.dead_letter_topic:
+        if tolerated == "all" and engine.dead_letter_topic:
             records = FailureHandling.DEAD_LETTER
         given = engine.event_processing
         events = records if given == "tolerance" else FailureHandling(given)

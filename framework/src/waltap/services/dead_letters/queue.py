@@ -165,7 +165,7 @@ class DeadLetterQueue:
             self._copy.close()
 
     def left_out(
-        self, handling: FailureHandling, sink: str, place: str, reason: WaltapError
+        self, handling: FailureHandling, sink: str, location: str, reason: WaltapError
     ) -> None:
         """Count a skipped event and report it at a limited rate."""
         if self._counted is not None:
@@ -180,7 +180,7 @@ class DeadLetterQueue:
         if handling is not FailureHandling.SKIP:
             log.warning(
                 "an event %s: %s: %s %s%s",
-                what, place, reason.code, reason.problem,
+                what, location, reason.code, reason.problem,
                 f" ({count} since the last such line)" if count > 1 else "",
             )  # fmt: skip
         if handling is FailureHandling.DEAD_LETTER and self._notify is not None:
@@ -188,7 +188,7 @@ class DeadLetterQueue:
                 DEAD_LETTER,
                 "WRITTEN",
                 sink=sink,
-                position=place,
+                position=location,
                 code=reason.code,
                 reason=reason.problem,
                 count=str(count),

@@ -158,7 +158,7 @@ class MonitorListener(ThreadingHTTPServer):
 
     def __init__(
         self,
-        place: tuple[str, int],
+        address: tuple[str, int],
         answer: Callable[[MonitorRequest], Answer],
         headers: Mapping[str, str],
     ) -> None:
@@ -169,9 +169,9 @@ class MonitorListener(ThreadingHTTPServer):
         self._answered: set[socket.socket] = set()
         self._open = 0
         self._lock = threading.Lock()
-        if ":" in place[0]:
+        if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(place, RequestHandler)
+        super().__init__(address, RequestHandler)
 
     def reads(self, connection: socket.socket) -> None:
         """Record that the wait for a request starts."""
@@ -351,10 +351,10 @@ class RequestAccess:
     """
 
     def __init__(
-        self, host: str, token: Callable[[], str], *, open_reads: bool, place: str = ""
+        self, host: str, token: Callable[[], str], *, open_reads: bool, token_file: str = ""
     ) -> None:
         self._local, self._token, self._open_reads = is_loopback(host), token, open_reads
-        self._place = f"; it is in {place}" if place else ""
+        self._token_hint = f"; it is in {token_file}" if token_file else ""
 
     def refusal(
         self, method: str, headers: Mapping[str, str], token: str | None, *, open_to_all: bool
@@ -367,7 +367,7 @@ class RequestAccess:
         if self._local and not is_loopback(asked):
             return 421, "the Host header names another machine"
         origin = headers.get("origin")
-        if origin is not None and _place(origin) != headers.get("host", ""):
+        if origin is not None and _authority(origin) != headers.get("host", ""):
             return 403, "the page that sent this is another's"
         if method == "POST" and headers.get("sec-fetch-site", "none") not in OWN:
             return 403, "the page that sent this is another's"
@@ -381,7 +381,7 @@ class RequestAccess:
         given = headers.get("authorization", "").removeprefix("Bearer ") or token or ""
         if given and hmac.compare_digest(given.encode(), self._token().encode()):
             return None
-        text = f"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN{self._place}"
+        text = f"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN{self._token_hint}"
         return 401, text
 
 
@@ -393,7 +393,7 @@ def _name(host: str) -> str:
         return ""
 
 
-def _place(origin: str) -> str | None:
+def _authority(origin: str) -> str | None:
     """Return name and port of an Origin header.
 
     None: the header is not an address.
@@ -542,9 +542,9 @@ class MonitorServer:
         return int(self._listener.server_address[1])
 
     def __enter__(self) -> Self:
-        place = self._host, self._port
+        address = self._host, self._port
         try:
-            self._listener = listener = MonitorListener(place, self._answer, _headers(self._page))
+            self._listener = listener = MonitorListener(address, self._answer, _headers(self._page))
         except OSError as cause:
             raise ConfigurationError.of(
                 "waltap.http",
@@ -576,7 +576,7 @@ class MonitorServer:
             raise unusable(path.parent, error) from error
         # read again for each request: a standby process may have replaced the file
         return RequestAccess(
-            self._host, partial(kept_token, path), open_reads=True, place=str(path)
+            self._host, partial(kept_token, path), open_reads=True, token_file=str(path)
         )
 
     # --- answers -------------------------------------------------------------------------------------
@@ -638,8 +638,8 @@ class MonitorServer:
         except TimeoutError:
             # the engine reads signals between batches, so not during an initial snapshot
             return 202, JSON, msgspec.json.encode({"state": self._engine.state})
-        status = 200 if given.taken else 422
-        return status, JSON, msgspec.json.encode({"taken": given.taken, "reason": given.reason})
+        status = 200 if given.accepted else 422
+        return status, JSON, msgspec.json.encode({"taken": given.accepted, "reason": given.reason})
 
     _ANSWERS: ClassVar[Mapping[tuple[str, str], "Handle"]] = {
         ("GET", "/"): _show,

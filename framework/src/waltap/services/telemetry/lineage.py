@@ -286,7 +286,7 @@ class LineageObserver:
         facets = {"schema": _schema(relation.columns)}
         return self._events.InputDataset(namespace, name, facets=facets)
 
-    def _output(self, relation: Relation, kind: str, place: str) -> Any:
+    def _output(self, relation: Relation, kind: str, destination: str) -> Any:
         from openlineage.client.generated.column_lineage_dataset import (
             ColumnLineageDatasetFacet,
             Fields,
@@ -310,7 +310,7 @@ class LineageObserver:
         topic = self._capture.topic(relation.schema, relation.table)
         # a dataset of Kafka is a topic
         name = topic if kind == "kafka" else relation.name
-        return self._events.OutputDataset(place, name, facets=facets)
+        return self._events.OutputDataset(destination, name, facets=facets)
 
     def _masked(self, relation: Relation, column: Column) -> bool:
         # a mask can be for text or for bytes
@@ -350,9 +350,9 @@ def _destination(name: str, properties: object) -> str:
     if name == "kafka":
         servers = str(getattr(properties, "bootstrap_servers", "") or "")
         return f"kafka://{servers.partition(',')[0]}"
-    place = str(getattr(properties, "path", "") or "")
-    if "://" in place:
+    destination = str(getattr(properties, "path", "") or "")
+    if "://" in destination:
         # scheme, host and path only: user and query can hold a secret
-        parts = urlsplit(place)
+        parts = urlsplit(destination)
         return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
-    return f"file:{place}" if place else f"waltap:{name}"
+    return f"file:{destination}" if destination else f"waltap:{name}"

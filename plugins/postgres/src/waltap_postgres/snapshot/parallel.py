@@ -114,12 +114,12 @@ class ParallelReading:
             self._changed.notify_all()
         wanted = len(work.targets)
         while wanted:
-            piece = self._taken(self._queues[task_index])
+            piece = self._next_piece(self._queues[task_index])
             work.arrived(piece)
             wanted -= piece.complete
             yield piece
 
-    def _taken(self, queue: _WorkQueue) -> SnapshotRows:
+    def _next_piece(self, queue: _WorkQueue) -> SnapshotRows:
         with self._changed:
             while not queue.pieces:
                 if self._error is not None:

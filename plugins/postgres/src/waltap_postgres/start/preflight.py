@@ -346,10 +346,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         if plan.statements:
             mode = self.properties.publication_autocreate_mode
             verb = "made" if name in plan.created else "changed"
-            said = f"{name!r} will be {verb} ({mode})"
+            text = f"{name!r} will be {verb} ({mode})"
         else:
-            said = f"{name!r} covers what is captured"
-        return [PreflightCheck.ok("publication", said)]
+            text = f"{name!r} covers what is captured"
+        return [PreflightCheck.ok("publication", text)]
 
     def _uncovered(self, plan: PublicationPlan) -> list[PreflightCheck]:
         """Report captured tables that stay unpublished after the start."""

@@ -104,9 +104,9 @@ class CaptureGapFile:
 
     def published(self, entries: Iterable[TableEntry]) -> None:
         """Forget the tables whose entries are marked or complete."""
-        said = {each.name for each in entries if each.missed or each.complete}
-        if not self._tables.isdisjoint(said):
-            self._tables -= said
+        reported = {each.name for each in entries if each.missed or each.complete}
+        if not self._tables.isdisjoint(reported):
+            self._tables -= reported
             self._write()
 
     def _write(self) -> None:

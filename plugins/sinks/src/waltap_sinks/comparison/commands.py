@@ -328,11 +328,11 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
         with connection:
             yield connection
     except psycopg.Error as cause:
-        said = str(cause).strip()
+        message = str(cause).strip()
         if connection.broken:
-            raise ConnectionLost(said) from cause
+            raise ConnectionLost(message) from cause
         # The source or a PostgreSQL destination raised it; the error does not show which.
-        raise SourceError(f"what the comparison asks for is refused: {said}") from cause
+        raise SourceError(f"what the comparison asks for is refused: {message}") from cause
 
 
 def _resolved(file: str, set_: list[str] | None) -> "Profile":
@@ -425,8 +425,10 @@ def compared(
         for each in results:
             known = found.get(each.table, TableComparison(equal=True))
             found[each.table] = TableComparison(
-                equal=known.equal and each.equal and not (each.left_out or each.apart),
+                equal=known.equal and each.equal and not (each.left_out or each.not_compared),
                 surplus=(*known.surplus, *each.surplus),
-                place=" and ".join(filter(None, (known.place, str(places.get(each.table, ""))))),
+                location=" and ".join(
+                    filter(None, (known.location, str(places.get(each.table, ""))))
+                ),
             )
     return found

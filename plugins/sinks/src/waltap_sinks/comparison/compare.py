@@ -64,8 +64,8 @@ def compare(
         table = source.table(kept)
         if table is None or table.name in without or (tables and table.name not in tables):
             return None
-        if kept.apart:
-            return _apart(table.name, kept.apart)
+        if kept.not_compared:
+            return _not_compared(table.name, kept.not_compared)
         pair = _pair(source, target, kept, table, without)
         # A table that is known to be late (suspended in Spark) would use up the patience for
         # nothing.
@@ -123,9 +123,9 @@ def _late_by_now(target: VerificationSource, name: str) -> str:
     return next((each.late for each in target.tables() if each.name == name), "")
 
 
-def _apart(name: str, why: str) -> TableDifferences:
+def _not_compared(name: str, why: str) -> TableDifferences:
     return TableDifferences(
-        table=name, source_rows=0, target_rows=0, source_hash="", target_hash="", apart=why
+        table=name, source_rows=0, target_rows=0, source_hash="", target_hash="", not_compared=why
     )
 
 

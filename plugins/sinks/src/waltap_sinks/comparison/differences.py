@@ -26,7 +26,7 @@ KEYS_SHOWN: Final = 3
 TEXT_SHOWN: Final = 40
 
 
-Verdict = Literal["equal", "different", "late", "apart"]
+Verdict = Literal["equal", "different", "late", "not_compared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class TableDifferences:
     dead_letters: int = 0
     refused: int = 0
     # Why the sides need not be equal, so that they were not compared.
-    apart: str = ""
+    not_compared: str = ""
     # Why the target will not reach the position, by its own account.
     late: str = ""
     # The target has no such table.
@@ -73,8 +73,8 @@ class TableDifferences:
         A late target may still get the missing rows, so a difference means nothing. It will not get
         rows that it refused.
         """
-        if self.apart:
-            return "apart"
+        if self.not_compared:
+            return "not_compared"
         if self.equal:
             return "equal"
         return "late" if (self.late or self.behind) and not self.dead_letters else "different"
@@ -171,8 +171,10 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
             verdict += f"\n[yellow]{_of_dead_letters(each)}[/]"
         if each.verdict == "late":
             verdict = f"[yellow]late, not compared: {escape(each.late or _behind(target))}[/]"
-        if each.verdict == "apart":
-            table.add_row(name, "", "", "", "", f"[yellow]not compared: {escape(each.apart)}[/]")
+        if each.verdict == "not_compared":
+            table.add_row(
+                name, "", "", "", "", f"[yellow]not compared: {escape(each.not_compared)}[/]"
+            )
             continue
         table.add_row(
             name,

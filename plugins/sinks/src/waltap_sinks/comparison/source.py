@@ -219,9 +219,9 @@ def missing_tables(
             continue
         rows = source.count(place, most=1 if captured.unsure else None)
         if rows is None:
-            found.append(_missing_table(place.name, 0, apart=UNREADABLE))
+            found.append(_missing_table(place.name, 0, not_compared=UNREADABLE))
         elif rows:
-            found.append(_missing_table(place.name, rows, apart=captured.unsure))
+            found.append(_missing_table(place.name, rows, not_compared=captured.unsure))
         elif wanted:  # the user named it, and it lacks no rows
             found.append(_missing_table(place.name, 0))
     return found
@@ -256,13 +256,13 @@ def _above(places: Mapping[int, SourcePlace], oid: int) -> list[int]:
     return found
 
 
-def _missing_table(name: str, rows: int, apart: str = "") -> TableDifferences:
+def _missing_table(name: str, rows: int, not_compared: str = "") -> TableDifferences:
     return TableDifferences(
         table=name,
-        source_rows=0 if apart else rows,
+        source_rows=0 if not_compared else rows,
         target_rows=0,
         source_hash="",
         target_hash="",
         absent=True,
-        apart=apart,
+        not_compared=not_compared,
     )

@@ -39,7 +39,7 @@ class HttpRefused(SinkError):
 
     code = "WT-5602"
     remedy = (
-        "Check what {place} expects: url, body and the profile's format decide the request. "
+        "Check what {location} expects: url, body and the profile's format decide the request. "
         "Nothing after the record was confirmed: the next start continues there. A table "
         "[[transforms]] of type filter leaves records out; errors.tolerance decides about "
         "single refused records (400, 409, 413, 415, 422)."
@@ -89,11 +89,11 @@ class ClientCredentials:
         if given.oauth_scope is not None:
             form["scope"] = given.oauth_scope
         url = given.oauth_url or ""
-        place = urlsplit(url).hostname
+        location = urlsplit(url).hostname
         login = given.oauth_client or "", given.oauth_secret or ""
         answer = self._client.send("POST", url, data=form, auth=login)
         if answer.again:
-            raise HttpUnavailable(f"no token from {place}: {answer.problem}", place=place)
+            raise HttpUnavailable(f"no token from {location}: {answer.problem}", location=location)
         try:
             document = {} if answer.problem else json.loads(answer.body)
             self._token = str(document["access_token"])
@@ -101,7 +101,7 @@ class ClientCredentials:
             seconds = 3600.0 if lifetime is None else float(lifetime)  # some servers send null
         except (ValueError, KeyError, TypeError, AttributeError) as cause:
             raise HttpLoginRefused(
-                f"no token from {place}: it answers {answer.status}", place=place
+                f"no token from {location}: it answers {answer.status}", location=location
             ) from cause
         # A token that lives shorter than `EARLY_S` is used for a second, not requested for each
         # record.
@@ -131,7 +131,7 @@ class HttpSink(Sink):
             partitions=True,
             resumes_snapshots=True,
         )
-        self._place = host_of(properties.url)
+        self._location = host_of(properties.url)
         self._pack = packer(
             properties.body,
             most=properties.batch_records,
@@ -157,15 +157,15 @@ class HttpSink(Sink):
         self._new_client().close()  # it reads certificates and keys, whose errors belong to the start
         parts = urlsplit(self._properties.url)
         if parts.hostname is None or parts.scheme in getproxies():
-            return [PreflightCheck.ok("sink http", self._place)]
+            return [PreflightCheck.ok("sink http", self._location)]
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((parts.hostname, port), timeout=LOOK_AT_MOST_S).close()
         except OSError as error:
-            found = f"{self._place}: {error.strerror or error}"
+            found = f"{self._location}: {error.strerror or error}"
             remedy = "Start what is to listen there; a run tries again until it does."
             return [PreflightCheck.warning("sink http", found, remedy)]
-        return [PreflightCheck.ok("sink http", self._place)]
+        return [PreflightCheck.ok("sink http", self._location)]
 
     def open(self) -> None:
         """Create the client; the first record opens a connection.
@@ -312,15 +312,15 @@ class HttpSink(Sink):
         if not answer.problem:
             return None, 0.0
         if answer.again:
-            text = f"{self._place} takes no records: {answer.problem}"
-            return HttpUnavailable(text, place=self._place), answer.wait_s
+            text = f"{self._location} takes no records: {answer.problem}"
+            return HttpUnavailable(text, location=self._location), answer.wait_s
         status = answer.status
         kind = HttpLoginRefused if status in {401, 403, 407} else HttpRefused
         count = len(request.held)
         many = f"{count} records, the first of {request.topic}"
         what = many if count > 1 else f"a record of {request.topic}"
-        text = f"{self._place} answers {status} to {what}"
-        return kind(text, place=self._place, status=status), 0.0
+        text = f"{self._location} answers {status} to {what}"
+        return kind(text, location=self._location, status=status), 0.0
 
     def _new_client(self) -> "HttpClient":
         """Return a client with the profile's settings.
@@ -362,7 +362,7 @@ class HttpSink(Sink):
         except (OSError, ssl.SSLError) as cause:
             raise HttpLoginRefused(
                 f"the files of ssl.ca, ssl.certificate and ssl.key cannot be used: {cause}",
-                place=self._place,
+                location=self._location,
             ) from cause
         return context
 

@@ -134,18 +134,23 @@ class SparkTables:
         # those of tables that had the name before are of none of its columns now
         now = {name: divmod(number, PER_INCARNATION) for name, number in state.ids.items()}
         numbers = {n: name for name, (which, n) in now.items() if which == state.incarnation}
-        apart = ""
+        not_compared = ""
         if state.mode.name == "append":
-            apart = "it has its history alone (mode append)"
+            not_compared = "it has its history alone (mode append)"
         elif state.mode.deletes == "kept":
-            apart = "rows that are deleted are kept"
+            not_compared = "rows that are deleted are kept"
         late = ""
         if state.failed:
             why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
             at = f" at {state.log_position}" if state.log_position else ""
             late = f"it is suspended{why}{at}; see waltap spark status"
         return KeptTable(
-            name=name, oid=state.oid, key=state.key, columns=numbers, apart=apart, late=late
+            name=name,
+            oid=state.oid,
+            key=state.key,
+            columns=numbers,
+            not_compared=not_compared,
+            late=late,
         )
 
     def _state(self, name: str) -> TableState | None:

@@ -59,8 +59,8 @@ def compiled(text: str) -> Any:
         program = cel.compile(text)
     except ValueError as cause:
         # The library's message repeats the expression on further lines.
-        said = str(cause).split("\n", 1)[0].rpartition("ERROR: ")[2]
-        raise ValueError(f"not a CEL expression: {said}") from cause
+        reason = str(cause).split("\n", 1)[0].rpartition("ERROR: ")[2]
+        raise ValueError(f"not a CEL expression: {reason}") from cause
     unknown = set(program.variables()) - set(VARIABLES) - set(_BOUND.findall(text))
     if unknown:
         raise ValueError(
