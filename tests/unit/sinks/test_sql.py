@@ -15,7 +15,7 @@ from tests.harness.changelog import batch, context, relation
 from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
 
 from waltap.changes.decode.row_block import RowBlock
-from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.transactions.position import Position
 from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.metadata import SinkMetadata
@@ -108,6 +108,7 @@ def test_net_changes_leave_the_rows_of_the_source(
     [
         ([[("1", "a")], RowBlock.of([("2", "b"), ("3", "c")])], True),
         ([[("1", "a"), ("4", "d"), ("5", "e")], RowBlock.of([("2", "b"), ("3", "c")])], False),
+        ([[("1", ABSENT)], RowBlock.of([("2", "b"), ("3", "c")])], False),
         # a delete was left out: the last row of the key stays
         ([RowBlock.of([("1", "a"), ("2", "b")]), RowBlock.of([("1", "c")])], False),
     ],

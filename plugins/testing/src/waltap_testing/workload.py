@@ -364,10 +364,9 @@ def _text(value: object) -> str | None:
 
 def as_block(rows: Sequence[Tuple]) -> RowBlock:
     """Return ``rows``, of texts and NULL, as columns."""
-    import pyarrow as pa
-
-    columns = [pa.array(values, pa.string()) for values in zip(*rows, strict=True)]
-    return RowBlock(columns, len(rows))
+    block = RowBlock.of(rows)
+    assert block is not None
+    return block
 
 
 def as_columns(batch: Batch) -> Batch:

@@ -7,7 +7,9 @@ import abc
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from itertools import chain
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from waltap.changes.decode.tuple_image import Tuple
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+
+_TEXTS: Final = frozenset((str, NoneType))
 
 
 @functools.cache
@@ -104,12 +108,17 @@ class RowBlock(LazySequence[Tuple]):
         return list(zip(*columns, strict=True)) if columns else [()] * self._count
 
     @classmethod
-    def of(cls, rows: Sequence[Tuple]) -> "RowBlock":
-        """Return ``rows``, which are not empty, as a block."""
+    def of(cls, rows: Sequence[Tuple]) -> "RowBlock | None":
+        """Return ``rows``, which are not empty, as a block.
+
+        None if a value is neither text nor NULL.
+        """
         import pyarrow as pa
 
         if isinstance(rows, cls):
             return rows
+        if not _TEXTS.issuperset(map(type, chain.from_iterable(rows))):
+            return None
         return cls([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], len(rows))
 
     @classmethod

@@ -17,10 +17,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from struct import Struct
-from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
 
 import msgspec
@@ -63,7 +61,6 @@ _HEAD = Struct("<II")
 _BLOCK: Final = Struct("<4sIII")
 _BLOCK_MARK: Final = b"\xffblk"
 _MISSING = frozenset(MissingValue)
-_TEXTS = frozenset((str, NoneType))
 _CODES: dict[MissingValue, int] = {UNCHANGED: 0, ABSENT: 1}
 _SENTINELS = (UNCHANGED, ABSENT)
 _OLD_KINDS = (OldTuple.NONE, OldTuple.KEY, OldTuple.FULL)
@@ -525,11 +522,10 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
             return None
         rows.append(item.new)
         lsns.append(item.lsn)
-    if not _TEXTS.issuperset(map(type, chain.from_iterable(rows))):
-        return None
     import numpy as np
 
-    return InsertBlock(relation, np.array(lsns, "u8"), RowBlock.of(rows), xid)
+    block = RowBlock.of(rows)
+    return None if block is None else InsertBlock(relation, np.array(lsns, "u8"), block, xid)
 
 
 def _record_batch(block: InsertBlock) -> "pa.Buffer":

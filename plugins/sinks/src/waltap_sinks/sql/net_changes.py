@@ -87,15 +87,16 @@ class NetChanges:
     def _block(self) -> RowBlock | None:
         """Return `added` as columns.
 
-        None if single rows are quicker, or if a key is there twice: the change in between was left
-        out, and only the last row of the key can be written.
+        None if single rows are quicker, if a value is missing, or if a key is there twice: the
+        change in between was left out, and only the last row of the key can be written.
         """
         count = sum(map(len, self.added))
         together = sum(len(rows) for rows in self.added if isinstance(rows, RowBlock))
         if not together or together * 2 < count:
             return None
-        blocks = [RowBlock.of(rows) for rows in self.added]
-        if sum(block.nbytes for block in blocks) > BLOCK_BYTES:
+        made = [RowBlock.of(rows) for rows in self.added]
+        blocks = [block for block in made if block is not None]
+        if len(blocks) < len(made) or sum(block.nbytes for block in blocks) > BLOCK_BYTES:
             return None
         block = RowBlock.joined(blocks)
         key = [texts_of(block.columns[column.index]) for column in self.shape.key]
