@@ -39,7 +39,7 @@ def run_scripted(
     lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
     profile.write_text("\n".join(["[source]", f'type = "{connector}"', *lines]))
     out = f"jsonl:{folder / 'out.jsonl'}"
-    return waltap("run", profile, "--sink", out, "--max-seconds", "60", *options)
+    return waltap("run", profile, "--sink", out, "--max-seconds", "240", *options)
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class Shop:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command line in the folder, with ``more`` words behind it."""
         given = self.variables | variables
-        return command.waltap(*self._words(line, more), cwd=self.folder, wait=180, **given)
+        return command.waltap(*self._words(line, more), cwd=self.folder, **given)
 
     def says(self, line: str, *more: object, code: int = 0, **variables: str) -> str:
         """Run a command line that ends with ``code``; return what it said, without the breaks of its lines."""

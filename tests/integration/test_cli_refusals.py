@@ -47,7 +47,7 @@ def test_used_up_file_descriptors_are_reported_as_that(shop: Shop, sink: str) ->
     for files in (6, 8, 9, 11):
         done = subprocess.run(
             [sys.executable, "-m", "waltap", "run", str(shop.path), "--until-idle", "0"],
-            cwd=shop.folder, capture_output=True, text=True, timeout=90,
+            cwd=shop.folder, capture_output=True, text=True, timeout=180,
             preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)),
             env={**os.environ, "COLUMNS": "200", "WALTAP_LOG": "text"},
         )  # fmt: skip

@@ -169,7 +169,7 @@ def test_a_run_names_the_plugin_that_raised(shop: Shop) -> None:
     install_plugin(shop.folder, PLUGIN, "raising")
     for place in RUN:
         raising(shop, place)
-        text = shop.says("run FILE --max-seconds 3", code=2 if place == "choose hook" else 1)
+        text = shop.run(code=2 if place == "choose hook" else 1)
         assert f"acme 1.0 raised ValueError: boom in {place}" in text, place
         assert "WT-9000" not in text
         if place == "choose hook":
