@@ -164,7 +164,7 @@ class PromisesEarly(Lines):
         super().close()
 
 
-@FAULTS.found_by("test_a_sink_opened_again_goes_on")
+@FAULTS.found_by("test_a_sink_opened_again_continues")
 class StartsOver(Lines):
     def open(self):
         self.path.write_bytes(b"")
@@ -431,7 +431,7 @@ class ClaimsExactlyOnce(Lines):
         return promised
 
 
-@FAULTS.found_by("test_a_sink_opened_again_goes_on")
+@FAULTS.found_by("test_a_sink_opened_again_continues")
 class ForgetsItsPosition(Lines):
     capabilities = SinkCapabilities(exactly_once=True)
 
@@ -652,7 +652,7 @@ class RefusesWithoutALoss(KnowsItsFile):
         return promised
 
 
-@FAULTS.found_by("test_a_repair_goes_on_with_what_is_left", SinkError)
+@FAULTS.found_by("test_a_repair_continues_with_what_is_left", SinkError)
 class RefusesARepair(RefusesWithoutALoss):
     pass
 

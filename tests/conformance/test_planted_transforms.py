@@ -101,7 +101,7 @@ def makes_relations_per_row(batch):
     return batch
 
 
-@CHANGES.found_by("test_cutting_batches_elsewhere_makes_no_difference")
+@CHANGES.found_by("test_cutting_batches_otherwise_makes_no_difference")
 def keeps_every_other_of_a_batch(batch):
     numbers = itertools.count()
     return filtered(batch, lambda _change: next(numbers) % 2 == 0)
@@ -137,14 +137,14 @@ def nothing_changed(events):
     return events
 
 
-@EVENTS.found_by("test_a_tombstone_goes_with_its_delete")
+@EVENTS.found_by("test_a_tombstone_comes_with_its_delete")
 def leaves_the_tombstone_behind(events):
     for event in events:
         event.topic += ".gone" if event.op == "d" and not event.tombstone else ""
     return events
 
 
-@EVENTS.found_by("test_cutting_batches_elsewhere_makes_no_difference")
+@EVENTS.found_by("test_cutting_batches_otherwise_makes_no_difference")
 def keeps_the_first_of_each_batch(events):
     return events[:1]
 
@@ -222,7 +222,7 @@ class AddsAFieldToTheSchemaAlone:
         return self.kept.setdefault(id(schema), (schema, longer(schema)))[1]
 
 
-@RECORDS.found_by("test_cutting_batches_elsewhere_makes_no_difference")
+@RECORDS.found_by("test_cutting_batches_otherwise_makes_no_difference")
 def keeps_the_first_record_of_each_batch(records):
     return records[:1]
 

@@ -21,7 +21,7 @@ from tests.harness.servers.s3 import S3Server
 from waltap.errors import WaltapError
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
-from waltap_spark.source.errors import CapturedElsewhere, OffsetOfAnother, SourceOption
+from waltap_spark.source.errors import CapturedByAnotherProcess, OffsetOfAnother, SourceOption
 from waltap_spark.source.options import before_first, parse_options
 from waltap_spark.source.profiles import ProfilesStream, hosts_of
 
@@ -420,7 +420,7 @@ def test_a_batch_captures_what_there_is_and_reads_the_private_log(shop: Shop) ->
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5]
     assert available_now(shop, None)[0][-1] == (5, "c", "shop"), "a stream has the same private log"
     shop.database.execute("INSERT INTO orders VALUES (6, 'new', 6)")
-    with pytest.raises(CapturedElsewhere, match="was captured into"):
+    with pytest.raises(CapturedByAnotherProcess, match="was captured into"):
         batch(changelogLocation=str(shop.folder / "another"))
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5, 6], "nothing of it went there"
 

@@ -14,7 +14,7 @@ from tests.harness.spark import Died, dying
 
 from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_sinks.changelog.errors import RowsElsewhere
+from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_spark.apply import external_snapshots
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
@@ -107,7 +107,7 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
     assert reported[1] == rig.log.last().log_position.end_lsn  # type: ignore[union-attr]
     state = rig.output.state()
     assert {name: state.tables[name].rows_of_splits for name in ROWS} == ROWS
-    with pytest.raises(RowsElsewhere, match="WT-5112 .*public.big"):
+    with pytest.raises(RowsInExternalSnapshot, match="WT-5112 .*public.big"):
         rig.log.rows("public", "big")
 
 

@@ -10,7 +10,7 @@ from tests.harness.changelog import WrittenLog, context
 from tests.harness.handed import ITEMS, Chunk, rows
 from tests.harness.pipeline import until
 
-from waltap_sinks.changelog.errors import RowsElsewhere
+from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -300,7 +300,7 @@ def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_th
 ) -> None:
     """Which never goes on as the one that tasks read."""
     log.flush(rows("one"))
-    with pytest.raises(RowsElsewhere, match=r"WT-5112 rows of public\.items"):
+    with pytest.raises(RowsInExternalSnapshot, match=r"WT-5112 rows of public\.items"):
         log.rows("items", skip_replaced=True)
     if restarted:
         log.close()

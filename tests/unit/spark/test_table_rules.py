@@ -33,7 +33,15 @@ from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.plugin import _describe_table
 from waltap_spark.read.live import view_names
 from waltap_spark.session.addresses import address
-from waltap_spark.state.modes import PLAIN, ModeRules, TableMode, row_columns, row_key, said, unfit
+from waltap_spark.state.modes import (
+    PLAIN,
+    ModeRules,
+    TableMode,
+    describe_mode,
+    row_columns,
+    row_key,
+    unfit,
+)
 from waltap_spark.state.output import SparkOutput, StoredTable, TableState, TargetTable
 from waltap_spark.state.target_mapping import TargetMapping
 
@@ -150,8 +158,8 @@ def test_a_table_that_cannot_be_kept_so_is_reported_why(
 
 
 def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() -> None:
-    assert said(TableMode(deletes="soft")) == "scd1, deletes soft"
-    assert said(ModeRules(history=("none",)).of("public.t")) == "scd1, without history"
+    assert describe_mode(TableMode(deletes="soft")) == "scd1, deletes soft"
+    assert describe_mode(ModeRules(history=("none",)).of("public.t")) == "scd1, without history"
     table = TableState(
         schema="s", table="t", key=("id",), columns={"id": LONG}, own_mode=TableMode(name="scd2")
     )

@@ -238,7 +238,7 @@ class PostgresConnector(
             if entry.key[2:] == here and (entry.kind, entry.name) in found
         )
 
-    def owned_objects_elsewhere(self) -> list[OwnedObject]:
+    def foreign_owned_objects(self) -> list[OwnedObject]:
         here = self._owned_object("", "").key[2:]
         known = self.context.owned_objects.all()
         return [entry for entry in known if entry.made and entry.key[2:] != here]

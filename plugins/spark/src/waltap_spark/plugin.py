@@ -14,12 +14,12 @@ SPARK = "spark"
 
 def _describe_table(properties: Any, table: str) -> str:
     from waltap_spark.driver.settings import apply_options
-    from waltap_spark.state.modes import said
+    from waltap_spark.state.modes import describe_mode
 
     options = apply_options(properties)
     schema, _dot, name = table.partition(".")
     place = options.places.of(schema, name)
-    return said(options.modes.of(table if place is None else place.name))
+    return describe_mode(options.modes.of(table if place is None else place.name))
 
 
 def _check_modes(context: Any) -> Any:

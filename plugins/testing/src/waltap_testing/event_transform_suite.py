@@ -79,7 +79,7 @@ class EventTransformSuite(RigSuite):
         """Another transform object, as after a crash, returns equal events."""
         assert _plain(_records(rig.format())) == _plain(_records(rig.format()))
 
-    def test_cutting_batches_elsewhere_makes_no_difference(self, rig: EventTransformRig) -> None:
+    def test_cutting_batches_otherwise_makes_no_difference(self, rig: EventTransformRig) -> None:
         """The limits of batches do not change the result."""
         workload = mixed(truncate=True)
         found = []
@@ -89,7 +89,7 @@ class EventTransformSuite(RigSuite):
             found.append([r for batch in batches for r in _plain(form.render(batch.parts, NOW))])
         assert found[0] == found[1] == found[2]
 
-    def test_a_tombstone_goes_with_its_delete(self, rig: EventTransformRig) -> None:
+    def test_a_tombstone_comes_with_its_delete(self, rig: EventTransformRig) -> None:
         """A tombstone has the key and topic of the delete before it."""
         deleted: Record | None = None
         for record in _records(rig.format()):

@@ -126,7 +126,7 @@ class RecordTransformSuite(RigSuite):
         one, other = rig.build()(list(_fit(rig))), rig.build()(list(_fit(rig)))
         assert _plain(one) == _plain(other)
 
-    def test_cutting_batches_elsewhere_makes_no_difference(self, rig: RecordTransformRig) -> None:
+    def test_cutting_batches_otherwise_makes_no_difference(self, rig: RecordTransformRig) -> None:
         """The limits of batches do not change the result."""
         records, whole = list(_fit(rig)), None
         for most in (len(records), 1, 3):

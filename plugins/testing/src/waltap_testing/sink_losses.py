@@ -125,7 +125,7 @@ class NoticesLosses:
             history.noticed()
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
-    def test_a_repair_goes_on_with_what_is_left(
+    def test_a_repair_continues_with_what_is_left(
         self,
         rig: SinkRig,
         tmp_path: Path,

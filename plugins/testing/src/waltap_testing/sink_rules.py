@@ -84,7 +84,7 @@ class SnapshotsGoOn:
     """
 
     @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
-    def test_a_snapshot_that_broke_off_goes_on(
+    def test_a_snapshot_that_broke_off_continues(
         self, rig: SinkRig, tmp_path: Path, delivered: int
     ) -> None:
         """Flushed pieces count, and the rest follows without an opening."""

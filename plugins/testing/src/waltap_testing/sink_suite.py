@@ -421,7 +421,7 @@ class SinkSuite(
 
     # --- opening again ---
 
-    def test_a_sink_opened_again_goes_on(self, rig: SinkRig, tmp_path: Path) -> None:
+    def test_a_sink_opened_again_continues(self, rig: SinkRig, tmp_path: Path) -> None:
         """The next run adds to the destination after a clean end."""
         workload = mixed(truncate=False)
         sink = rig.build(tmp_path)
@@ -438,9 +438,7 @@ class SinkSuite(
         again.close()
         assert_complete(rig, sink.capabilities, workload)
 
-    def test_a_sink_opened_again_has_what_it_said_it_holds(
-        self, rig: SinkRig, tmp_path: Path
-    ) -> None:
+    def test_a_sink_opened_again_has_what_it_reported(self, rig: SinkRig, tmp_path: Path) -> None:
         """A reopened sink has the position that `stored_position` returned."""
         sink = rig.build(tmp_path)
         once = sink.capabilities.exactly_once

@@ -359,7 +359,7 @@ class TableFormatSuite(RigSuite):
         assert tables.output.table("pairs").failed == ""
         assert tables.rows(pairs) == [("a", "1.5"), ("b", None), ("z", "0.0")]
 
-    def test_a_driver_that_dies_anywhere_leaves_one_cut_and_its_successor_goes_on(
+    def test_a_driver_that_dies_anywhere_leaves_one_cut_and_its_successor_continues(
         self, tables: _LogAndTables
     ) -> None:
         """A dead driver leaves all tables at the last commit.

@@ -150,7 +150,7 @@ class TransformSuite(RigSuite):
         for given, again in zip(_batches(), _batches(), strict=True):
             assert _plain(one(given)) == _plain(other(again))
 
-    def test_cutting_batches_elsewhere_makes_no_difference(self, rig: TransformRig) -> None:
+    def test_cutting_batches_otherwise_makes_no_difference(self, rig: TransformRig) -> None:
         """The limits of batches do not change the result."""
         workload = mixed(truncate=True)
         found: list[list[object]] = []

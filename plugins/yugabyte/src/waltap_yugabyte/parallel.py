@@ -174,8 +174,8 @@ class RangedConnector(
         ]
         return sorted({(e.kind, e.name): e for e in every}.values())
 
-    def owned_objects_elsewhere(self) -> list[OwnedObject]:
-        return self._first.owned_objects_elsewhere()
+    def foreign_owned_objects(self) -> list[OwnedObject]:
+        return self._first.foreign_owned_objects()
 
     def drop(self, owned_object: OwnedObject) -> None:
         self._first.drop(owned_object)

@@ -32,7 +32,7 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
         offset = stages.store.load()
         owner = connector if isinstance(connector, SlotOwningSource) else None
         known = [] if owner is None else owner.owned_objects(offset)
-        of_others = [] if owner is None else owner.owned_objects_elsewhere()
+        of_others = [] if owner is None else owner.foreign_owned_objects()
         files = [path for path in own_files(folder) if not of_others or path.name != OWNED_OBJECTS]
         _show(known, of_others, files, folder)
         if not (offset or files or any(entry.made for entry in known)):

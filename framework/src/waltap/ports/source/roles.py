@@ -215,7 +215,7 @@ class SlotOwningSource(Protocol):
         The stored ``offset`` may name a slot that no other record names. Raises: SourceError.
         """
 
-    def owned_objects_elsewhere(self) -> list[OwnedObject]:
+    def foreign_owned_objects(self) -> list[OwnedObject]:
         """Return the pipeline's known objects on other servers or databases.
 
         The profile pointed to these servers earlier.

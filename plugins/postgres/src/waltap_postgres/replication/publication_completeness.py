@@ -355,7 +355,7 @@ WITH RECURSIVE up AS (
     SELECT up.leaf, c.oid, c.relnamespace, concat_ws(' ', up.way, c.oid, i.xmin)
       FROM up JOIN pg_inherits i ON i.inhrelid = up.at JOIN pg_class c ON c.oid = i.inhparent
 )
-SELECT n.nspname::text, c.relname::text, string_agg(DISTINCT concat_ws('/', up.way, {said}), ';'),
+SELECT n.nspname::text, c.relname::text, string_agg(DISTINCT concat_ws('/', up.way, {identity_text}), ';'),
        bool_or({filtered})
   FROM up JOIN pg_class c ON c.oid = up.leaf JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_publication_rel r ON r.prrelid = up.at
@@ -388,7 +388,7 @@ def completeness(
     publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
     whole = [name for name, _, all_operations, _ in publications if all_operations]
     by_root = any(via_root for *_, via_root in publications)
-    said = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
+    identity_text = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
     members, filtered = _members(catalogue, listed, version_num)
     published: set[tuple[str, str]] = set(
         catalogue.query(
@@ -404,8 +404,8 @@ def completeness(
         fits = table_id in published and table_id not in filtered
         # Dropping a partition removes rows of the root, and the server streams nothing of that.
         fits &= not (by_root and (table.partitioned or table.partition))
-        found[table_id] = _short(said, members.get(table_id, "")) if fits else ""
-    others = _short(said, "") if whole and not by_root else ""
+        found[table_id] = _short(identity_text, members.get(table_id, "")) if fits else ""
+    others = _short(identity_text, "") if whole and not by_root else ""
     since = parse_lsn(catalogue.horizon())
     return PublicationCompleteness(tables=found, others=others, since=since)
 
@@ -416,7 +416,7 @@ def _members(
     """Return each table's membership text, and the tables with row filters."""
     schemas = version_num >= WITH_SCHEMAS
     sql = MEMBERS_SQL.format(
-        said="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
+        identity_text="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
         filtered="r.prqual IS NOT NULL" if schemas else "false",
         more=SCHEMAS_SQL if schemas else "",
         there="r.oid IS NOT NULL" + (" OR s.oid IS NOT NULL" if schemas else ""),
@@ -426,8 +426,8 @@ def _members(
     return texts, {(schema, table) for schema, table, _, filtered in rows if filtered}
 
 
-def _short(*said: str) -> str:
-    return hashlib.sha256("|".join(said).encode()).hexdigest()[:16]
+def _short(*identity_text: str) -> str:
+    return hashlib.sha256("|".join(identity_text).encode()).hexdigest()[:16]
 
 
 def covered(

@@ -87,7 +87,7 @@ def resume(
         plan = msgspec.json.decode(known.plan, type=TableSplits)
         basis = SnapshotVisibility.parse(plan.basis)
         # The chunks of the plan fit neither other files nor a SELECT.
-        unfit = _lies_elsewhere(transaction, target, plan) or target.table.relation.name in chosen
+        unfit = _files_changed(transaction, target, plan) or target.table.relation.name in chosen
         # In this order: nothing is durable; out-of-line values; rows of unknown age.
         if restarts and (
             unfit
@@ -129,7 +129,7 @@ def _resumed_task(
     )
 
 
-def _lies_elsewhere(
+def _files_changed(
     transaction: ReadingTransaction, target: SnapshotTable, plan: TableSplits
 ) -> bool:
     shape = transaction.then.get(target.oid)

@@ -57,4 +57,4 @@ class ReaderUnknown(SinkError):
     )
 
 
-RowsElsewhere = SinkError.define("RowsElsewhere", "WT-5112")
+RowsInExternalSnapshot = SinkError.define("RowsInExternalSnapshot", "WT-5112")

@@ -17,7 +17,7 @@ from waltap_sinks.changelog.errors import (
     ChangeLogRetired,
     ColumnNameTaken,
     ReaderUnknown,
-    RowsElsewhere,
+    RowsInExternalSnapshot,
 )
 from waltap_sinks.changelog.manifest import (
     NOTHING,
@@ -316,7 +316,7 @@ class ChangeLog:
         snapshots are left out. With ``skip_replaced`` only the last complete snapshot and the
         changes after it are returned.
 
-        Raises: ColumnNameTaken, RowsElsewhere.
+        Raises: ColumnNameTaken, RowsInExternalSnapshot.
         """
         import pyarrow as pa
 
@@ -392,7 +392,7 @@ class ChangeLog:
             ):
                 release(ended.snapshot_id)
         if any(entry.external_snapshot for _epoch, entry in found):
-            raise RowsElsewhere(
+            raise RowsInExternalSnapshot(
                 f"rows of {name} that a snapshot read are not in the log", table=name
             )
         return found

@@ -103,11 +103,11 @@ class SqlApplier:
             versions = None if self.history is None else self.history.of(shape)
             if versions is not None:
                 found.append(versions)
-            if not self._is_elsewhere(shape):
+            if not self._is_history_only(shape):
                 found.append(shape)
         return [shape for shape in found if not self._tables.is_bound(shape)]
 
-    def _is_elsewhere(self, shape: TargetShape) -> bool:
+    def _is_history_only(self, shape: TargetShape) -> bool:
         """Return whether the table's history replaces it."""
         return self.history is not None and self.history.replaces(shape)
 
@@ -133,7 +133,7 @@ class SqlApplier:
                         self._truncate(change)  # type: ignore[arg-type]
                 continue
             shape = self._shapes.of(relation)
-            if shape is None or self._is_elsewhere(shape):
+            if shape is None or self._is_history_only(shape):
                 continue
             if kind is INSERTS:
                 if isinstance(run, InsertBlock):
@@ -219,7 +219,7 @@ class SqlApplier:
         if self._inserts_only or self._properties.truncate == "skip":
             return
         found = (self._shapes.of(relation) for relation in change.relations)
-        shapes = [s for s in found if s is not None and not self._is_elsewhere(s)]
+        shapes = [s for s in found if s is not None and not self._is_history_only(s)]
         self.apply()
         if not shapes:
             return
@@ -237,7 +237,7 @@ class SqlApplier:
         """
         if self.history is not None:
             self.history.read(shape, rows, cause)
-        if self._is_elsewhere(shape):
+        if self._is_history_only(shape):
             return
         if shape.key_of is None:
             self._appended.setdefault(shape, []).extend(rows)
@@ -252,7 +252,7 @@ class SqlApplier:
         """Insert rows of a snapshot into an emptied table."""
         if self.history is not None:
             self.history.load(shape, rows, cause)
-        if self._is_elsewhere(shape):
+        if self._is_history_only(shape):
             return
         self.at = self._tables.of(shape)
         self._rows.insert(self.at, rows)
@@ -261,10 +261,10 @@ class SqlApplier:
         """Delete every row; in the history the rows end at ``ts``."""
         if self.history is not None:
             self.history.bind(shape)
-            if not self._is_elsewhere(shape):
+            if not self._is_history_only(shape):
                 self._tables.renewed(shape)
             self.history.empty(shape, ts)
-        if self._is_elsewhere(shape):
+        if self._is_history_only(shape):
             return
         self.at = self._tables.renewed(shape)
         self._rows.delete_all(self.at)

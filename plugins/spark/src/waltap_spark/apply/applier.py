@@ -122,7 +122,7 @@ class OutputApplier:
     ) -> None:
         """Create an applier; ``table_splits`` is for `ExternalSnapshots`."""
         self._spark, self._log, self._output = spark, changelog, output
-        self._elsewhere = ExternalSnapshots(changelog, table_splits, output)
+        self._external_snapshots = ExternalSnapshots(changelog, table_splits, output)
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
         self._format = self._choice.factory(self._context(output))
@@ -172,7 +172,7 @@ class OutputApplier:
         self.state = state
         if self._pending_intent is None:
             # rows that wait for a pending commit must stay
-            self._elsewhere.remove_waiting()
+            self._external_snapshots.remove_waiting()
         if self._compaction is not None:
             self._compaction.stop()
         self._compaction, self._kept = None, []
@@ -269,7 +269,7 @@ class OutputApplier:
         number = before.number + 1
         log_position = manifests[-1].log_position if manifests else before.log_position
         plans = self._plans(before.tables, manifests, due, log_position, moves.routes)
-        self._elsewhere.look(manifests, plans)
+        self._external_snapshots.look(manifests, plans)
         if self._format.writes_in_place:
             before = self._intended(before, log_position, moves, repeats=repeats)
         called = whereabouts(before.tables)
@@ -285,7 +285,7 @@ class OutputApplier:
         attempt = CommitAttempt(
             step, self._log, self._output, self._options, self._format, called, at_us, reach
         )
-        attempt.table_splits, attempt.shapes = self._elsewhere.of, self._shapes
+        attempt.table_splits, attempt.shapes = self._external_snapshots.of, self._shapes
         attempt.repeats = repeats
         self._named = before.tables
         try:
@@ -323,7 +323,7 @@ class OutputApplier:
         if self._compaction is not None:
             self._compaction.handled(maintained)
             self._compaction.look(state)
-        self._elsewhere.remove_waiting()
+        self._external_snapshots.remove_waiting()
         duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
         log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
         return state
@@ -345,23 +345,23 @@ class OutputApplier:
     ) -> OutputState:
         """Note that the commit begins, and rename tables in the catalogue."""
         tables, begun = before.tables, self._output.begun(self.state) if repeats else None
-        goes = () if begun is None else begun.moves
+        moving = () if begun is None else begun.moves
         if begun is None and moves.renamed:
             after = [tables[name] for name in moves.names(moves.renamed)]
-            goes = self._format.moves(self._spark, after)
+            moving = self._format.moves(self._spark, after)
         # written before the first step: a crash must not lose how far the steps go
         self._output.intend(
             CommitIntent(
                 number=before.number + 1,
                 log_position=log_position,
                 identity=before.identity,
-                moves=goes,
+                moves=moving,
             )
         )
         self._pending_intent = log_position
-        if not goes:
+        if not moving:
             return before
-        moved = self._format.moved(self._spark, tables, goes)
+        moved = self._format.moved(self._spark, tables, moving)
         return msgspec.structs.replace(before, tables={**tables, **moved})
 
     def _maintained(self) -> dict[str, TableState]:

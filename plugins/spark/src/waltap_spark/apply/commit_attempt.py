@@ -34,7 +34,7 @@ from waltap_spark.planning.redelivery import lacks_values, leave_out_known, may_
 from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.schema import LOG_FIELDS, common_type
 from waltap_spark.session.failures import OF_ONE
-from waltap_spark.state.modes import of_rules, said, unfit
+from waltap_spark.state.modes import describe_mode, of_rules, unfit
 from waltap_spark.state.output import SparkOutput, TableState
 
 if TYPE_CHECKING:
@@ -221,12 +221,13 @@ class CommitAttempt:
         require_place(table, self._options.places, (column.name for column in group.columns))
         wanted = self._options.modes.of(table.target_name)
         if wanted != table.mode:
-            text = f"{table.name} was made as {said(table.mode)}, and is to be {said(wanted)}"
+            made, asked = describe_mode(table.mode), describe_mode(wanted)
+            text = f"{table.name} was made as {made}, and is to be {asked}"
             raise MadeOtherwise(text, table=table.target_name)
         columns = {column.name: "" for column in group.columns}
         reason = unfit(table.mode, group.key, columns)
         if reason:
-            text = f"{table.name} cannot be {said(wanted)}: {reason}"
+            text = f"{table.name} cannot be {describe_mode(wanted)}: {reason}"
             raise ModeUnfit(text, table=table.target_name)
 
     def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:

@@ -55,7 +55,7 @@ WAITING: Final = "_waltap/handed"
 WHOLE: Final = "_whole"
 
 # An error of waltap within the text of a Java or Python trace.
-_SAID = re.compile(r"WT-\d{4} [^\n]*")
+_REPORTED_ERROR = re.compile(r"WT-\d{4} [^\n]*")
 
 
 class ExternalSnapshots:
@@ -220,8 +220,8 @@ def read_error(error: BaseException, table: str) -> SinkError | None:
         return None  # the rows wait in the output, complete
     if isinstance(error, SinkError):
         return ChunksRefused(f"the snapshot of {table} cannot be kept: {error}")
-    said = _SAID.search(str(error))
-    if said is None:
+    reported = _REPORTED_ERROR.search(str(error))
+    if reported is None:
         return None
-    text = f"the snapshot of {table} could not be read on executors: {said.group()}"
-    return (ChunkSourceUnreachable if said.group().startswith("WT-2") else ChunksRefused)(text)
+    text = f"the snapshot of {table} could not be read on executors: {reported.group()}"
+    return (ChunkSourceUnreachable if reported.group().startswith("WT-2") else ChunksRefused)(text)

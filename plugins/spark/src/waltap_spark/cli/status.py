@@ -9,7 +9,7 @@ from rich.table import Table
 
 from waltap_spark.errors import TypeChanged
 from waltap_spark.planning.table_renames import SET_ASIDE
-from waltap_spark.state.modes import said
+from waltap_spark.state.modes import describe_mode
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.stored_rows import stored_rows
 
@@ -96,7 +96,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
     versions = {} if table.stored_table is None else table.stored_table.targets
     return AppliedTable(
         table=name,
-        mode=said(table.mode) + of,
+        mode=describe_mode(table.mode) + of,
         key=table.key,
         position=str(at),
         rows=stored_rows(output, table, state.format),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
 from waltap_spark.schema.schema import common_type
-from waltap_spark.state.modes import said
+from waltap_spark.state.modes import describe_mode
 from waltap_spark.state.target_mapping import COLUMN, TargetMapping
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def require_place(table: "TableState", places: TargetMappings, columns: Iterable
         into = f"schema {wanted.schema!r}, table {wanted.table!r}, source {wanted.source!r}"
         raise SourcesDiffer(f"source.into gives {table.name} no name: {into}")
     if wanted != table.place:
-        was, now = (_said(each) for each in (table.place, wanted))
+        was, now = (_mapping_text(each) for each in (table.place, wanted))
         raise SourcesDiffer(f"{table.name} was made {was}, and is to be {now}")
     if table.place is not None:
         column = table.place.column
@@ -87,7 +87,7 @@ def require_place(table: "TableState", places: TargetMappings, columns: Iterable
             )
 
 
-def _said(place: TargetMapping | None) -> str:
+def _mapping_text(place: TargetMapping | None) -> str:
     if place is None:
         return "a table by itself"
     return f"source {place.source} of {place.name}, in column {place.column}"
@@ -156,8 +156,8 @@ class SharedShapes:
             shares = other.place is not None and other.place.name == target and other.columns
             if shares and other.mode != table.mode:
                 raise SourcesDiffer(
-                    f"{table.name} would be {said(table.mode)} in {target}, and {other.name} is "
-                    f"{said(other.mode)} there"
+                    f"{table.name} would be {describe_mode(table.mode)} in {target}, and {other.name} is "
+                    f"{describe_mode(other.mode)} there"
                 )
 
     def _take(self, table: "TableState") -> None:

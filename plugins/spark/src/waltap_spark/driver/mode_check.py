@@ -15,7 +15,7 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.targets import FileLayout
 from waltap_spark.driver.settings import apply_options
 from waltap_spark.errors import LayoutUnfit, MadeOtherwise, ModeUnfit
-from waltap_spark.state.modes import said, unfit
+from waltap_spark.state.modes import describe_mode, unfit
 from waltap_spark.state.output import SparkOutput, TableState
 
 NAME: Final = "spark tables"
@@ -56,8 +56,8 @@ def _may_be_wrong(
     The answer avoids asking the server for its tables, which may be thousands.
     """
     by = options.modes
-    said_of_some = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
-    if said_of_some or properties.format_properties:
+    mentioned = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
+    if mentioned or properties.format_properties:
         return True
     return any(by.of(each.target_name) != each.mode for each in made.values())
 
@@ -82,12 +82,13 @@ def _wrong(
     mode, table = options.modes.of(name), made.get(relation.name)
     columns = [called(column.name) for column in relation.columns]
     if table is not None and table.columns and table.mode != mode:
-        text = f"{relation.name} was made as {said(table.mode)}, and is to be {said(mode)}"
+        made_as, asked = describe_mode(table.mode), describe_mode(mode)
+        text = f"{relation.name} was made as {made_as}, and is to be {asked}"
         yield MadeOtherwise(text, table=name)
     key = None if relation.primary_key is None else tuple(map(called, relation.primary_key))
     reason = "" if key is None else unfit(mode, key, dict.fromkeys(columns, ""))
     if reason:
-        yield ModeUnfit(f"{relation.name} cannot be {said(mode)}: {reason}", table=name)
+        yield ModeUnfit(f"{relation.name} cannot be {describe_mode(mode)}: {reason}", table=name)
     by = properties.format_properties
     layout = FileLayout.of(name, by.get("format.partition.by", ""), by.get("format.cluster.by", ""))
     if table is None:

@@ -27,7 +27,7 @@ from waltap_spark.state.modes import ModeRules
 GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
 
 # Properties without effect in a driver, whose arguments name log and output.
-ELSEWHERE = frozenset({"path", "applier", "compression", "snapshot.readers"})
+ENGINE_ONLY = frozenset({"path", "applier", "compression", "snapshot.readers"})
 
 
 def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
@@ -40,7 +40,7 @@ def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkPr
     for pair in pairs:
         # Values may contain further equals signs, as options of the JVM do.
         name, equals, value = pair.partition("=")
-        if equals and name not in ELSEWHERE:
+        if equals and name not in ENGINE_ONLY:
             settings[name] = GivenProperty(name, value, "--set")
             continue
         what = "says nothing here" if equals else "is not NAME=VALUE"
@@ -80,7 +80,7 @@ def pairs_of(properties: SparkProperties) -> list[str]:
         value = getattr(properties, each.field)
         if each.family is not None:
             found += [f"{name}={text}" for name, text in value.items()]
-        elif each.name not in ELSEWHERE and value != each.default:
+        elif each.name not in ENGINE_ONLY and value != each.default:
             found.append(f"{each.name}={_text(value)}")
     return found
 

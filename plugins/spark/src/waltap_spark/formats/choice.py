@@ -69,14 +69,14 @@ class FormatChoice:
         except ValidationError as cause:
             problems = [
                 PropertyProblem(
-                    (PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), _said(each, spec)
+                    (PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), _error_text(each, spec)
                 )
                 for each in cause.errors(include_input=False, include_url=False)
             ]
             raise ConfigurationError(problems, origin=f"the format {spec.name}") from cause
 
 
-def _said(error: "ErrorDetails", spec: "TableFormatSpec") -> str:
+def _error_text(error: "ErrorDetails", spec: "TableFormatSpec") -> str:
     if error["type"] == "extra_forbidden":
         return f"says nothing to the format {spec.name}"
     return error["msg"].removeprefix("Value error, ")

@@ -37,8 +37,8 @@ def equal(name: str, kind: str) -> str:
     if kind in ('"float"', '"double"'):  # 0 and -0 differ
         return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
     if '"map"' in kind:  # which Spark does not compare
-        said = ", ".join(f"{literal(text, 'string')}" for each in EXACT.items() for text in each)
-        return f"to_json(t.{name}, map({said})) <=> to_json(s.{name}, map({said}))"
+        exact = ", ".join(f"{literal(text, 'string')}" for each in EXACT.items() for text in each)
+        return f"to_json(t.{name}, map({exact})) <=> to_json(s.{name}, map({exact}))"
     return f"t.{name} <=> s.{name}"
 
 

@@ -356,11 +356,11 @@ class MergingFormat(StepwiseFormat):
             else [(w,) for w in stored_table.targets]
         )
 
-    def _rested(self, step: CommitContext, table: TableState, goes: Iterable[str]) -> TableState:
+    def _rested(self, step: CommitContext, table: TableState, moving: Iterable[str]) -> TableState:
         stored_table = table.stored_table
         assert stored_table is not None
         targets = dict(stored_table.targets)
-        for what in goes:
+        for what in moving:
             target = targets[what]
             if table.place is None:
                 if self.commits(step.spark, target) != []:

@@ -189,7 +189,7 @@ def _states(
     alive = verdict() if key_reused else F.max_by("_op", order()) != "d"
     zeros = floating(table.columns, key)
     brought = F.struct(F.lit(True).alias("__is"), *map(column_of, [*whole, *zeros]), *extra)
-    said = events.groupBy(*map(column_of, key), *AT).agg(
+    per_key = events.groupBy(*map(column_of, key), *AT).agg(
         alive.alias("__alive"),
         (alive.isNull() & inserted()).alias("__free"),
         F.max("_commit_ts").alias("__ts"),
@@ -202,7 +202,7 @@ def _states(
             for n, name in enumerate(partial)
         ),
     )
-    said = said.withColumnsRenamed(dict(zip(AT, ("__epoch", "__lsn"), strict=True)))
+    per_key = per_key.withColumnsRenamed(dict(zip(AT, ("__epoch", "__lsn"), strict=True)))
     versions = mode.name == "scd2"
     soft = mode.deletes == "soft" and not versions
     before_rows = base.select(
@@ -220,7 +220,7 @@ def _states(
         ),
     )
     both = before_rows.withColumn("__stored", F.lit(True)).unionByName(
-        said.withColumn("__stored", F.lit(False)), allowMissingColumns=True
+        per_key.withColumn("__stored", F.lit(False)), allowMissingColumns=True
     )
     if key_reused and mode.deletes == "kept":
         both = _without_dead(table, both)

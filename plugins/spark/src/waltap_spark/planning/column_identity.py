@@ -126,7 +126,7 @@ def put_aside(
     continue under its numbers, also where files name them differently.
     """
     new = _ids(table, group.columns)
-    goes_on = {
+    continued = {
         number: new[name]
         for name, number in gone.ids.items()
         if name in new and name in types and name not in spares
@@ -140,7 +140,7 @@ def put_aside(
         or (name not in types and (name not in gone.source_columns or number in otherwise))
     }
     version_ids = {
-        fingerprint: {name: goes_on.get(number, number) for name, number in each.items()}
+        fingerprint: {name: continued.get(number, number) for name, number in each.items()}
         for fingerprint, each in gone.version_ids.items()
     }
     return msgspec.structs.replace(_renamed(table, spares), ids=ids, version_ids=version_ids)

@@ -46,8 +46,8 @@ def _require_fit(found: str) -> None:
 
     The answer is cached: each run of Java takes a while. Raises: JavaMissing.
     """
-    said = _run(found, "-version")
-    matched = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = _run(found, "-version")
+    matched = re.search(r'version "(?:1\.)?(\d+)', output)
     if matched is None or int(matched[1]) < OLDEST:
         is_version = matched[1] if matched else "unknown"
         raise JavaMissing(f"Spark needs Java {OLDEST} or later; {found} is version {is_version}")

@@ -133,12 +133,12 @@ class DriverProcess:
             self._reached, self._deaths = reached, 0
         self._deaths += 1
         if child.returncode == UNREACHABLE:
-            said = self._last_words(f"{ChunkSourceUnreachable.code} ").partition(
+            last_words = self._last_words(f"{ChunkSourceUnreachable.code} ").partition(
                 f"{ChunkSourceUnreachable.code} "
             )[2]
-            said = said.removesuffix(f". {ChunkSourceUnreachable.remedy}")
+            last_words = last_words.removesuffix(f". {ChunkSourceUnreachable.remedy}")
             raise ChunkSourceUnreachable(
-                said or f"tasks could not read the snapshot; see {self._log_file}"
+                last_words or f"tasks could not read the snapshot; see {self._log_file}"
             )
         if child.returncode == REFUSED or self._deaths > RESTARTS:
             raise self._failure(child.returncode)
@@ -254,9 +254,9 @@ class DriverProcess:
             memory = self._properties.settings.get("spark.driver.memory", "1g")
             text = "the Spark process ran out of memory"
             return JvmEnded(text, log=self._log_file, memory=memory)
-        said = self._last_words()
+        last_words = self._last_words()
         return ApplierFailed(
-            f"the Spark process ended with status {code}: {said}",
+            f"the Spark process ended with status {code}: {last_words}",
             log=self._log_file,
             changelog=self._changelog,
             output=self._output,

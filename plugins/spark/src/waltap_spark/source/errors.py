@@ -4,7 +4,7 @@ from waltap.errors import SinkError
 
 SourceOption = SinkError.define("SourceOption", "WT-5221")
 # This query would miss them without an error.
-CapturedElsewhere = SinkError.define("CapturedElsewhere", "WT-5266")
+CapturedByAnotherProcess = SinkError.define("CapturedByAnotherProcess", "WT-5266")
 OffsetOfAnother = SinkError.define("OffsetOfAnother", "WT-5222")
 TableNotLogged = SinkError.define("TableNotLogged", "WT-5223")
 # A query has one schema.

@@ -30,7 +30,7 @@ from waltap.ports.source.roles import planned
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
-from waltap_spark.source.errors import CapturedElsewhere
+from waltap_spark.source.errors import CapturedByAnotherProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,7 +140,7 @@ class HostedEngine:
 
         With ``ends`` up to the server's present position. With ``waits`` the slot is confirmed by
         `release`, otherwise as soon as the private log is durable. Raises: WaltapError,
-        CapturedElsewhere.
+        CapturedByAnotherProcess.
         """
         self._require_all()
         self._limits = Limits(until_idle=0.0) if ends else None
@@ -157,7 +157,7 @@ class HostedEngine:
     def _require_all(self) -> None:
         """Check that the private log reaches the stored offset.
 
-        Raises: CapturedElsewhere.
+        Raises: CapturedByAnotherProcess.
         """
         stages = self._stages()
         offset = stages.store.load()
@@ -167,7 +167,7 @@ class HostedEngine:
             text = (
                 f"{self.name} was captured into {offset.sink}, and {stages.destination} is to go on"
             )
-            raise CapturedElsewhere(text, file=self.file)
+            raise CapturedByAnotherProcess(text, file=self.file)
 
     def look(self) -> None:
         """Check that the engine runs. Raises: WaltapError, its failure."""
@@ -261,7 +261,7 @@ def _storage(sink: ChangeLogProperties) -> StorageProperties | None:
     None if the environment has them.
     """
     fields = [each for each in declarations(StorageProperties) if each.family is None]
-    said = {each.name: getattr(sink, each.field) for each in fields}
-    if "://" not in sink.path or all(said[each.name] == each.default for each in fields):
+    values = {each.name: getattr(sink, each.field) for each in fields}
+    if "://" not in sink.path or all(values[each.name] == each.default for each in fields):
         return None
-    return StorageProperties.model_validate(said)
+    return StorageProperties.model_validate(values)

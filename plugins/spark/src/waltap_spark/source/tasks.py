@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest, TableEntry
-from waltap_sinks.changelog.errors import RowsElsewhere
+from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
 from waltap_spark.source.errors import ChangesMissing, ColumnsGrew, TableNotLogged
@@ -79,12 +79,12 @@ class TaskPlanner:
         )
 
     def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
-        """Yield the entries that the query reads. Raises: RowsElsewhere."""
+        """Yield the entries that the query reads. Raises: RowsInExternalSnapshot."""
         for entry in manifest.tables:
             if self._options.wants(entry.name):
                 if entry.external_snapshot:
                     text = f"rows of {entry.name} that a snapshot read are not in the log"
-                    raise RowsElsewhere(text, table=entry.name)
+                    raise RowsInExternalSnapshot(text, table=entry.name)
                 yield entry
 
     def of_manifests(

@@ -174,17 +174,17 @@ def row_key(table: ModedTable) -> tuple[str, ...]:
 def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> str:
     """Return why a table cannot have ``mode``, "" when it can."""
     if (mode.keeps_past or mode.extra) and not key:
-        return f"it has no key, and {said(mode)} is by key"
+        return f"it has no key, and {describe_mode(mode)} is by key"
     if not mode.history and (mode.keeps_past or not key):
         # repeated changes end with the right rows only where a key identifies them
         why = "it keeps rows of the past" if mode.keeps_past else "it has no key"
         return f"{why}, and its history has repeated changes"
     own = mode.columns
     clash = [name for name in columns if name.lower() in own]
-    return f"its column {clash[0]} is called as one of {said(mode)}" if clash else ""
+    return f"its column {clash[0]} is called as one of {describe_mode(mode)}" if clash else ""
 
 
-def said(mode: TableMode) -> str:
+def describe_mode(mode: TableMode) -> str:
     """Return the mode in words, for messages."""
     text = mode.name if mode.deletes == "hard" else f"{mode.name}, deletes {mode.deletes}"
     text = f"{text}, with {', '.join(mode.extra)}" if mode.extra else text
