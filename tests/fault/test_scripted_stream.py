@@ -17,6 +17,7 @@ from waltap_testing.walsender import (
     QueryForwarder,
     SendHalf,
     ServerError,
+    StreamScript,
     XLogData,
 )
 
@@ -123,3 +124,16 @@ def test_an_error_of_the_plugin_ends_the_run_with_its_text(stage, scripted):
     assert "publication" in ran.stderr
     assert ids == ALL[: len(ids)]
     assert server.streams == 1
+
+
+def test_a_slot_that_is_active_elsewhere_is_tried_again(stage, walsender):
+    active = ServerError("55006", f'replication slot "{stage.slot}" is active for PID 4712')
+    with QueryForwarder(stage.database.dsn) as catalogue:
+        server = walsender(
+            StreamScript((*stage.frames, AwaitConfirmed(stage.end)), matches="LOGICAL"),
+            answers={"^START_REPLICATION": [active, active, None], READS: catalogue},
+            database=stage.database.name,
+        )
+        ran, ids = stage.run(server, "--max-records", "15", "--set", "slot.retry.delay.ms=50")
+    assert ran.returncode == 0, ran.stderr
+    assert ids == ALL

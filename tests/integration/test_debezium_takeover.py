@@ -23,6 +23,7 @@ from waltap.pipeline import Engine
 from waltap.plugins.host import Host
 from waltap.services.debezium_offsets import (
     DebeziumOffsetMissing,
+    DebeziumOffsetsUnreadable,
     DebeziumOffsetUnusable,
     DebeziumStillReads,
     java_map,
@@ -197,6 +198,19 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Takeov
     assert not list(shop.folder.rglob("offset.json"))
     shop.imported({KEY: here, second: here}, "second")
     assert list(shop.folder.rglob("offset.json"))
+
+
+def test_a_place_that_holds_no_offsets_is_reported(shop: Takeover) -> None:
+    bad = shop.folder / "bad.dat"
+    bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
+    for place, words in (
+        (bad, "another class than java.util.HashMap"),
+        (shop.folder / "nowhere.dat", "is not there"),
+        ("redis://h:1/x", "no plugin that is installed reads redis://"),
+    ):
+        with pytest.raises(DebeziumOffsetsUnreadable, match=words):
+            import_from(str(shop.file), str(place), yes=True)
+        assert words
 
 
 def test_a_slot_that_is_being_read_is_refused(shop: Takeover) -> None:

@@ -203,6 +203,22 @@ def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(
 # --- relations and types --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "letter", "flags"),
+    [("CHANGE", "c", (1, 0, 0)), ("DEFAULT", "d", (1, 0, 0)), ("FULL", "f", (1, 1, 1)), ("NOTHING", "n", (0, 0, 0))],
+)  # fmt: skip
+def test_a_relation_shows_its_identity_and_the_columns_of_it(
+    t1: Database, name: str, letter: str, flags: tuple[int, int, int]
+) -> None:
+    identity(t1, "t1", name)
+    slot = Slot(t1)
+    t1.execute("INSERT INTO t1 VALUES (3, 'c', true)")
+    types = (INT4, TEXT, BOOL)
+    columns = [(n, t, -1, bool(f)) for n, t, f in zip("abc", types, flags, strict=True)]
+    expected = wire.relation(oid(t1, "t1"), "public", "t1", columns, letter)
+    assert slot.payloads("R") == [expected]
+
+
 def test_a_table_without_a_word_about_its_identity_has_change(yb_database: Database) -> None:
     yb_database.execute(f"{T1}; COMMENT ON TABLE t1 IS 'the yb: is not at the start'")
     slot = Slot(yb_database)
@@ -281,6 +297,19 @@ def test_recordings_are_what_the_double_sends_today(yb_database: Database) -> No
 
 
 # --- transactions ---------------------------------------------------------------------------------
+
+
+def test_a_transaction_comes_between_begin_and_commit_that_agree(t1: Database) -> None:
+    slot = Slot(t1)
+    t1.execute("INSERT INTO t1 VALUES (3, 'c', true)")
+    end = t1.wal_end()
+    begin, commit = slot.payloads("BC")
+    final, xid = int.from_bytes(begin[1:9], "big"), int.from_bytes(begin[17:21], "big")
+    time = int.from_bytes(begin[9:17], "big")
+    assert begin == wire.begin(final, time, xid)
+    end_lsn = int.from_bytes(commit[10:18], "big")
+    assert commit == wire.commit(final, end_lsn, time)
+    assert final < end_lsn <= end
 
 
 def test_large_and_prepared_transactions_come_only_when_committed(t1: Database) -> None:
