@@ -182,10 +182,10 @@ def test_a_role_that_reads_by_default_runs_and_drops(shop: Shop) -> None:
 def test_explain_prints_the_code_that_is_generated_for_a_table(shop: Shop) -> None:
     code = shop.waltap("explain FILE --code public.orders").stdout
     compile(code, "all of it", "exec")
-    assert "# waltap JSON codec of public.orders #" in code
+    assert "# waltap JSON codec of 3 columns #" in code
     assert "# waltap pgoutput reader: insert of 3 columns #" in code
     shop.database.execute("CREATE TABLE keyless (a int)")  # a run would refuse it, a look does not
-    assert "JSON codec of public.keyless #" in shop.says("explain FILE --code public.keyless")
+    assert "JSON codec of 1 columns #" in shop.says("explain FILE --code public.keyless")
     missing = shop.says("explain FILE --code public.nothing", code=2)
     assert "finds no table 'public.nothing'" in missing
     assert shop.made() == []

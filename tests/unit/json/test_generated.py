@@ -36,3 +36,13 @@ def test_two_of_one_title_are_distinguished() -> None:
     found = {name: text for name, text in sources() if "test of two" in name}
     assert len(found) == len(kept)
     assert [text.count(f"return {n}") for n, text in enumerate(found.values())] == [1, 1]
+
+
+def test_equal_code_is_compiled_once_and_keeps_its_own_names() -> None:
+    one, two = (
+        define("def value():\n    return number\n", "test of sharing", {"number": number})["value"]
+        for number in (1, 2)
+    )
+    assert (one(), two()) == (1, 2)
+    assert one.__code__ is two.__code__
+    assert len([name for name, _ in sources() if "test of sharing" in name]) == 1

@@ -353,7 +353,11 @@ def compile_codec(
     source = _CodecSource(relation.columns)
     has_key = bool(keys or key_tail)
     shared = _shared(values, keys)
-    before, after = map(_literal, key_texts)
+    # Texts that name the table are variables, so that tables of one shape share their code.
+    before, after = (
+        f"{{{name}}}" if text else ""
+        for name, text in zip(("_before", "_after"), key_texts, strict=True)
+    )
     table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
     key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
     # Inside `creates` the key uses the variables of columns that the value has too.
@@ -383,14 +387,15 @@ def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
             _topic,
             {shared_key if has_key else "None"},
             {wrapped}f'''{{{{"before":null,"after":{row},\\
-"source":{{{{{{_head}}{{_lsn}}{{_middle}}{_literal(table)}{{_id}}{{_lsn}}{{_end}}'''.encode(),
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
             _headers,
         ))
 """
     space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
-    space |= {"_headers": headers, "_prefix": value_prefix}
+    space |= {"_headers": headers, "_prefix": value_prefix, "_table": table}
+    space |= dict(zip(("_before", "_after"), key_texts, strict=True))
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
-    define(code, f"JSON codec of {relation.name}", space)
+    define(code, f"JSON codec of {len(relation.columns)} columns", space)
     return RowCodec(
         plan=plan,
         prefix=value_prefix,
