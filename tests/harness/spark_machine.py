@@ -71,11 +71,12 @@ RULES: Final = ModeRules(
 ENGINES: Final[dict[str, dict[str, int]]] = {
     "here": {},
     "spark": {
-        "waltap_spark.compact.compact_in_memory.FEW": 0,
-        "waltap_spark.compact.drop_overwritten.MOST": 0,
+        "waltap_spark.compact.compact_changes.FEW": 0,
+        "waltap_spark.compact.compact_changes.SLICE": 5,
+        "waltap_spark.compact.log_columns.MOST": 0,
         "waltap_spark.compact.small_sets.SMALL_ROWS": 0,
     },
-    "last rows": {"waltap_spark.compact.compact_in_memory.FEW": 0},
+    "last rows": {"waltap_spark.compact.compact_changes.FEW": 0},
 }
 """Sizes up to which changes are compacted in some way; each engine gets all changes by these."""
 NOTE: Final = 3

@@ -1,4 +1,4 @@
-"""What changes come to, compacted in memory, by leaving superseded rows out, and by Spark; rows that change their key."""
+"""What changes come to, with their values moved by the driver and by Spark; rows that change their key."""
 
 import datetime as dt
 import logging
@@ -19,9 +19,10 @@ from tests.harness.spark import Rig
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import Segment
 from waltap_spark import pipelines
-from waltap_spark.compact import compact_in_memory, drop_overwritten
-from waltap_spark.compact import compact_in_memory as few_changes
-from waltap_spark.compact.drop_overwritten import last_rows
+from waltap_spark.compact import compact_changes, log_columns
+from waltap_spark.compact.compact_changes import compact
+from waltap_spark.compact.compaction import compacted
+from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.log_rows import logged, with_epoch
 from waltap_spark.compact.small_sets import stored_types
 from waltap_spark.formats.table_format import GroupRows
@@ -33,17 +34,17 @@ from waltap_spark.session.session import make_active, prepare
 from waltap_spark.state.modes import ModeRules, TableMode
 from waltap_spark.state.output import TableState
 
-# --- compacted in memory and by Spark ---------------------------------------------------------------
+# --- values moved here and by Spark -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("table_format", "most"), [("parquet", 0), ("parquet", compact_in_memory.FEW), ("delta", 0)]
+    ("table_format", "most"), [("parquet", 0), ("parquet", compact_changes.FEW), ("delta", 0)]
 )
 def test_a_key_is_the_zero_that_the_source_has_last(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
 ) -> None:
     """The two zeros are one key; what is stored of them is the source's value."""
-    monkeypatch.setattr(compact_in_memory, "FEW", most)
+    monkeypatch.setattr(compact_changes, "FEW", most)
     rules = ModeRules(
         modes=(r"public\.versions:scd2", "scd1"), deletes=(r"public\.soft:soft", "hard")
     )
@@ -72,7 +73,7 @@ def test_a_key_is_the_zero_that_the_source_has_last(
         assert sorted(tuple(row) for row in found.collect()) == sorted(rig.db.rows[table.name])
 
 
-# --- superseded rows are left out -----------------------------------------------------------------
+# --- one row for each key ---------------------------------------------------------------------------
 
 EPOCH = 1
 LOG = pa.schema(
@@ -159,13 +160,23 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.decimal128(10, 2): [Decimal("1.10"), Decimal("-1.10"), Decimal("0"), Decimal("11.00")],
     pa.decimal128(38, 0): [Decimal(10**37), Decimal(10**37 + 1), Decimal(-1)],
 }
-APART = [pa.float32(), pa.float64(), pa.time64("us"), pa.list_(pa.int32())]
+VALUES |= {
+    kind: [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf")]
+    for kind in (pa.float32(), pa.float64())
+}
+VALUES |= {
+    pa.time64("us"): [dt.time(0), dt.time(0, 0, 0, 1), dt.time(23, 59, 59, 999_999)],
+    pa.list_(pa.int32()): [[], [1], [1, 1], [None]],
+    pa.struct([("x", pa.float64())]): [{"x": 0.0}, {"x": -0.0}, {"x": None}],
+}
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_values_are_one_key_here_where_they_are_for_spark(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
 ) -> None:
+    """Spark groups the rows of each key where readers compact them."""
+    session.conf.set("spark.sql.timeType.enabled", "true")
     chance = random.Random(3)
     values = [*VALUES[kind], None]
     rows = [
@@ -175,56 +186,51 @@ def test_values_are_one_key_here_where_they_are_for_spark(
     chance.shuffle(rows)
     own = pa.schema({"one": kind, "two": kind, "n": pa.int64()})
     segments = Segments(tmp_path, own, ("one", "two"), [rows[:20], rows[20:]])
-    brought, found = segments.brought(session), {}
-    monkeypatch.setattr(compact_in_memory, "FEW", 0)
-    for most in (drop_overwritten.MOST, 0):
-        monkeypatch.setattr(drop_overwritten, "MOST", most)
-        base = session.createDataFrame([], struct_of(segments.table.columns))
-        frame = brought.compacted(segments.table, lambda base=base: base)
-        assert ("Aggregate" in plan_of(frame)) == (not most)
+    brought, table = segments.brought(session), segments.table
+    base = session.createDataFrame([], struct_of(table.columns))
+    grouped = compacted(table, [segments.group], brought.log(table), base)
+    wanted = sorted(map(tuple, grouped.select("n", "_seq", GONE).collect()))
+    assert len(wanted) < len(rows)
+    for few, most in ((compact_changes.FEW, 0), (0, log_columns.MOST), (0, 0)):
+        monkeypatch.setattr(compact_changes, "FEW", few)
+        monkeypatch.setattr(log_columns, "MOST", most)
+        frame = brought.compacted(table, lambda: base)
         assert frame.columns == ["one", "two", "n", "_seq", GONE]
-        found[most] = sorted(tuple(row) for row in frame.select("n", "_seq", GONE).collect())
-    one, other = found.values()
-    assert one == other
-    assert len(one) < len(rows)
+        assert sorted(map(tuple, frame.select("n", "_seq", GONE).collect())) == wanted
 
 
-@pytest.mark.parametrize("kind", APART, ids=str)
-def test_values_that_may_be_one_key_for_spark_alone_are_left_to_it(
-    session: Any, tmp_path: Path, kind: pa.DataType
-) -> None:
-    own = pa.schema({"one": kind, "n": pa.int64()})
-    segments = Segments(tmp_path, own, ("one",), [[((None, 1), "c", (10, 0, 0))]])
-    rows = segments.brought(session).log(segments.table)
-    assert last_rows(segments.table, segments.group, segments.store, rows) is None
-
-
-def test_what_is_not_plain_is_left_to_spark(session: Any, tmp_path: Path) -> None:
+def test_keys_and_positions_are_read_without_spark_where_segments_have_them(tmp_path: Path) -> None:
     rows = [((n % 3, n), "u", (10, n, 0)) for n in range(9)]
     own = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
-    def reported(change: Callable[[Segments], object], name: str, rows: list[Any] = rows) -> bool:
+    def is_read(name: str, change: Callable[[Segments], object], **how: bool) -> bool:
         (tmp_path / name).mkdir()
-        made = Segments(tmp_path / name, own, ("id",), [rows])
-        frame = made.brought(session).log(made.table)
+        made = Segments(tmp_path / name, own, ("id",), [rows], **how)
         change(made)
-        return last_rows(made.table, made.group, made.store, frame) is not None
+        return segment_rows(made.table, made.group, made.store) is not None
 
-    assert reported(lambda made: None, "plain")
-    assert not reported(lambda made: made.group.unchanged.update(n=None), "unsent")
-    assert not reported(lambda made: setattr(made.group, "key_reused", True), "key_reused")
-    assert not reported(lambda made: made.group.operations.update("t"), "truncate")
-    assert not reported(lambda made: made.group.converted.append("elsewhere"), "converted")
-    assert not reported(lambda made: setattr(made.group, "rows", 10), "fewer than said")
-    assert not reported(lambda made: (tmp_path / "gone" / "0.parquet").unlink(), "gone")
-    at_one_place = [((n % 3, n), "r", (10, -1, 0)) for n in range(9)]
-    assert not reported(lambda made: None, "at one place", at_one_place)
-    assert reported(lambda made: None, "of different keys", at_one_place[:3])
-    (tmp_path / "dictionaries").mkdir()
-    made = Segments(tmp_path / "dictionaries", own, ("id",), [rows], dictionaries=True)
-    frame = made.brought(session).log(made.table)
-    hidden = last_rows(made.table, made.group, made.store, frame)
-    assert hidden is None, "nobody knows how much they hold"
+    assert is_read("plain", lambda made: None)
+    assert not is_read("converted", lambda made: made.group.converted.append("elsewhere"))
+    assert not is_read("fewer than said", lambda made: setattr(made.group, "rows", 10))
+    assert not is_read("gone", lambda made: (tmp_path / "gone" / "0.parquet").unlink())
+    hidden = is_read("dictionaries", lambda made: None, dictionaries=True)
+    assert not hidden, "nobody knows how much they hold"
+
+
+def test_rows_of_a_snapshot_are_told_apart_by_their_keys(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are at one position; a row that was read twice counts once."""
+    monkeypatch.setattr(compact_changes, "FEW", 0)
+    rows = [((n % 6, n), "r", (10, -1, 0)) for n in range(6)]
+    rows += [rows[2], ((1, 10), "u", (11, 0, 0)), ((3, 11), "d", (11, 1, 0))]
+    own = pa.schema({"id": pa.int64(), "n": pa.int64()})
+    segments = Segments(tmp_path, own, ("id",), [rows])
+    base = session.createDataFrame([], struct_of(segments.table.columns))
+    found = segments.brought(session).compacted(segments.table, lambda: base)
+    values = found.where(f"not {GONE}").select("id", "n").collect()
+    assert sorted(map(tuple, values)) == [(0, 0), (1, 10), (2, 2), (4, 4), (5, 5)]
+    assert [row["id"] for row in found.where(GONE).collect()] == [3]
 
 
 # --- a table of Delta Lake --------------------------------------------------------------------------
@@ -235,15 +241,15 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
     delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: bool
 ) -> None:
     """``hot``: most rows are superseded, and it is the others that Spark is reported."""
-    monkeypatch.setattr(compact_in_memory, "FEW", 0)
+    monkeypatch.setattr(compact_changes, "FEW", 0)
     plans: list[str] = []
 
-    def noted(*given: Any) -> Any:
-        found = last_rows(*given)
-        plans.append("none" if found is None else plan_of(found))
+    def noted(*given: Any, **named: Any) -> Any:
+        found = compact(*given, **named)
+        plans.append(plan_of(found))
         return found
 
-    monkeypatch.setattr("waltap_spark.formats.table_format.last_rows", noted)
+    monkeypatch.setattr("waltap_spark.formats.table_format.compact", noted)
     rig, chance = Rig(tmp_path, delta, "delta"), random.Random(hot)
     keys, oid = 4 if hot else 60, 99
     columns = [("id", "int4"), ("code", "text"), ("large", "text")]
@@ -288,9 +294,7 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 PEOPLE = relation("public.people", COLUMNS)
-BOTH_WAYS = pytest.mark.parametrize(
-    "few", [0, 20_000], ids=["compacted by Spark", "compacted here"]
-)
+BOTH_WAYS = pytest.mark.parametrize("few", [0, 20_000], ids=["moved by Spark", "moved here"])
 
 
 @pytest.fixture
@@ -330,7 +334,7 @@ def test_a_time_of_day_moves_along(rig: Rig) -> None:
 def test_a_value_is_kept_through_any_number_of_moves(
     rig: Rig, moves: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
     rig.follow()
     for n in range(1, moves + 1):
@@ -349,7 +353,7 @@ def test_a_value_is_kept_through_any_number_of_moves(
 def test_columns_may_be_called_as_those_that_are_made_on_the_way(
     rig: Rig, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     table = relation(
         "public.odd",
         [("_id", "int4"), ("_value", "text"), ("__gone", "text"), ("__code", "text"),
@@ -375,17 +379,17 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
 ) -> None:
     read: list[int] = []
 
-    class Counted(few_changes._InMemoryRows):
-        def __init__(self, spark: Any, table: Any, changes: Any, rows: Any, base: Any) -> None:
-            read.append(rows.num_rows)
+    class Counted(compact_changes._Set):
+        def last_rows(self) -> Any:
+            read.append(self.count)
             if len(read) > 1:
                 raise pa.ArrowInvalid("what nobody thought of")
-            super().__init__(spark, table, changes, rows, base)
+            return super().last_rows()
 
-    monkeypatch.setattr(few_changes, "_InMemoryRows", Counted)
-    monkeypatch.setattr(few_changes, "LARGE", 20_000)
+    monkeypatch.setattr(compact_changes, "_Set", Counted)
+    monkeypatch.setattr(compact_changes, "LARGE", 20_000)
     if not known:  # as of a log that an earlier version wrote
-        monkeypatch.setattr(few_changes, "unpacked_in_all", lambda _changes: 0)
+        monkeypatch.setattr(compact_changes, "unpacked_in_all", lambda _changes: 0)
     rig.db.insert(PEOPLE, ["1", "a", "n"])
     rig.follow()
     key = 1

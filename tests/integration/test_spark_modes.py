@@ -69,7 +69,7 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
 ) -> None:
     """They all have one position; what a move leaves is found without having them in one place."""
-    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", 0)
+    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", 0)
     rig = Rig(tmp_path, spark, modes=RULES, compact_rows=0)
     kept = next(table for table in ALIKE if table.table == "kept")
     rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
@@ -161,7 +161,7 @@ def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark compacts changes, and as we do."""
-    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     compacts = {"compact_rows": 0, "compact_sets": 2, "merge_sets": 2}
     rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **compacts)
     rows_have_columns_of_their_changes(rig)
@@ -360,7 +360,7 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever commit it is in, and with a driver that dies within."""
-    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
     rig.db.insert(KEYED, ["1", "a"], ["2", "b"])
     rig.follow()

@@ -106,7 +106,7 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
     few: int,
     names: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr("waltap_spark.compact.compact_in_memory.FEW", few)
+    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     places = TargetMappings((r"(one|two)\.shared:public.shared",))
     rig = Rig(tmp_path, delta, table_format, modes=MODES, places=places)
     key, large, numbers = *MADE[:2], range(1, len(MADE) + 1)

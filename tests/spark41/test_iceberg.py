@@ -8,7 +8,7 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.harness.unreported_columns import a_dropped_column
 
-from waltap_spark.compact import compact_in_memory, drop_overwritten
+from waltap_spark.compact import compact_changes
 from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
@@ -173,15 +173,15 @@ def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
 ) -> None:
     plans: list[str] = []
 
-    def noted(*given: Any) -> Any:
-        found = drop_overwritten.last_rows(*given)
-        plans.append(
-            "" if found is None else found._jdf.queryExecution().optimizedPlan().toString()
-        )
+    compact = compact_changes.compact
+
+    def noted(*given: Any, **named: Any) -> Any:
+        found = compact(*given, **named)
+        plans.append(found._jdf.queryExecution().optimizedPlan().toString())
         return found
 
-    monkeypatch.setattr("waltap_spark.formats.table_format.last_rows", noted)
-    monkeypatch.setattr(compact_in_memory, "FEW", 0)
+    monkeypatch.setattr("waltap_spark.formats.table_format.compact", noted)
+    monkeypatch.setattr(compact_changes, "FEW", 0)
     rig.db.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
     rig.follow()
     plans.clear()

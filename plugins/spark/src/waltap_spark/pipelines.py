@@ -15,7 +15,7 @@ be the end of the row before. Where the target has no MERGE that Spark knows (De
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_spark.compact.key_changes import TRANSACTION, verdict
+from waltap_spark.compact.existence import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
 from waltap_spark.planning.temp_columns import unlike
 from waltap_spark.schema.expression import quoted

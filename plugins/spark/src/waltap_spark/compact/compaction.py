@@ -1,18 +1,14 @@
-"""Compact changes to the last row of each key with Spark.
+"""Build Spark plans of changes, without starting jobs.
 
 Rows are ordered by (`_epoch`, `_commit_lsn`, `_seq`, `_sub`). A value that the server did not
 send (`_unchanged`) is the last value sent for that key, among the rows or else in the table.
-Every table format gets compacted rows, so all of them store the same rows. Nothing here starts a
-Spark job, except for rows whose key changed (`waltap_spark.compact.key_changes`).
 """
 
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-import msgspec
-
-from waltap_spark.compact.key_changes import alive_keys, resolve_key_changes
+from waltap_spark.compact.existence import alive_keys
 from waltap_spark.planning.column_identity import file_column, older_value
 from waltap_spark.planning.temp_columns import GONE, set_aside, unlike
 from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
@@ -24,9 +20,6 @@ if TYPE_CHECKING:
 
     from waltap_spark.state.output import LogFacts, TableState
 
-
-# Number of truncates before a row.
-ERA: Final = "__waltap_era"
 
 # Most changes whose keys Spark broadcasts instead of shuffling the base.
 SMALL_ROWS: Final = 500_000
@@ -136,10 +129,12 @@ def of_touched_keys(
 def compacted(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
-    """Compact changes to one row per key.
+    """Compact changes to one row per key, for readers of pending changes.
 
-    Each row has the final values of the table's columns and of its mode's columns, and `gone`.
-    ``changes`` describes the rows; ``base`` has the table before them.
+    These have no changed keys and no truncates: `waltap_spark.compact.compact_changes` compacts a
+    Parquet table after such changes. Each row has the final values of the table's columns and of
+    its mode's columns, and `gone`. ``changes`` describes the rows; ``base`` has the table before
+    them.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -194,40 +189,6 @@ def compacted(
         else:
             values.append(F.col("__last").getField(name).alias(name))
     return last.select(*values, GONE)
-
-
-@set_aside
-def with_moves(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
-    """Fill in unsent values of rows whose key changed."""
-    names_of_values = [name for change in changes if change.moved for name in change.unchanged]
-    names = [name for name in dict.fromkeys(names_of_values) if name not in table.key]
-    if not names:
-        return rows
-    key_reused = any(change.key_reused for change in changes)
-    own = [*table.columns, *LOG_FIELDS]
-    here = base.select(*map(column_of, [*table.key, *names]))
-    if any("t" in change.operations for change in changes):
-        # an earlier key before a truncate must not supply values after it
-        rows, here = _parted(rows, here)
-        columns = {ERA: '"integer"', **table.columns}
-        table = msgspec.structs.replace(table, columns=columns, key=(ERA, *table.key))
-    found = resolve_key_changes(table, rows, here, names, key_reused=key_reused)
-    return found.select(*map(column_of, own))
-
-
-def _parted(rows: "DataFrame", base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
-    """Return both frames with `ERA` as a part of the key.
-
-    A row inserted after a truncate is another row than the one before it.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    truncates = rows.where("_op = 't'").agg(F.array_agg(order()).alias("__truncates"))
-    era = F.size(F.filter("__truncates", lambda at: at < order()))
-    parted = rows.crossJoin(F.broadcast(truncates)).withColumn(ERA, era).drop("__truncates")
-    return parted, base.withColumn(ERA, F.lit(0))
 
 
 def _match(key: Sequence[str], other: str) -> "Column":

@@ -70,18 +70,20 @@ def rows_of(store: FileStore, group: "SegmentGroup", names: Sequence[str]) -> "p
     if rows.num_rows != group.rows:
         raise ValueError(f"{rows.num_rows} rows are there, and {group.rows} should be")
     if group.called:
-        rows = _renamed(rows, group.called)
+        rows = renamed(rows, group.called)
     return rows.append_column(
         "_epoch", pa.repeat(pa.scalar(group.epoch, pa.int32()), rows.num_rows)
     )
 
 
-def _renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
-    """Rename columns of ``rows``, also in lists of unsent columns."""
+def renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
+    """Rename columns of ``rows``, also in lists of unsent columns if there are any."""
     import pyarrow as pa
 
     rows = rows.rename_columns([called.get(name, name) for name in rows.column_names])
     at = rows.schema.get_field_index("_unchanged")
+    if at < 0:
+        return rows
     values = (
         None if names is None else [called.get(name, name) for name in names]
         for names in rows.column(at).to_pylist()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from waltap_spark.compact.compact_in_memory import compact_small, moved
-from waltap_spark.compact.compaction import with_moves
+from waltap_spark.compact.compact_changes import FEW, compact, moved
 from waltap_spark.compact.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
 from waltap_spark.formats.table_format import (
     CommitContext,
@@ -193,9 +192,9 @@ class ParquetFormat(TableFormat):
     def _compacted(
         self, step: CommitContext, table: TableState
     ) -> "tuple[DataFrame, DataFrame | None]":
-        """Return pending rows with resolved keys, and net changes.
+        """Return rows with the keys of the pending changes, and their net changes.
 
-        The net changes are None if the driver did not compute them.
+        The net changes are None where the mode needs every change, or the table has no key.
         """
         rows = changes_frame(step.spark, table, table.pending, self._output.uri, filled=True)
         base = current_frame(
@@ -203,10 +202,12 @@ class ParquetFormat(TableFormat):
         )
         if table.mode.keeps_past:
             return moved(table, table.pending, rows, live_rows(table, base)), None
-        after = compact_small(step.spark, table, table.pending, lambda: rows, lambda: base)
-        if after is None:
-            rows = with_moves(table, table.pending, rows, base)
-        return rows, after
+        if not table.key:
+            return rows, None
+        after = compact(step.spark, table, table.pending, lambda: rows, lambda: base)
+        # the driver has the keys of few changes; reading those of many is faster than compacting
+        few = sum(change.rows for change in table.pending) <= FEW
+        return after if few else rows, after
 
     def _part(
         self,

@@ -1,6 +1,6 @@
 """The contract of a table format: its methods and their context.
 
-The changes that a format gets are net changes: `waltap_spark.compact.compaction` has resolved changed
+The changes that a format gets are net changes: `waltap_spark.compact.compact_changes` has resolved changed
 keys, unsent values, and truncates. A format stores rows, and writes their version into `TableState`.
 The commit file has the `TableState` of every table, so it names one consistent set of versions.
 
@@ -23,9 +23,9 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.base.files.store import FileStore
-from waltap_spark.compact.compact_in_memory import compact, moved
+from waltap_spark.compact.compact_changes import compact, moved
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
-from waltap_spark.compact.drop_overwritten import last_rows
+from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
@@ -161,8 +161,8 @@ class GroupRows:
             [self.group],
             filled_once,
             base,
-            lambda: last_rows(table, self.group, self.files, filled_once()),
             read=self._read_here(table),
+            segments=lambda: segment_rows(table, self.group, self.files),
         )
 
     def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":

@@ -1,7 +1,7 @@
 """Turn Parquet change sets into rows of a table, as lazy frames.
 
-`waltap_spark.compact.compaction` computes the net changes of the pending rows. No function here starts
-a Spark job.
+`waltap_spark.compact.compaction` computes the net changes of pending rows for readers. No function here
+starts a Spark job.
 """
 
 import functools
@@ -73,7 +73,7 @@ def current_frame(
 ) -> "DataFrame":
     """Return the table's rows: its base with the pending changes applied.
 
-    ``pending`` replaces the stored pending sets, ``after`` replaces their net changes. Rows of
+    ``pending`` replaces the stored pending sets; ``after`` are their net changes. Rows of
     ``spared`` do not end because ``pending`` lacks them.
     """
     base = _base(spark, table, uri)
@@ -89,12 +89,13 @@ def current_frame(
     if table.mode.keeps_past:
         return rows_after(table, table.pending, rows, base)
     # A truncate removes the whole base; rows before the last one are gone, too.
-    if any("t" in change.operations for change in table.pending):
-        base, rows = base.limit(0), after_last_truncate(rows)
+    truncated = any("t" in change.operations for change in table.pending)
+    base = base.limit(0) if truncated else base
+    if after is not None:
+        return _latest(table, base, rows, after)
+    rows = after_last_truncate(rows) if truncated else rows
     if not table.key:
         return copies(table, table.pending, base, rows)
-    if after is not None:
-        return _latest(table, base, after, after)
     return _latest(table, base, rows, compacted(table, table.pending, rows, base))
 
 

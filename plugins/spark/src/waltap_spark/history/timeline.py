@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from waltap_spark.compact.compaction import distinguishing, of_touched_keys
-from waltap_spark.compact.key_changes import inserted, verdict
+from waltap_spark.compact.existence import inserted, verdict
 from waltap_spark.planning.temp_columns import GONE, set_aside
 from waltap_spark.schema.expression import column_of, order, sent
 from waltap_spark.schema.schema import LOG_FIELDS, floating

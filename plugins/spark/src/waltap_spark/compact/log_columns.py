@@ -1,0 +1,176 @@
+"""Read keys, positions and operations of change log rows as arrays."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from waltap.base.files.errors import FilesUnavailable
+from waltap_spark.compact.net_changes import LogColumns
+from waltap_spark.compact.small_sets import renamed
+from waltap_spark.planning.column_identity import file_column
+from waltap_spark.schema.expression import ORDER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from waltap.base.files.store import FileStore
+    from waltap_spark.compact.net_changes import Flags, Whole
+    from waltap_spark.planning.plan import SegmentGroup
+    from waltap_spark.state.output import TableState
+
+
+log = logging.getLogger(__name__)
+
+# Most bytes of keys and positions that the driver reads from segments: some million rows with short
+# keys.
+MOST: Final = 128 << 20
+
+WHOLE: Final = ('"byte"', '"short"', '"integer"', '"long"')
+
+
+def log_columns(rows: "pa.Table", key: Sequence[str], partial: Iterable[str]) -> LogColumns:
+    """Return the arrays of ``rows``.
+
+    ``partial`` are the columns that some rows did not send.
+    """
+    from pyarrow import compute as pc
+
+    operations = rows.column("_op")
+    puts, deletes, truncates = (pc.equal(operations, op).to_numpy() for op in "cdt")
+    return LogColumns(
+        keys=key_codes([rows.column(name) for name in key]),
+        places=[rows.column(name).to_numpy() for name in ORDER],
+        puts=puts,
+        deletes=deletes,
+        truncates=truncates,
+        unsent=_unsent(rows, partial),
+    )
+
+
+def _unsent(rows: "pa.Table", names: Iterable[str]) -> "dict[str, Flags]":
+    """Return for each column of ``names`` whether rows did not send it."""
+    import numpy as np
+    from pyarrow import compute as pc
+
+    flags = {name: np.zeros(rows.num_rows, bool) for name in names}
+    if flags:
+        lists = rows.column("_unchanged").combine_chunks()
+        values, rows_of_values = lists.flatten(), pc.list_parent_indices(lists)
+        for name, each in flags.items():
+            each[rows_of_values.filter(pc.equal(values, name)).to_numpy()] = True
+    return flags
+
+
+def key_codes(keys: "Sequence[pa.ChunkedArray]") -> "Whole":
+    """Return numbers that are equal where Spark takes keys for equal.
+
+    They are below the number of rows. Nulls are one value.
+    """
+    import pyarrow as pa
+
+    codes: Whole | None = None
+    for key in keys:
+        encoded = _canonical(key.combine_chunks()).dictionary_encode(null_encoding="encode")
+        if codes is not None:
+            # encoding pairs again keeps the numbers small, whatever the count of key columns
+            pairs = codes.astype("int64") * len(encoded.dictionary) + encoded.indices.to_numpy()
+            encoded = pa.array(pairs).dictionary_encode()
+        codes = encoded.indices.to_numpy()
+    assert codes is not None
+    return codes
+
+
+def _canonical(key: "pa.Array") -> "pa.Array":
+    """Return values that Arrow compares as Spark compares those of ``key``."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    if pa.types.is_floating(key.type):  # 0 and -0 are one key, and so is every NaN
+        nan = pa.scalar(float("nan"), key.type)
+        return pc.if_else(pc.is_nan(key), nan, pc.add(key, pa.scalar(0.0, key.type)))
+    if pa.types.is_nested(key.type):
+        return pa.array([None if value is None else _text(value) for value in key.to_pylist()])
+    return key
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value + 0.0)
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(value)
+
+
+def segment_rows(
+    table: "TableState", group: "SegmentGroup", store: "FileStore"
+) -> "pa.Table | None":
+    """Return keys, positions and operations of ``group``, without Spark.
+
+    The columns have the names of ``table``. None means that Spark must read the rows: they are too
+    many, or the segments' keys are not those of the table. Spark also reports damaged segments.
+    """
+    import pyarrow as pa
+
+    stored = _stored_key(table, group)
+    if stored is None or not group.segments or group.converted or group.external_snapshot:
+        return None
+    try:
+        rows = _read(store, group, stored)
+    except (FilesUnavailable, OSError, pa.ArrowException) as error:
+        log.debug("%s is compacted by Spark: %s", table.name, error)
+        return None
+    if rows is None:
+        return None
+    has, ids = table.versions[group.fingerprint], table.version_ids.get(group.fingerprint, {})
+    called = {new: old for old, new in group.called.items()}
+    own = ((file_column(table, has, ids, name), name) for name in table.columns)
+    names = {called.get(old, old): new for old, new in own if old is not None}
+    names = {old: new for old, new in names.items() if old != new}
+    return renamed(rows, names) if names else rows
+
+
+def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
+    """Return the key's column names in segments.
+
+    None means that segments lack a key column, or that different values there may become equal in
+    the table.
+    """
+    has, ids = table.versions[group.fingerprint], table.version_ids.get(group.fingerprint, {})
+    stored = {new: name for name, new in group.called.items()}
+    found = []
+    for name in table.key:
+        kind, called = table.columns[name], file_column(table, has, ids, name)
+        had = "" if called is None else has[called]
+        if called is None or not (had == kind or (had in WHOLE and kind in WHOLE)):
+            return None
+        found.append(stored.get(called, called))
+    return found or None
+
+
+def _read(store: "FileStore", group: "SegmentGroup", key: Sequence[str]) -> "pa.Table | None":
+    """Return ``key``, positions and operations of ``group``.
+
+    None means that they are too many, or that timestamps have units that Spark does not have.
+
+    Raises: FilesUnavailable, OSError, ArrowException.
+    """
+    import pyarrow as pa
+
+    parts, left = [], MOST
+    columns = [*key, *(name for name in ORDER if name != "_epoch"), "_op"]
+    columns += ["_unchanged"] if group.unchanged else []
+    for path in group.segments:
+        part = store.parquet_columns(path, columns, left)
+        if part is None:
+            return None
+        parts.append(part)
+        left -= part.nbytes
+    rows = pa.concat_tables(parts)
+    # Spark has microseconds only: keys that differ below them are equal there
+    exact = all(not pa.types.is_timestamp(kind) or kind.unit == "us" for kind in rows.schema.types)
+    if not exact or rows.num_rows != group.rows:
+        return None
+    epochs = pa.repeat(pa.scalar(group.epoch, pa.int32()), rows.num_rows)
+    return rows.append_column("_epoch", epochs)

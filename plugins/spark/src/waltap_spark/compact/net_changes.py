@@ -1,0 +1,388 @@
+"""Compute the net change of each key: the algorithm, on arrays.
+
+It gets keys as numbers, positions, operations and unsent columns, but no values. It returns the row
+that each key has afterwards, and where the unsent values of rows are: in another row, or in the
+table. `waltap_spark.compact.compact_changes` reads the arrays and moves the values, for sets of any
+size.
+
+A transaction may insert a row under a key before it deletes the row that is there (a deferrable
+key, or rows that exchange keys in one statement). It may also insert a row under a key and
+change that key again. The same operations, `c` then `d` of one key, leave a row in the first
+case and none in the second: the difference is whether the key existed before the transaction.
+When two rows have one key, a delete means the older one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Flags: TypeAlias = "NDArray[np.bool_]"
+Whole: TypeAlias = "NDArray[np.integer[Any]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogColumns:
+    """Rows of the change log without their values, in any order."""
+
+    # Equal numbers for equal keys.
+    keys: "Whole"
+    # Epoch, commit LSN, sequence and part of an update: the order of rows.
+    places: "Sequence[Whole]"
+    puts: "Flags"
+    deletes: "Flags"
+    truncates: "Flags"
+    # Column → rows that did not send it.
+    unsent: "Mapping[str, Flags]"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Rows that lack the values of one column, and the places of these values.
+
+    A row with neither a source nor a question has no value.
+    """
+
+    rows: "Whole"
+    # The rows that have the values, or -1.
+    sources: "Whole"
+    # The first rows of the keys under which the table has the values, or -1.
+    asked: "Whole"
+
+
+class NetRows:
+    """The net changes of a set of rows.
+
+    ``key_reused``: a key may be reused before its row is deleted. ``live_keys`` gets the first rows of
+    different keys, and returns whether these keys exist before all rows.
+    """
+
+    def __init__(
+        self, log: LogColumns, *, key_reused: bool, live_keys: "Callable[[Whole], Flags]"
+    ) -> None:
+        import numpy as np
+
+        keys, self._eras, self._last_era = log.keys, None, int(log.truncates.sum())
+        if self._last_era:
+            # the same key before and after a truncate counts as two keys
+            eras = _eras(log)
+            keys = keys + eras * (keys.max() + 1)
+        order = _ordered(keys, log.places)
+        if self._last_era:
+            order = order[~log.truncates[order]]
+            self._eras = eras[order]
+        self._order, self._key_reused, self._live_keys = order, key_reused, live_keys
+        self._places = [each[order] for each in log.places]
+        self._puts, self._deletes = log.puts[order], log.deletes[order]
+        self._unsent = {name: flags[order] for name, flags in log.unsent.items()}
+        self._keys = _Runs(_starts(keys[order]))
+        self._at = np.arange(len(order))
+
+    def last_rows(self) -> "tuple[Whole, dict[str, Fill]]":
+        """Return one row for each key, and the columns that they lack.
+
+        The row is a delete where the key has no row afterwards.
+        """
+        import numpy as np
+
+        rows, alive = self._keys.last, ~self._deletes[self._keys.last]
+        if self._key_reused:
+            alive = self._alive()
+            # such a transaction may report the delete after the row's insert
+            rows = np.where(alive, self._keys.last_of(~self._deletes), rows)
+        if self._eras is not None:
+            final = self._eras[rows] == self._last_era
+            rows, alive = rows[final], alive[final]
+        fills = {}
+        for name, unsent in self._unsent.items():
+            # a row that is gone needs no values
+            missing = rows[alive & unsent[rows]]
+            if len(missing):
+                fills[name] = self._last_values(name, missing)
+        return self._order[rows], fills
+
+    def carried(self) -> dict[str, Fill]:
+        """Return the values that rows with changed keys had under their earlier keys."""
+        found = {name: self._carried(name) for name in self._unsent}
+        return {name: self._fill(*each) for name, each in found.items() if len(each[0])}
+
+    def _last_values(self, name: str, rows: "Whole") -> Fill:
+        """Return the last values of column ``name`` of the keys of ``rows``."""
+        import numpy as np
+
+        moves, origins, leaving = self._carried(name)
+        origin, left = np.full((2, len(self._at)), -1)
+        origin[moves], left[moves] = origins, leaving
+        keys = self._keys.number[rows]
+        has = ~self._deletes & (~self._unsent[name] | (left >= 0))
+        sources = self._keys.last_of(has)[keys]
+        # a row with a changed key has its value from an earlier key
+        moved = (sources >= 0) & (left[sources] >= 0)
+        asked = np.where(moved, left[sources], self._keys.first[keys])
+        return self._fill(rows, np.where(moved, origin[sources], sources), asked)
+
+    def _fill(self, rows: "Whole", sources: "Whole", asked: "Whole") -> Fill:
+        """Return the fill of ``rows``.
+
+        ``asked`` are rows of the keys whose values those without source have.
+        """
+        import numpy as np
+
+        first = self._keys.first[self._keys.number[asked]]
+        ask = sources < 0
+        if self._eras is not None:
+            ask &= self._eras[first] == 0
+        order = self._order
+        return Fill(
+            order[rows], np.where(sources < 0, -1, order[sources]), np.where(ask, order[first], -1)
+        )
+
+    # --- keys that are used more than once in a transaction ---------------------------------------
+
+    @cached_property
+    def _transactions(self) -> "_Runs":
+        """The rows that a transaction has under one key."""
+        starts = _starts(*self._places[:2])
+        starts[self._keys.first] = True
+        return _Runs(starts)
+
+    @cached_property
+    def _verdicts(self) -> "tuple[_Runs, Whole]":
+        """The transactions of each key, and whether the key has a row after each.
+
+        1 and 0 mean yes and no, and -1: as before the transaction.
+        """
+        import numpy as np
+
+        runs = self._transactions
+        more = runs.sum(self._puts) - runs.sum(self._deletes)
+        # Anything but a delete at the end leaves a row. A first operation other than an insert
+        # proves an earlier row, which one more delete than inserts removes. With as many inserts
+        # as deletes the key is as it was before.
+        decided = np.where(self._puts[runs.first] & (more == 0), -1, more >= 0)
+        verdicts = np.where(self._deletes[runs.last], decided, 1)
+        return _Runs(_starts(self._keys.number[runs.first])), verdicts
+
+    def _alive(self) -> "Flags":
+        """Return whether each key has a row after all rows."""
+        import numpy as np
+
+        keys, verdicts = self._verdicts
+        last = keys.last_of(verdicts >= 0)
+        alive = np.where(last >= 0, verdicts[last] == 1, False)
+        # the rows alone do not decide: the base knows whether the row was there before
+        unknown = np.flatnonzero(last < 0)
+        alive[unknown] = self._existed(unknown)
+        return alive
+
+    @cached_property
+    def _was(self) -> "Flags":
+        """Whether the first row of each transaction's key existed before the transaction."""
+        import numpy as np
+
+        runs, (keys, verdicts) = self._transactions, self._verdicts
+        puts = self._puts[runs.first]
+        if not self._key_reused:
+            return ~puts
+        earlier = keys.last_before(verdicts >= 0)
+        there = np.where(earlier >= 0, verdicts[earlier] == 1, False)
+        doubtful = puts & (runs.sum(self._deletes) > 0)
+        asked = np.unique(keys.number[doubtful & (earlier < 0)])
+        existed = np.zeros(len(keys.first), bool)
+        existed[asked] = self._existed(asked)
+        found: Flags = ~puts | (doubtful & (there | (existed[keys.number] & (earlier < 0))))
+        return found
+
+    def _existed(self, keys: "Whole") -> "Flags":
+        """Return whether the base has ``keys``, given by their numbers."""
+        import numpy as np
+
+        first, found = self._keys.first[keys], np.zeros(len(keys), bool)
+        asked = (
+            np.arange(len(keys)) if self._eras is None else np.flatnonzero(self._eras[first] == 0)
+        )
+        if len(asked):
+            found[asked] = self._live_keys(self._order[first[asked]])
+        return found
+
+    # --- rows whose key changed -------------------------------------------------------------------
+
+    @cached_property
+    def _partners(self) -> "Whole":
+        """The delete of the old key for each insert of a new key, or -1."""
+        import numpy as np
+
+        epoch, lsn, seq, sub = self._places
+        order = np.lexsort((sub, seq, lsn, epoch))
+        one, other = order[:-1], order[1:]
+        pairs = ~_starts(*(each[order] for each in (epoch, lsn, seq)))[1:]
+        pairs &= self._leaves[one] & self._arrives[other]
+        found = np.full(len(order), -1)
+        found[other[pairs]] = one[pairs]
+        return found
+
+    @cached_property
+    def _leaves(self) -> "Flags":
+        found: Flags = self._deletes & (self._places[3] == 0)
+        return found
+
+    @cached_property
+    def _arrives(self) -> "Flags":
+        found: Flags = self._puts & (self._places[3] == 1)
+        return found
+
+    @cached_property
+    def _row_numbers(self) -> "tuple[Whole, Whole]":
+        """The row that each event means, and the row that its transaction leaves.
+
+        Several rows may have the key within a transaction, one after the other. Row 1 existed
+        before it where `_was` is true.
+        """
+        import numpy as np
+
+        runs = self._transactions
+        gone, was = runs.counted(self._deletes), self._was[runs.number]
+        number = np.where(self._deletes, gone, gone + 1)
+        number = np.where(self._puts, runs.counted(self._puts) + was, number)
+        return number, (runs.sum(self._deletes) + 1)[runs.number]
+
+    def _before(self, name: str) -> "Whole":
+        """Return for each deleted old key the last event that has the value of ``name``.
+
+        -1 means that the base has the value.
+        """
+        import numpy as np
+
+        runs, (number, left) = self._transactions, self._row_numbers
+        brings = ~self._deletes & (~self._unsent[name] | self._arrives)
+        order = np.lexsort((number, runs.number))
+        same_row = _Runs(_starts(runs.number[order], number[order])).last_before(brings[order])
+        within = np.empty_like(same_row)
+        within[order] = np.where(same_row >= 0, order[same_row], -1)
+        # the last event of the row that an earlier transaction left
+        first = runs.first[runs.number]
+        earlier = self._keys.last_before(brings & (number == left))[first]
+        started_there = self._was[runs.number] & (number == 1)
+        return np.where((within < 0) & started_there, earlier, within)
+
+    def _carried(self, name: str) -> "tuple[Whole, Whole, Whole]":
+        """Return rows with changed keys, their sources, and deletes of earlier keys.
+
+        The source had the value of ``name`` under that earlier key. Without source (-1) the base
+        has it.
+        """
+        import numpy as np
+
+        none = self._at[:0]
+        unsent = self._unsent[name]
+        if not (self._arrives & unsent).any():
+            return none, none, none
+        moves = np.flatnonzero(self._arrives & unsent & (self._partners >= 0))
+        before = self._before(name)
+        # A row may change its key several times: follow the chain to an event with the value.
+        # Each step doubles the distance.
+        root, source = self._at.copy(), before[self._partners[moves]]
+        root[moves] = np.where((source >= 0) & unsent[source], source, moves)
+        while not np.array_equal(further := root[root], root):
+            root = further
+        # a chain may end at a row whose old key the set lacks
+        moves = moves[self._partners[root[moves]] >= 0]
+        leaving = self._partners[root[moves]]
+        return moves, before[leaving], leaving
+
+
+class _Runs:
+    """Neighbouring rows that belong together; ``starts`` flags the first row of each."""
+
+    def __init__(self, starts: "Flags") -> None:
+        import numpy as np
+
+        self.first = np.flatnonzero(starts)
+        self.last = np.append(self.first, len(starts))[1:] - 1
+        # The number of each row's run.
+        self.number = np.cumsum(starts) - 1
+
+    def last_before(self, flags: "Flags") -> "Whole":
+        """Return for each row the last flagged row before it in its run, or -1."""
+        import numpy as np
+
+        before = np.concatenate(([-1], _last_flagged(flags)))[:-1]
+        return np.where(before >= self.first[self.number], before, -1)
+
+    def last_of(self, flags: "Flags") -> "Whole":
+        """Return the last flagged row of each run, or -1."""
+        import numpy as np
+
+        last = _last_flagged(flags)[self.last]
+        return np.where(last >= self.first, last, -1)
+
+    def counted(self, flags: "Flags") -> "Whole":
+        """Return for each row the number of flagged rows of its run so far."""
+        import numpy as np
+
+        total = np.cumsum(flags)
+        found: Whole = total - (total - flags)[self.first][self.number]
+        return found
+
+    def sum(self, flags: "Flags") -> "Whole":
+        """Return the number of flagged rows of each run."""
+        found: Whole = self.counted(flags)[self.last]
+        return found
+
+
+def _last_flagged(flags: "Flags") -> "Whole":
+    """Return for each row the last flagged row so far, or -1."""
+    import numpy as np
+
+    found: Whole = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
+    return found
+
+
+def _starts(*columns: "Whole") -> "Flags":
+    """Return whether each row differs from the one before."""
+    import numpy as np
+
+    found = np.ones(len(columns[0]), bool)
+    if len(found):
+        found[1:] = False
+    for each in columns:
+        found[1:] |= each[1:] != each[:-1]
+    return found
+
+
+def _ordered(keys: "Whole", places: "Sequence[Whole]") -> "Whole":
+    """Return the rows by key, and the rows of each key in the order of the log."""
+    import numpy as np
+
+    ahead = np.ones(max(0, len(keys) - 1), bool)
+    for place in reversed(places):
+        ahead = (place[1:] > place[:-1]) | ((place[1:] == place[:-1]) & ahead)
+    # segments are in order as a rule, and one sort is enough
+    if ahead.all():
+        return np.argsort(keys, kind="stable")
+    return np.lexsort((*reversed(places), keys))
+
+
+def _eras(log: LogColumns) -> "Whole":
+    """Return the number of truncates before each row."""
+    import numpy as np
+
+    order = np.lexsort((*reversed(log.places),))
+    truncates = log.truncates[order]
+    found = np.empty_like(order)
+    found[order] = np.cumsum(truncates) - truncates
+    return found
+
+
+def numbered(columns: "Sequence[Whole]") -> "Whole":
+    """Return numbers from 0 on that are equal where rows are equal in all ``columns``."""
+    import numpy as np
+
+    order = np.lexsort((*reversed(columns),))
+    found = np.empty_like(order)
+    found[order] = np.cumsum(_starts(*(column[order] for column in columns))) - 1
+    return found

@@ -1,0 +1,226 @@
+"""The net changes of a set are the rows of the source, whatever transactions do with keys."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltap_spark.compact.log_columns import key_codes
+from waltap_spark.compact.net_changes import Fill, LogColumns, NetRows, numbered
+
+Place = tuple[int, int, int, int]
+
+Action = tuple[str, int, int, bool]
+"""What is done, with which of the rows, a new key where there is one, and whether the value is sent."""
+
+ACTIONS = st.tuples(
+    st.sampled_from(("insert", "delete", "update", "move", "rotate", "truncate")),
+    st.integers(0, 7), st.integers(0, 7), st.booleans(),
+)  # fmt: skip
+TRANSACTIONS = st.lists(st.lists(ACTIONS, min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+class Event(NamedTuple):
+    """One row of the change log; the key of a truncate counts for nothing."""
+
+    place: Place
+    key: int
+    op: str
+    unsent: bool = False
+
+
+def net_changes(
+    events: Sequence[Event], *, key_reused: bool, exists: Callable[[Event], bool]
+) -> NetRows:
+    """Return the net changes of ``events``, of which some have no value of the column `large`."""
+
+    def flags(values: Any) -> Any:
+        return np.array(list(values), bool)
+
+    log = LogColumns(
+        keys=np.array([event.key for event in events], np.int64),
+        places=[np.array([event.place[n] for event in events], np.int64) for n in range(4)],
+        puts=flags(event.op == "c" for event in events),
+        deletes=flags(event.op == "d" for event in events),
+        truncates=flags(event.op == "t" for event in events),
+        unsent={
+            "large": flags(event.unsent for event in events),
+            "small": np.zeros(len(events), bool),
+        },
+    )
+
+    def live(rows: Any) -> Any:
+        return flags(exists(events[row]) for row in rows)
+
+    return NetRows(log, key_reused=key_reused, live_keys=live)
+
+
+@dataclass
+class Source:
+    """A table of the source, key → value of the column, that shows what it does as a change log does."""
+
+    rows: dict[int, int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    brought: dict[tuple[Place, int], int] = field(default_factory=dict)
+    moved: dict[Place, int] = field(default_factory=dict)
+    """The values that rows had when they got a new key, and which were not sent."""
+    key_reused: bool = False
+    truncated: bool = False
+    values: int = 100
+
+    def does(self, lsn: int, actions: Sequence[Action], seq: int = 0) -> None:
+        """Do ``actions`` in one transaction, from its change ``seq`` on."""
+        for what, which, to, sends in actions:
+            keys = sorted(self.rows)
+            key = keys[which % len(keys)] if keys else None
+            if what == "insert" and to not in self.rows:
+                self.rows[to] = self._value()
+                self.report((1, lsn, seq, 0), to, "c")
+            elif what == "delete" and key is not None:
+                del self.rows[key]
+                self.report((1, lsn, seq, 0), key, "d")
+            elif what == "update" and key is not None:
+                if sends:
+                    self.rows[key] = self._value()
+                self.report((1, lsn, seq, 0), key, "u", unsent=not sends)
+            elif what == "move" and key is not None and to not in self.rows:
+                self._move(lsn, seq, [(key, to)], sends)
+            elif what == "rotate" and len(keys) > 1:
+                chosen = keys[: 2 + which % (len(keys) - 1)]
+                self._move(lsn, seq, list(zip(chosen, chosen[1:] + chosen[:1], strict=True)), sends)
+                seq += len(chosen)
+            elif what == "truncate" and which == 7:
+                self.rows.clear()
+                self.truncated = True
+                self.events.append(Event((1, lsn, seq, 0), 0, "t"))
+            seq += 1
+
+    def _move(self, lsn: int, seq: int, moves: list[tuple[int, int]], sends: bool) -> None:
+        """Give rows new keys in one statement: a key may be taken before the row there has gone."""
+        left = {key: self.rows[key] for key, _to in moves}
+        gone: set[int] = set()
+        for number, (key, to) in enumerate(moves):
+            self.key_reused |= to in self.rows and to in left and to not in gone
+            gone.add(key)
+            value = self._value() if sends else left[key]
+            left[key] = value
+            arrival = (1, lsn, seq + number, 1)
+            self.events.append(Event((1, lsn, seq + number, 0), key, "d"))
+            if not sends:
+                self.moved[arrival] = value
+            self.brought[arrival, to] = value
+            self.events.append(Event(arrival, to, "c", not sends))
+        for key, _to in moves:
+            del self.rows[key]
+        self.rows |= {to: left[key] for key, to in moves}
+
+    def _value(self) -> int:
+        self.values += 1
+        return self.values
+
+    def report(self, place: Place, key: int, op: str, *, unsent: bool = False) -> None:
+        if op != "d":
+            self.brought[place, key] = self.rows[key]
+        self.events.append(Event(place, key, op, unsent))
+
+
+@given(TRANSACTIONS, st.integers(0, 6), st.booleans())
+def test_a_row_has_the_value_that_it_had_in_the_source(
+    transactions: list[list[Action]], preexisting: int, snapshot: bool
+) -> None:
+    """``snapshot``: the first rows are among the events, all of them at one place."""
+    source = Source(rows={key: key for key in range(preexisting)})
+    base = {} if snapshot else dict(source.rows)
+    for key in source.rows if snapshot else ():
+        source.report((1, 1, -1, 0), key, "r")
+    for number, actions in enumerate(transactions):
+        source.does(number + 10, actions)
+    events = source.events[::-1]
+
+    def values(fills: dict[str, Fill]) -> dict[int, int]:
+        assert fills.keys() <= {"large"}
+        found = {}
+        for fill in fills.values():
+            for row, at, asked in zip(fill.rows, fill.sources, fill.asked, strict=True):
+                there = events[at]
+                found[row] = (
+                    base[events[asked].key] if at < 0 else source.brought[there.place, there.key]
+                )
+        return found
+
+    net = net_changes(events, key_reused=source.key_reused, exists=lambda event: event.key in base)
+    carried = {events[row].place: value for row, value in values(net.carried()).items()}
+    assert carried == source.moved
+    rows, fills = net.last_rows()
+    filled = values(fills)
+    last = {events[row].key: int(row) for row in rows}
+    assert len(last) == len(rows)
+    after = {} if source.truncated else {key: base[key] for key in base.keys() - last.keys()}
+    for key, row in last.items():
+        if events[row].op != "d":
+            after[key] = filled[row] if row in filled else source.brought[events[row].place, key]
+    assert after == source.rows
+
+
+# --- keys and positions -----------------------------------------------------------------------------
+
+KEYS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(["", "a", "A", "é"]))
+ROWS = st.lists(
+    st.tuples(KEYS, st.integers(1, 4), st.integers(-1, 3), st.integers(0, 1)), max_size=30
+)
+"""Keys and positions."""
+
+
+@given(rows=ROWS, cut=st.integers(0, 30), ordered=st.booleans())
+def test_the_last_row_of_each_key_is_left(rows: list[Any], cut: int, ordered: bool) -> None:
+    """Whatever the order in which rows come, and where segments end."""
+    rows = list({row[1:]: row for row in rows}.values())
+    rows = sorted(rows, key=lambda row: row[1:]) if ordered else rows
+    cut = min(cut, len(rows))
+    columns = [
+        pa.chunked_array(
+            [[row[0][n] for row in rows[:cut]], [row[0][n] for row in rows[cut:]]], kind
+        )
+        for n, kind in enumerate((pa.int64(), pa.string()))
+    ]
+    events = [
+        Event((1, *row[1:]), int(code), "u")
+        for row, code in zip(rows, key_codes(columns), strict=True)
+    ]
+    last = {rows[n][0]: n for n in sorted(range(len(rows)), key=lambda n: rows[n][1:])}
+    found, fills = net_changes(events, key_reused=False, exists=lambda _event: False).last_rows()
+    assert sorted(found) == sorted(last.values())
+    assert not fills
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=6))
+def test_rows_have_one_number_where_they_are_equal(rows: list[tuple[int, int]]) -> None:
+    columns = [np.array([row[n] for row in rows], np.int64) for n in range(2)]
+    numbers = numbered(columns).tolist()
+    assert len({*zip(rows, numbers, strict=True)}) == len(set(rows)) == len(set(numbers))
+    assert set(numbers) == set(range(len(set(rows))))
+
+
+NAN = float("nan")
+SAME: list[tuple[pa.DataType, list[list[Any]]]] = [
+    (pa.float64(), [[0.0, -0.0], [NAN, -NAN], [1.5], [None]]),
+    (pa.float32(), [[0.0, -0.0], [NAN, -NAN], [1.5], [None]]),
+    (pa.list_(pa.float64()), [[[0.0, 1.0], [-0.0, 1.0]], [[]], [[NAN]], [None], [[None]]]),
+    (pa.struct([("x", pa.float32()), ("y", pa.string())]), [
+        [{"x": 0.0, "y": "a"}, {"x": -0.0, "y": "a"}], [{"x": None, "y": "a"}], [{"x": 0.0, "y": "b"}],
+    ]),
+    (pa.list_(pa.string()), [[["a", "b"]], [["a, b"]], [["a', 'b"]]]),
+]  # fmt: skip
+
+
+def test_values_that_spark_takes_for_one_are_one_key() -> None:
+    for kind, groups in SAME:
+        values = [value for group in groups for value in group]
+        numbers = [n for n, group in enumerate(groups) for _value in group]
+        codes = key_codes([pa.chunked_array([values], kind)])
+        assert len({*zip(codes.tolist(), numbers, strict=True)}) == len(groups), kind
+        assert len(set(codes.tolist())) == len(groups), kind
