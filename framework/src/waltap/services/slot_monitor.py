@@ -11,9 +11,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Final
 
 from waltap.base.text import full_in, size
-from waltap.config.pipeline_properties import budget_bytes, octets
+from waltap.config.pipeline_properties import EngineProperties, budget_bytes, octets
 from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.source.slot_status import SlotStatus, SlotWatch
 from waltap.services.monitor.status import SlotHealth
@@ -184,15 +186,7 @@ MOST_READINGS = 400
 JOIN_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WalBudgetPolicy:
-    """The profile's properties ``waltap.wal.*``."""
-
-    budget: str | None = None
-    disk: str | None = None
-    warn_at: Sequence[float] = (0.5, 0.8)
-    act_at: float = 0.9
-    action: str = "nothing"
+_POLICY: Final = attrgetter("wal_budget", "wal_disk", "wal_warn_at", "wal_act_at", "wal_action")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -236,9 +230,9 @@ class SlotMonitor:
     Only the engine's thread calls `check` and `hurries`; any thread may read `health`.
     """
 
-    def __init__(self, orders: WalBudgetPolicy, surroundings: SlotMonitorDependencies) -> None:
-        self._orders, self._about = orders, surroundings
-        self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
+    def __init__(self, properties: EngineProperties, dependencies: SlotMonitorDependencies) -> None:
+        self._properties, self._about = properties, dependencies
+        self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
         self._lock = threading.Lock()
         self._memory = _MonitorState()
         self._hurry = threading.Event()
@@ -279,19 +273,20 @@ class SlotMonitor:
         self._hurry.clear()
         return wanted
 
-    def apply_policy(self, orders: WalBudgetPolicy) -> None:
-        """Apply another policy from the next reading on.
+    def apply_properties(self, properties: EngineProperties) -> None:
+        """Apply the properties ``waltap.wal.*`` from the next reading on.
 
         Any thread may call it.
         """
         with self._lock:
-            if orders == self._orders:
+            if _POLICY(properties) == _POLICY(self._properties):
                 return
-            if self._memory.paused and orders.action != "pause":
+            if self._memory.paused and properties.wal_action != "pause":
                 self._memory.paused = False
                 self._about.pause(False)
-            self._orders, self._memory.action, self._memory.disk_reported = orders, "", False
-            self._thresholds = WalThresholds(orders.warn_at, orders.act_at)
+            self._properties = properties
+            self._memory.action, self._memory.disk_reported = "", False
+            self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
 
     # --- its own thread ---------------------------------------------------------------------------
 
@@ -342,11 +337,11 @@ class SlotMonitor:
             health = self.health
         if not due or health is None:
             return
-        if self._orders.action == "advance":
+        if self._properties.wal_action == "advance":
             why = watch.log_standby_snapshot()
             if why:
                 self._warn_once(f"the server could not be made to let go of WAL: {why}")
-        elif self._orders.action == "drop" and self._given_up is None:
+        elif self._properties.wal_action == "drop" and self._given_up is None:
             self._drop(watch, health)
 
     def _drop(self, watch: SlotWatch, health: SlotHealth) -> None:
@@ -413,15 +408,15 @@ class SlotMonitor:
         )
 
     def _budget(self, slot: SlotStatus) -> int | None:
-        orders = self._orders
-        disk = slot.disk_bytes if orders.disk is None else octets(orders.disk)
-        budget = budget_bytes(orders.budget, disk)
-        if budget is None and orders.budget is not None and not self._memory.disk_reported:
+        properties = self._properties
+        disk = slot.disk_bytes if properties.wal_disk is None else octets(properties.wal_disk)
+        budget = budget_bytes(properties.wal_budget, disk)
+        if budget is None and properties.wal_budget is not None and not self._memory.disk_reported:
             self._memory.disk_reported = True
             log.warning(
                 "waltap.wal.budget is %s, and the size of the disk that the server's WAL is on is not "
                 "known here: set waltap.wal.disk",
-                orders.budget,
+                properties.wal_budget,
                 extra=self._extra(),
             )
         return budget
@@ -447,7 +442,7 @@ class SlotMonitor:
             self._memory.action = ""
 
     def _begin_to_act(self, health: SlotHealth) -> None:
-        action, memory = self._orders.action, self._memory
+        action, memory = self._properties.wal_action, self._memory
         if action == "advance":
             self._done("what is delivered is confirmed at once; what is not is kept", health)
             self._hurry.set()
@@ -467,7 +462,7 @@ class SlotMonitor:
             self._memory.action = what
             self.health = replace(health, action=what)
             log.warning("slot %s: %s", health.name, what, extra=self._extra())
-            self._about.notify("WAL_ACTION", **_members(health), action=self._orders.action)
+            self._about.notify("WAL_ACTION", **_members(health), action=self._properties.wal_action)
 
     def _warn_once(self, what: str) -> None:
         if self._memory.reported != what:

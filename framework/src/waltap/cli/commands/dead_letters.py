@@ -197,7 +197,7 @@ def _redelivered(
     RedeliveryUndone.
     """
     from waltap.clock import SystemClock
-    from waltap.pipeline.delivery.redelivery import Redeliveries
+    from waltap.pipeline.delivery.redelivery import Redelivery
     from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 
     if not entries:
@@ -208,7 +208,7 @@ def _redelivered(
             known = {each.id: each for each in stages.dead_letters.store.all()}
             those = [known[each.id] for each in entries if each.id in known]
             store = stages.dead_letters.store
-            redelivery = Redeliveries(store, stages.branches, stages.store, SystemClock())
+            redelivery = Redelivery(store, stages.branches, stages.store, SystemClock())
             for found in redelivery.run(those, again=again, re_render=re_render):
                 yield found.dead_letter.id, "" if found.error is None else found.error.problem
     except PipelineRunning:

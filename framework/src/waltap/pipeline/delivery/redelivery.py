@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,8 +43,7 @@ AT_A_TIME: Final = 100
 """Dead letters between two flushes: a killed redelivery repeats at most this number."""
 
 
-@dataclass(frozen=True, slots=True)
-class RedeliveryResult:
+class RedeliveryResult(NamedTuple):
     """The outcome of one redelivered letter."""
 
     dead_letter: DeadLetter
@@ -52,130 +51,153 @@ class RedeliveryResult:
     error: WaltapError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Redelivery:
-    """Redeliver dead letters to one sink.
+    """Redeliver dead letters to the sinks of ``branches``.
 
-    Each batch names the dead letters that the sink got since the last flush (`Batch.redelivers`). A sink
-    that stores these ids with the data can report, after a kill, which dead letters it has.
+    The branches are made for this alone, and nothing else delivers meanwhile. Each batch names the dead
+    letters that the sink got since the last flush (`Batch.redelivers`). A sink that stores these ids with
+    the data can report, after a kill, which dead letters it has.
     """
 
-    store: DeadLetterStore
-    # not open yet
-    sink: Sink
-    # applies transforms and format to a batch of changes
-    make: Callable[[Batch], Batch]
-    # the pipeline's positions
-    stored: Positions
-    now_ms: Callable[[], int]
+    dead_letters: DeadLetterStore
+    branches: Sequence[SinkBranch]
+    offsets: OffsetStore
+    clock: Clock
 
-    def run(self, dead_letters: Sequence[DeadLetter]) -> Iterator[RedeliveryResult]:
-        """Deliver dead letters in order and yield each durable outcome.
+    def run(
+        self, dead_letters: Sequence[DeadLetter], *, again: bool, re_render: bool
+    ) -> Iterator[RedeliveryResult]:
+        """Deliver ``dead_letters`` to the sinks that refused them.
 
-        Raises: SinkError for a failure that no dead letter causes. Dead letters that were yielded before
-        stay delivered.
+        Yields each durable outcome. ``again`` includes dead letters that were delivered before;
+        ``re_render`` uses the present transforms and format. Raises: SinkError for a failure that no
+        single dead letter causes (the letters that were yielded before stay delivered);
+        ConfigurationError if a sink is missing.
         """
-        try:
-            stored_position = Positions.of(self.sink.open(), next(iter(self.stored), ""))
-            there = set[str]()
-            if isinstance(self.sink, RedeliveryAwareSink):
-                there.update(self.sink.redelivered())
-            # a redelivery that was killed after the flush delivered these already
-            had = [
-                each
-                for each in dead_letters
-                if each.redelivery_id in there and each.redelivered_ms is None
-            ]
-            if had:
-                self.store.mark_redelivered(had, self.now_ms())
-                yield from map(RedeliveryResult, had)
-            known = {each.id for each in had}
-            waiting = [each for each in dead_letters if each.id not in known]
-            for first in range(0, len(waiting), AT_A_TIME):
-                found: list[RedeliveryResult] = []
-                given: tuple[str, ...] = ()
-                for dead_letter in waiting[first : first + AT_A_TIME]:
-                    error = self._refusal(
-                        dead_letter, stored_position, (*given, dead_letter.redelivery_id)
-                    )
-                    given = given if error else (*given, dead_letter.redelivery_id)
-                    found.append(RedeliveryResult(dead_letter, error))
-                self.sink.flush()
-                self.store.mark_redelivered(
-                    [e.dead_letter for e in found if e.error is None], self.now_ms()
-                )
-                self.store.put([self._again(e) for e in found if e.error is not None])
-                yield from found
-        finally:
-            self.sink.close()
+        waiting = [each for each in dead_letters if again or each.redelivered_ms is None]
+        for name in dict.fromkeys(each.sink for each in waiting):
+            of_sink = [_without_record(e) if re_render else e for e in waiting if e.sink == name]
+            branch = self._branch(name)
+            sink = branch.stages.make()
+            try:
+                yield from self._deliver(of_sink, sink, branch.render)
+            finally:
+                sink.close()
 
-    def _refusal(
-        self, dead_letter: DeadLetter, stored_position: Positions, redelivery_ids: tuple[str, ...]
-    ) -> WaltapError | None:
-        """Write one dead letter and return its refusal, if any."""
-        name = dead_letter.place.partition
-        position = max(
-            self.stored.get(name, Position(0)),
-            stored_position.get(name, self.stored.get(name, Position(0))),
+    def _branch(self, sink: str) -> SinkBranch:
+        """Return the branch of a sink. Raises: ConfigurationError if it is missing."""
+        for each in self.branches:
+            if each.name == sink:
+                return each
+        named = ", ".join(each.name for each in self.branches) or "the profile's only one"
+        raise ConfigurationError.of(
+            "sinks", f"dead letters are of the sink {sink!r}, which is not there", allowed=named
         )
-        try:
-            batch = self._batch(dead_letter, position)
-            batch.redelivers = redelivery_ids
-            self.sink.write(batch)
-        except RecordsRefused as error:
-            return error.refused[0].error
-        except RecordError as error:
-            return error
-        return None
 
-    def _batch(self, dead_letter: DeadLetter, position: Position) -> Batch:
-        empty = Batch(parts=[], position=position, partition=dead_letter.place.partition, events=1)
-        if dead_letter.record is not None:
-            empty.records = [_with_id(record_of(dead_letter.record), dead_letter)]
-            return empty
-        assert dead_letter.change is not None, "a dead letter has a record or a change"
-        form, change = dead_letter.change, of_form(dead_letter.change)
-        if form.kind == "row":
-            rows = SnapshotRows(
-                relation=form.relations[0],
-                rows=[change.new],  # type: ignore[union-attr] # it is an insert
-                ts=form.commit_ts,
-                lsn=None,
-                xid=None,
-                kind="incremental",
+    def _deliver(
+        self, dead_letters: Sequence[DeadLetter], sink: Sink, render: Callable[[Batch], Batch]
+    ) -> Iterator[RedeliveryResult]:
+        offset = self.offsets.load()
+        stored = Positions() if offset is None else offset.positions
+        sink_positions = Positions.of(sink.open(), next(iter(stored), ""))
+        known = set(sink.redelivered()) if isinstance(sink, RedeliveryAwareSink) else set[str]()
+        # a redelivery that was killed after the flush delivered these already
+        delivered = [
+            e for e in dead_letters if e.redelivery_id in known and e.redelivered_ms is None
+        ]
+        if delivered:
+            self.dead_letters.mark_redelivered(delivered, self._now_ms())
+            yield from map(RedeliveryResult, delivered)
+        delivered_ids = {each.id for each in delivered}
+        waiting = [each for each in dead_letters if each.id not in delivered_ids]
+        for first in range(0, len(waiting), AT_A_TIME):
+            found: list[RedeliveryResult] = []
+            ids: tuple[str, ...] = ()
+            for dead_letter in waiting[first : first + AT_A_TIME]:
+                with_this = (*ids, dead_letter.redelivery_id)
+                own = stored.get(dead_letter.place.partition, Position(0))
+                position = max(own, sink_positions.get(dead_letter.place.partition, own))
+                error = _refusal(dead_letter, position, with_this, sink, render)
+                ids = ids if error else with_this
+                found.append(RedeliveryResult(dead_letter, error))
+            sink.flush()
+            now_ms = self._now_ms()
+            self.dead_letters.mark_redelivered([e for e, error in found if error is None], now_ms)
+            self.dead_letters.put([_refused_again(e, error, now_ms) for e, error in found if error])
+            yield from found
+
+    def _now_ms(self) -> int:
+        return self.clock.time_ns() // 1_000_000
+
+
+def _refusal(
+    dead_letter: DeadLetter,
+    position: Position,
+    redelivery_ids: tuple[str, ...],
+    sink: Sink,
+    render: Callable[[Batch], Batch],
+) -> WaltapError | None:
+    """Write one dead letter and return its refusal, if any."""
+    try:
+        batch = _batch(dead_letter, position, render)
+        batch.redelivers = redelivery_ids
+        sink.write(batch)
+    except RecordsRefused as error:
+        return error.refused[0].error
+    except RecordError as error:
+        return error
+    return None
+
+
+def _batch(dead_letter: DeadLetter, position: Position, render: Callable[[Batch], Batch]) -> Batch:
+    empty = Batch(parts=[], position=position, partition=dead_letter.place.partition, events=1)
+    if dead_letter.record is not None:
+        empty.records = [_with_id(record_of(dead_letter.record), dead_letter)]
+        return empty
+    assert dead_letter.change is not None, "a dead letter has a record or a change"
+    form, change = dead_letter.change, of_form(dead_letter.change)
+    if form.kind == "row":
+        rows = SnapshotRows(
+            relation=form.relations[0],
+            rows=[change.new],  # type: ignore[union-attr] # it is an insert
+            ts=form.commit_ts,
+            lsn=None,
+            xid=None,
+            kind="incremental",
+        )
+        empty.parts = [rows]
+    else:
+        end_lsn = max(position.end_lsn, 1)
+        empty.parts = [
+            TransactionPart(
+                xid=0,
+                begin_lsn=end_lsn,
+                commit_lsn=end_lsn,
+                commit_ts=form.commit_ts,
+                end_lsn=end_lsn,
+                changes=[change],
             )
-            empty.parts = [rows]
-        else:
-            end_lsn = max(position.end_lsn, 1)
-            empty.parts = [
-                TransactionPart(
-                    xid=0,
-                    begin_lsn=end_lsn,
-                    commit_lsn=end_lsn,
-                    commit_ts=form.commit_ts,
-                    end_lsn=end_lsn,
-                    changes=[change],
-                )
-            ]
-        made = self.make(empty)
-        if made.records is not None:
-            made.records = [_with_id(record, dead_letter) for record in made.records]
-            # without parts no sink records this transaction as delivered
-            made.parts = []
-            if dead_letter.place.record is not None:  # the event's other records were delivered
-                made.records = made.records[dead_letter.place.record : dead_letter.place.record + 1]
-        return made
+        ]
+    made = render(empty)
+    if made.records is not None:
+        made.records = [_with_id(record, dead_letter) for record in made.records]
+        # without parts no sink records this transaction as delivered
+        made.parts = []
+        if dead_letter.place.record is not None:  # the event's other records were delivered
+            made.records = made.records[dead_letter.place.record : dead_letter.place.record + 1]
+    return made
 
-    def _again(self, found: RedeliveryResult) -> DeadLetter:
-        assert found.error is not None
-        return msgspec.structs.replace(
-            found.dead_letter,
-            code=found.error.code,
-            reason=found.error.problem,
-            remedy=found.error.advice(),
-            last_ms=self.now_ms(),
-            redelivered_ms=None,
-        )
+
+def _refused_again(dead_letter: DeadLetter, error: WaltapError, now_ms: int) -> DeadLetter:
+    return msgspec.structs.replace(
+        dead_letter,
+        code=error.code,
+        reason=error.problem,
+        remedy=error.advice(),
+        last_ms=now_ms,
+        redelivered_ms=None,
+    )
 
 
 def _with_id(record: Record, dead_letter: DeadLetter) -> Record:
@@ -225,7 +247,7 @@ class RedeliveryQueue:
         if any(not future.cancelled() for _, future in self._asked):
             raise RedeliveryAsked
 
-    def serve(self, redelivery: "Redeliveries") -> None:
+    def serve(self, redelivery: Redelivery) -> None:
         """Process the waiting requests.
 
         A failure is reported to the thread that sent the request.
@@ -246,7 +268,7 @@ class RedeliveryQueue:
                 future.set_result(RedeliveryAnswer({}, why))
 
 
-def _answer(redelivery: "Redeliveries", request: RedeliveryRequest) -> RedeliveryAnswer:
+def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAnswer:
     found: dict[str, str] = {}
     try:
         every = redelivery.dead_letters.all()
@@ -264,54 +286,6 @@ def _answer(redelivery: "Redeliveries", request: RedeliveryRequest) -> Redeliver
         "dead letters were redelivered: %d delivered, %d refused", delivered, len(found) - delivered
     )
     return RedeliveryAnswer(found)
-
-
-class Redeliveries:
-    """Deliver dead letters to the sinks of ``branches``.
-
-    The branches are made for this alone, and nothing else delivers meanwhile.
-    """
-
-    def __init__(
-        self,
-        dead_letters: DeadLetterStore,
-        branches: Sequence[SinkBranch],
-        offsets: OffsetStore,
-        clock: Clock,
-    ) -> None:
-        self.dead_letters, self._branches, self._offsets = dead_letters, branches, offsets
-        self._clock = clock
-
-    def run(
-        self, dead_letters: Sequence[DeadLetter], *, again: bool, re_render: bool
-    ) -> Iterator[RedeliveryResult]:
-        """Deliver ``dead_letters`` to the sinks that refused them; yield each outcome.
-
-        ``again`` includes dead letters that were delivered before; ``re_render`` uses the present
-        transforms and format. Raises: SinkError that no single dead letter causes; ConfigurationError if a
-        sink is missing.
-        """
-        waiting = [each for each in dead_letters if again or each.redelivered_ms is None]
-        for sink in dict.fromkeys(each.sink for each in waiting):
-            those = [_without_record(e) if re_render else e for e in waiting if e.sink == sink]
-            yield from self._of_sink(sink).run(those)
-
-    def _of_sink(self, sink: str) -> Redelivery:
-        """Return the redelivery to one sink. Raises: ConfigurationError if it is missing."""
-        branch = next((each for each in self._branches if each.name == sink), None)
-        if branch is None:
-            named = ", ".join(each.name for each in self._branches) or "the profile's only one"
-            raise ConfigurationError.of(
-                "sinks", f"dead letters are of the sink {sink!r}, which is not there", allowed=named
-            )
-        offset = self._offsets.load()
-        return Redelivery(
-            store=self.dead_letters,
-            sink=branch.stages.make(),
-            make=branch.render,
-            stored=Positions() if offset is None else offset.positions,
-            now_ms=lambda: self._clock.time_ns() // 1_000_000,
-        )
 
 
 def _without_record(dead_letter: DeadLetter) -> DeadLetter:

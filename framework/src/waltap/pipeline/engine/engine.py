@@ -31,7 +31,7 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
-from waltap.pipeline.delivery.redelivery import Redeliveries, RedeliveryAnswer, RedeliveryAsked
+from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAnswer, RedeliveryAsked
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
@@ -367,7 +367,7 @@ class Engine:
                 own = self._stages()
                 try:
                     run.redeliveries.serve(
-                        Redeliveries(own.dead_letters.store, own.branches, own.store, state.clock)
+                        Redelivery(own.dead_letters.store, own.branches, own.store, state.clock)
                     )
                 finally:
                     own.dead_letters.close()

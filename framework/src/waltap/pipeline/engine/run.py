@@ -40,7 +40,6 @@ from waltap.services.slot_monitor import (
     SlotGivenUp,
     SlotMonitor,
     SlotMonitorDependencies,
-    WalBudgetPolicy,
 )
 
 log = logging.getLogger(__name__)
@@ -100,18 +99,6 @@ class RecentEvents:
         self.schema_changes = (made, *self.schema_changes)[:KEPT]
 
 
-def wal_budget_of(profile: Profile) -> WalBudgetPolicy:
-    """Return the WAL budget of ``profile``."""
-    engine = profile.engine
-    return WalBudgetPolicy(
-        budget=engine.wal_budget,
-        disk=engine.wal_disk,
-        warn_at=engine.wal_warn_at,
-        act_at=engine.wal_act_at,
-        action=engine.wal_action,
-    )
-
-
 class PipelineRun:
     """Hold a run's state and services; answer the status."""
 
@@ -166,7 +153,7 @@ class PipelineRun:
         """
         self.state.apply_profile(profile)
         self.channels.apply_profile(profile)
-        self.guard.apply_policy(wal_budget_of(profile))
+        self.guard.apply_properties(profile.engine)
 
     def deliver_by(self, delivery: SinkWriter) -> None:
         """Answer the status from ``delivery``, which a new connection writes by."""
@@ -190,7 +177,7 @@ class PipelineRun:
         state, profile = self.state, self.state.profile
         connects = profile.connector.spec.slot_watch is not None
         return SlotMonitor(
-            wal_budget_of(profile),
+            profile.engine,
             SlotMonitorDependencies(
                 pipeline=profile.name,
                 monotonic=state.clock.monotonic,
