@@ -67,11 +67,11 @@ def test_keys_are_connects() -> None:
 
 def test_one_offset_must_be_meant() -> None:
     second = RecordKey("other", "shop").encoded()
-    assert chosen([KEY, b"x"], server="shop", connector=None, place="p") == KEY
-    assert chosen([KEY, second], server="shop", connector="other", place="p") == second
+    assert chosen([KEY, b"x"], server="shop", connector=None, location="p") == KEY
+    assert chosen([KEY, second], server="shop", connector="other", location="p") == second
     for keys in ([], [KEY, second], [RecordKey("turns", "x").encoded()]):
         with pytest.raises(DebeziumOffsetMissing):
-            chosen(keys, server="shop", connector=None, place="p")
+            chosen(keys, server="shop", connector=None, location="p")
 
 
 def offset_map(**values: object) -> OffsetMap:
