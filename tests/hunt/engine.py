@@ -181,7 +181,7 @@ class Engine:
         assert not self.running
         (self.folder / "ready").unlink(missing_ok=True)
         (self.folder / "failing").unlink(missing_ok=True)
-        self._write_profile()
+        self.write_profile()
         number = len(self.lives)
         slot = self.slot_state()
         self.lives.append(Life(first, self.stored(), confirmed=slot[0] if slot else None))
@@ -303,7 +303,7 @@ class Engine:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _write_profile(self) -> None:
+    def write_profile(self) -> None:
         properties = {
             **self.database.properties(),
             "database.hostname": "127.0.0.1",
@@ -317,7 +317,9 @@ class Engine:
         sink = {"type": self.sink, "path": self.place.name, **self.sink_settings}
         more = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in sink.items()]
         text = "\n".join(["[source]", 'type = "postgres"', *lines, "[sink]", *more, ""])
-        (self.folder / "p.toml").write_text(text)
+        profile = self.folder / "p.toml"
+        if not profile.exists() or profile.read_text() != text:  # a full disk has no room for it
+            profile.write_text(text)
 
     def _plugins(self) -> None:
         folder = self.folder / "plugins"

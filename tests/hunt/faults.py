@@ -163,6 +163,7 @@ class Faults:
             return
         if self.engine.process is not None:
             self.ended(random.choice(("TERM", "KILL")))
+        self.engine.write_profile()
         free = shutil.disk_usage(self.folder).free
         leave = random.choice((0, 4096, 40_960, 400_000))
         ballast = self.folder / "ballast"
