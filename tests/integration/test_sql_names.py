@@ -12,6 +12,7 @@ from tests.harness.servers.mariadb import MariaDb
 from tests.harness.sql import Place, mended
 
 from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.decode.relation import FormerOwner, Relation
 from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlKeyUnfit, SqlNameTaken, SqlTableUnfit
 
 UPPER = relation("public.Orders", [("id", "int4"), ("v", "text")])
@@ -80,6 +81,100 @@ def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reporte
     sink.close()
     assert place.rows("orders", "id", "v") == [("1", "lower")]
     assert place.rows("old", "id", "v") == [("1", "upper"), ("2", "more")]
+
+
+MOVING = pytest.mark.parametrize("place", ["postgres", "file", "duck"], indirect=True)
+FIRST = relation("public.people", [("id", "int4"), ("v", "text")])
+SECOND = relation("public.guests", [("id", "int4"), ("v", "text")])
+
+
+def called(one: Relation, name: str, former: Relation | None = None, owner: str = "") -> Relation:
+    """Return ``one`` under a name that ``former`` had, which is ``owner`` by now."""
+    stated = former and FormerOwner(oid=former.oid, schema="public", table=owner)
+    return msgspec.structs.replace(one, table=name, former_owner=stated)
+
+
+@MOVING
+@pytest.mark.parametrize("at_once", [True, False])
+def test_tables_that_exchange_their_names_keep_their_rows(
+    place: Place, at_once: bool, tmp_path: Path
+) -> None:
+    source, parts = Model(), []
+    source.insert(FIRST, ["1", "first"])
+    source.insert(SECOND, ["2", "second"])
+    parts.append(source.commit())
+    people = called(SECOND, "people", FIRST, "guests")
+    source.insert(people, ["3", "second"])
+    parts.append(source.commit())
+    source.insert(called(FIRST, "guests", SECOND, "people"), ["4", "first"])
+    parts.append(source.commit())
+    sink = place.opened(tmp_path)
+    for some in [parts] if at_once else [[part] for part in parts]:
+        sink.write(batch(*some))
+        sink.flush()
+    sink.close()
+    assert place.rows("people", "id", "v") == [("2", "second"), ("3", "second")]
+    assert place.rows("guests", "id", "v") == [("1", "first"), ("4", "first")]
+
+
+@MOVING
+def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(
+    place: Place, tmp_path: Path
+) -> None:
+    source = Model()
+    source.insert(FIRST, ["1", "first"])
+    first = source.commit()
+    source.insert(called(SECOND, "people", FIRST, "old"), ["1", "new"])
+    second = source.commit()
+    source.insert(called(FIRST, "old"), ["2", "first"])
+    sink = place.opened(tmp_path)
+    for part in (first, second, source.commit()):
+        sink.write(batch(part))
+    sink.flush()
+    sink.close()
+    assert place.rows("people", "id", "v") == [("1", "new")]
+    assert place.rows("old", "id", "v") == [("1", "first"), ("2", "first")]
+
+
+@EACH
+def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
+    place: Place, tmp_path: Path
+) -> None:
+    source = Model()
+    source.insert(FIRST, ["1", "dropped"])
+    first = source.commit()
+    source.insert(called(SECOND, "people"), ["2", "made anew"])
+    second = source.commit()
+    source.insert(called(SECOND, "others"), ["3", "renamed"])
+    sink = place.opened(tmp_path)
+    sink.write(batch(first))
+    sink.write(batch(second))
+    sink.flush()
+    sink.close()
+    sink = place.sink(tmp_path)
+    (warned,) = [check for check in sink.check() if check.verdict == "warning"]
+    assert "had its name before and was dropped" in warned.found
+    assert place.rows("people", "id") == [("1",), ("2",)], "nothing is dropped"
+    sink.open()
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert place.rows("others", "id") == [("1",), ("2",), ("3",)], "its name leads to it"
+
+
+def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_path: Path) -> None:
+    source = Model()
+    source.insert(FIRST, ["1", "first"])
+    first = source.commit()
+    moved = msgspec.structs.replace(FIRST, schema="annex", table="persons")
+    source.insert(moved, ["2", "moved"])
+    sink = postgres.opened(tmp_path)
+    sink.write(batch(first))
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert postgres.rows("annex.persons", "id") == [("1",), ("2",)]
+    assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
 
 
 @NO_CASE

@@ -150,16 +150,27 @@ class SqlApplier:
     def _changes_of(self, shape: TargetShape) -> NetChanges:
         net = self._net_changes.get(shape.name)
         if net is None or net.shape is not shape:
-            if net:
-                self.apply()  # its rows have other columns
+            if net or self._succeeds(shape):
+                self.apply()  # its rows have other columns, or its table is renamed
             net = self._net_changes[shape.name] = NetChanges(shape)
         return net
 
     def _insert(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
         if shape.key_of is None:
+            if shape not in self._appended and self._succeeds(shape):
+                self.apply()
             self._appended.setdefault(shape, []).extend(rows)
         else:
             self._changes_of(shape).insert(rows)
+
+    def _succeeds(self, shape: TargetShape) -> bool:
+        """Return whether rows of another shape wait that has its relation or name."""
+        waiting = [net.shape for net in self._net_changes.values() if net]
+        return any(
+            other is not shape
+            and (other.relation.oid == shape.relation.oid or other.name == shape.name)
+            for other in (*waiting, *self._appended)
+        )
 
     def _keyed(self, shape: TargetShape, kind: str, run: Sequence[Change], ts: int) -> None:
         net = self._changes_of(shape)

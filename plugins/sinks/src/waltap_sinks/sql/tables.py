@@ -4,7 +4,9 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from waltap.changes.decode.relation import may_change_values, type_name
+import msgspec
+
+from waltap.changes.decode.relation import FormerOwner, may_change_values, type_name
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
@@ -15,7 +17,14 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
-from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.shape import (
+    HistoryShape,
+    TargetColumn,
+    TargetName,
+    TargetShape,
+    target_name,
+    with_suffix,
+)
 from waltap_sinks.sql.targets.target import (
     BoundColumn,
     BoundTable,
@@ -73,14 +82,14 @@ class TargetTables:
         if shape is not None:
             self._bound.pop(shape, None)
 
-    def of(self, shape: TargetShape) -> BoundTable:
-        """Return the table for ``shape``.
+    def of(self, shape: TargetShape, *, renewed: bool = False) -> BoundTable:
+        """Return the table for ``shape``. ``renewed``: a snapshot replaces its rows next.
 
         Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit; exceptions of the driver.
         """
         found = self._bound.get(shape)
         if found is None:
-            found = self._bind(shape)
+            found = self._bind(shape, renewed=renewed)
             # Columns may have been renamed, so an earlier version must be bound again.
             before = self._shape_of.get(shape.relation.oid)
             if before is not None:
@@ -89,17 +98,20 @@ class TargetTables:
             self._bound[shape] = found
         return found
 
-    def _bind(self, shape: TargetShape) -> BoundTable:
+    def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:
         name, target = shape.name, self._target
         self._claim(shape)  # before any DDL: two sources of one table must not alter it in turn
         evolves = self._properties.evolution == "basic"
         known = self._metadata.known.get(shape.relation.oid)
+        doubt = self._make_way(shape, known)
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
         self._require_there(shape, described, known)
         if described is None:
             described = self._create(shape)
+            if known is not None and known.name != name:
+                doubt = f"its rows from before are in {known.name}"
         elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
             target.versions().index(shape)
         if not described.is_table:
@@ -133,7 +145,7 @@ class TargetTables:
                 if described.unique
                 else f"ALTER TABLE {table} ADD PRIMARY KEY ({names})",
             )
-        self._note(shape, known)
+        self._note(shape, known, None if renewed else doubt)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -261,15 +273,71 @@ class TargetTables:
 
     # --- in step ----------------------------------------------------------------------------------
 
+    def _make_way(self, shape: TargetShape, known: KnownTable | None) -> str | None:
+        """Free the name of ``shape`` from the relation that the source gave it before.
+
+        Return the doubt about rows of the former relation that stay under the name.
+        """
+        name, oid = shape.name, shape.relation.oid
+        if not oid or "{topic}" in self._properties.table_format:
+            return None
+        if known is not None and known.name == name:
+            return None
+        tables = self._metadata.known
+        former = next((n for n, table in tables.items() if table.name == name and n != oid), None)
+        if former is None:
+            return None
+        owner = shape.relation.former_owner
+        renamed = owner is not None and owner.oid == abs(former)
+        # A name that no table has, so that the former relation is not taken for this table's owner.
+        away = TargetName(name.schema, with_suffix(name.name, f"@{abs(former)}"))
+        doubt = None
+        if renamed and self._properties.evolution == "basic" and self._target.transactional_ddl:
+            wanted = self._name_of(shape, owner)
+            taken = any(table.name == wanted for table in tables.values())
+            if wanted.schema == name.schema and not taken and self._is_free(wanted):
+                away = wanted
+            self._target.rename_table(name, away.name)
+            log.info("renamed %s to %s in the target", name, away)
+        else:
+            gone = f"renamed to {owner.name}" if owner is not None and renamed else "dropped"
+            doubt = f"it has rows of the table that had its name before and was {gone}"
+        self._metadata.note(former, replace(tables[former], name=away))
+        self._alike_of = None
+        before = self._shape_of.pop(former, None)
+        if before is not None:
+            self._bound.pop(before, None)
+        return doubt
+
+    def _is_free(self, name: TargetName) -> bool:
+        return self._target.describe(name) is None
+
+    def _name_of(self, shape: TargetShape, owner: FormerOwner | None) -> TargetName:
+        """Return the name of ``shape`` if its relation had that of ``owner``."""
+        assert owner is not None
+        relation = msgspec.structs.replace(shape.relation, schema=owner.schema, table=owner.table)
+        pattern, schemas = self._properties.table_format, self._target.schemas
+        name = target_name(relation, "", pattern, schemas=schemas)
+        if isinstance(shape, HistoryShape):
+            suffix = self._properties.history_suffix
+            name = TargetName(name.schema, with_suffix(name.name, suffix))
+        return name
+
     def _rename_table(self, known: KnownTable, name: TargetName) -> None:
-        if known.name == name or known.name.schema != name.schema:
+        if known.name == name:
             return
         # Another source delivers to the old table, so it must keep its name.
         if any(k.name == known.name for k in self._metadata.known.values() if k is not known):
             return
-        if self._target.describe(name) is None and self._target.describe(known.name) is not None:
+        if not self._is_free(name) or self._is_free(known.name):
+            return
+        if known.name.schema == name.schema:
             self._target.rename_table(known.name, name.name)
-            log.info("renamed %s to %s in the target", known.name, name)
+        elif self._target.moves_tables:
+            self._target.move_table(known.name, name)
+        else:
+            return
+        log.info("renamed %s to %s in the target", known.name, name)
 
     def _evolve(
         self, shape: TargetShape, described: TargetDescription, known: KnownTable | None
@@ -356,7 +424,7 @@ class TargetTables:
         # All rows will be of the snapshot, so doubts about older rows end here.
         if known is not None:
             self._metadata.note(shape.relation.oid, replace(known, types={}, stale=()))
-        found = self.of(shape)
+        found = self.of(shape, renewed=True)
         self._note(shape, None)
         return found
 
@@ -378,7 +446,7 @@ class TargetTables:
                 stale = stale if doubt in stale else (*stale, doubt)
         return stale
 
-    def _note(self, shape: TargetShape, known: KnownTable | None) -> None:
+    def _note(self, shape: TargetShape, known: KnownTable | None, doubt: str | None = None) -> None:
         numbers: Sequence[tuple[int | None, str]] = [
             (column.column.number, column.name) for column in shape.columns
         ]
@@ -393,6 +461,9 @@ class TargetTables:
                 if column.column.number is not None
             }
             stale = () if known is None else self._doubts(shape, types, known)
+            if doubt is not None:
+                log.warning("%s needs a new snapshot: %s", shape.name, doubt)
+                stale = (*stale, doubt)
         oid = shape.relation.oid
         if self._target.ignores_table_case:
             alike, before = self._known_alike(), self._metadata.known.get(oid)

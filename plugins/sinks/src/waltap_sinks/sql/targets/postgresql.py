@@ -198,7 +198,7 @@ class PostgresTarget(SqlTarget):
     runs triggers.
     """
 
-    lazy_commits = True
+    lazy_commits = moves_tables = True
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._pipeline = properties, context.pipeline

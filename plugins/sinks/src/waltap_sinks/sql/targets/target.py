@@ -117,6 +117,8 @@ class SqlTarget(abc.ABC):
     savepoints: bool = True
     # Tables are created and altered in the transaction of the data.
     transactional_ddl: bool = True
+    # `move_table` gives a table another schema.
+    moves_tables: bool = False
     # A commit that need not be durable is faster.
     lazy_commits: bool = False
     # Names of tables that differ in case only are the same name.
@@ -250,6 +252,19 @@ class SqlTarget(abc.ABC):
     def rename_table(self, old: TargetName, new: str) -> None:
         """Rename a table within its schema."""
         self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
+
+    def move_table(self, old: TargetName, new: TargetName) -> None:
+        """Give a table another schema, and another name if it has one."""
+        self.create_schema(new)
+        assert new.schema is not None
+        schema = self.quoted(new.schema)
+        if old.name != new.name:  # either schema may have a table of the other name
+            between = old._replace(name=f"{new.name[:40]}_waltap_moves")
+            self.rename_table(old, between.name)
+            self.run(f"ALTER TABLE {self.quoted_table(between)} SET SCHEMA {schema}")
+            self.rename_table(new._replace(name=between.name), new.name)
+        else:
+            self.run(f"ALTER TABLE {self.quoted_table(old)} SET SCHEMA {schema}")
 
     def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
         """Return ``tables``, those that others reference first."""
