@@ -160,6 +160,14 @@ def codec(*columns: Column, **options: Any) -> RelationCodec:
     return RelationCodec(relation, TypeRegistry(installed_types(), TypeOptions(**options)))
 
 
+def test_tables_of_one_shape_share_a_schema_with_its_metadata() -> None:
+    one, same, other = codec(column("jsonb")), codec(column("jsonb")), codec(column("json"))
+    assert one.schema is same.schema
+    assert one.schema == other.schema  # without the metadata
+    assert one.schema is not other.schema
+    assert other.schema.field(0).metadata == {b"waltap.form": b"json", b"postgres.type": b"json"}
+
+
 def test_batch_keeps_relation_order_and_leaves_unknown_types_out() -> None:
     found = codec(column("int4"), column("tsquery"), column("jsonb"), column("text[]"))
     assert found.schema.types == [pa.int32(), pa.string(), pa.list_(pa.string())]

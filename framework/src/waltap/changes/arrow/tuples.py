@@ -4,8 +4,10 @@ Whole columns of PostgreSQL text are converted. A missing value (UNCHANGED, ABSE
 becomes null like NULL; `RelationCodec.unchanged` lists the unchanged ones.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from waltap.changes.arrow.column import strings
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
@@ -16,6 +18,15 @@ from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, Typ
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# One schema takes kilobytes, and thousands of tables may have equal ones.
+_SCHEMAS: "WeakValueDictionary[bytes, pa.Schema]" = WeakValueDictionary()
+
+
+def schema_digest(schema: "pa.Schema") -> bytes:
+    """Return a digest of a schema with its metadata, which `==` leaves out."""
+    return hashlib.blake2b(schema.serialize(), digest_size=16).digest()
 
 
 class _ColumnCodec:
@@ -72,7 +83,8 @@ class RelationCodec:
         # them.
         self.misfits: dict[tuple[str, str], int] = {}
         self._width = len(relation.columns)
-        self.schema: pa.Schema = pa.schema([column.field() for column in self._columns])
+        schema = pa.schema([column.field() for column in self._columns])
+        self.schema: pa.Schema = _SCHEMAS.setdefault(schema_digest(schema), schema)
 
     def batch(self, rows: Sequence[Tuple]) -> "pa.RecordBatch":
         """Return ``rows`` as one batch of `schema`.

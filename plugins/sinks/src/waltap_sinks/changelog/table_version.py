@@ -8,9 +8,11 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -108,10 +110,7 @@ class TableVersion:
         kept = tuple(sorted({column.index for column in plan.columns}.union(plan.identifying)))
         self.relation = msgspec.structs.replace(
             described,
-            columns=tuple(
-                msgspec.structs.replace(described.columns[index], name=names[index])
-                for index in kept
-            ),
+            columns=tuple(_named(described.columns[index], names[index]) for index in kept),
         )
         self._warn = warn
         self._kept, self._masks = kept, plan.masks(whole=frozenset(plan.identifying))
@@ -144,16 +143,18 @@ class TableVersion:
     def _entries(self) -> tuple[ColumnEntry, ...]:
         by_name = {column.name: column for column in self.relation.columns}
         return tuple(
-            ColumnEntry(
-                name=field.name,
-                type=type_name(by_name[field.name]),
-                arrow=str(field.type),
-                nullable=by_name[field.name].nullable,
-                number=by_name[field.name].number,
-                typmod=by_name[field.name].typmod,
-                default=by_name[field.name].default is not None,
-                missing=self._missing(by_name[field.name]),
-                generated=by_name[field.name].generated,
+            _shared_entry(
+                ColumnEntry(
+                    name=field.name,
+                    type=type_name(by_name[field.name]),
+                    arrow=str(field.type),
+                    nullable=by_name[field.name].nullable,
+                    number=by_name[field.name].number,
+                    typmod=by_name[field.name].typmod,
+                    default=by_name[field.name].default is not None,
+                    missing=self._missing(by_name[field.name]),
+                    generated=by_name[field.name].generated,
+                )
             )
             for field in self.codec.schema
         )
@@ -403,6 +404,11 @@ class TableVersions(PerRelation["TableVersion | None"]):
             log.warning(text)
 
 
+def _named(column: Column, name: str) -> Column:
+    """Return ``column`` with the name; mostly it has it already."""
+    return column if column.name == name else msgspec.structs.replace(column, name=name)
+
+
 def _has_composite(data_type: DataType | None) -> bool:
     if data_type is None:
         return False
@@ -423,6 +429,10 @@ def _outgrows(mapping: ColumnMapping, value: Value) -> bool:
     return False
 
 
+# As in `RelationCodec`: equal schemas are one object.
+_SEGMENT_SCHEMAS: "WeakValueDictionary[bytes, pa.Schema]" = WeakValueDictionary()
+
+
 def _segment_schema(table: "pa.Schema") -> "pa.Schema":
     """Return the schema of segments.
 
@@ -430,6 +440,11 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
     """
     import pyarrow as pa
 
+    from waltap.changes.arrow.tuples import schema_digest
+
+    digest = schema_digest(table)
+    if (known := _SEGMENT_SCHEMAS.get(digest)) is not None:
+        return known
     own = (
         pa.string(),
         pa.int64(),
@@ -440,10 +455,17 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
         pa.int64(),
         pa.list_(pa.string()),
     )
-    return pa.schema(
+    made = _SEGMENT_SCHEMAS[digest] = pa.schema(
         [field.with_nullable(True) for field in table]
         + [pa.field(name, kind) for name, kind in zip(LOG_COLUMNS, own, strict=True)]
     )
+    return made
+
+
+@lru_cache(maxsize=4096)
+def _shared_entry(entry: ColumnEntry) -> ColumnEntry:
+    """Return an equal entry: columns of thousands of tables may be alike."""
+    return entry
 
 
 def _projection(
