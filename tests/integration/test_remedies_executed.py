@@ -150,6 +150,17 @@ def key_replaced(shop: Shop) -> None:
     )
 
 
+def key_grown(shop: Shop) -> None:
+    shop.database.execute("CREATE SCHEMA replica")
+    sql(shop)
+    shop.run()
+    shop.database.execute(
+        "ALTER TABLE t ADD k text NOT NULL DEFAULT 'it''s'; ALTER TABLE t DROP CONSTRAINT t_pkey;"
+        "ALTER TABLE t ADD PRIMARY KEY (id, k)"
+    )
+    shop.database.execute("INSERT INTO t VALUES (78); DELETE FROM t WHERE id = 1")
+
+
 def target_ruled(shop: Shop) -> None:
     shop.database.execute(
         "CREATE SCHEMA replica; CREATE TABLE replica.t (id int PRIMARY KEY);"
@@ -202,6 +213,7 @@ CASES = [
     Case("WT-5704", target_without_table, (r"CREATE TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5706", key_replaced, (r"CREATE UNIQUE INDEX [^;]*(?=;)",), begun=False),
+    Case("WT-5706", key_grown, (r"ALTER TABLE .*?(?=; or)",), begun=False),
     Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),

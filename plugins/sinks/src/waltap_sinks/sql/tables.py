@@ -1,7 +1,7 @@
 """Find and create the target's tables, and follow the source's DDL."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -123,6 +123,7 @@ class TargetTables:
         ignored = certainly_ignored(target, name)
         if ignored is not None:
             raise ignored
+        before = described.columns
         if evolves and self._evolve(shape, described, known):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
@@ -135,15 +136,9 @@ class TargetTables:
             )
         unique = frozenset(c.name for c in shape.key)
         if shape.key and shape.unique and unique not in described.unique:
-            names = ", ".join(target.quoted(column.name) for column in shape.key)
-            # A table has one primary key: that of before, if the key at the source is another by now.
-            table = target.quoted_table(name)
-            index = target.quoted(f"{name.name[:40]}_waltap_key")
             raise SqlTableUnfit(
-                f"{name} has no unique index on {names}",
-                statement=f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
-                if described.unique
-                else f"ALTER TABLE {table} ADD PRIMARY KEY ({names})",
+                f"{name} has no unique index on {', '.join(target.quoted(c.name) for c in shape.key)}",
+                statement=self._key_statement(shape, before, exists=bool(described.unique)),
             )
         self._note(shape, known, None if renewed else doubt)
         columns = {
@@ -160,6 +155,31 @@ class TargetTables:
             None if soft is None else target.quoted(soft),
             only_key=len(set(described.unique)) <= 1,
         )
+
+    def _key_statement(self, shape: TargetShape, columns: Collection[str], *, exists: bool) -> str:
+        """Return the SQL that lets a table with ``columns`` be written by key.
+
+        ``exists``: it has a key already.
+        """
+        target = self._target
+        table = target.quoted_table(shape.name)
+        names = ", ".join(target.quoted(column.name) for column in shape.key)
+        statements = []
+        for column in shape.key:
+            # Where DDL is transactional, a column that was added is gone with the failure.
+            if column.name not in columns and target.transactional_ddl:
+                add = f"ALTER TABLE {table} ADD COLUMN {target.quoted(column.name)} "
+                missing = column.column.missing
+                value = "" if missing is None else " DEFAULT '" + missing.replace("'", "''") + "'"
+                statements.append(add + target.type_for(column) + value)
+        # A table has one primary key: that of before, if the key at the source is another by now.
+        index = target.quoted(f"{shape.name.name[:40]}_waltap_key")
+        statements.append(
+            f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+            if exists
+            else f"ALTER TABLE {table} ADD PRIMARY KEY ({names})"
+        )
+        return "; ".join(statements)
 
     def _require_there(
         self, shape: TargetShape, described: TargetDescription | None, known: KnownTable | None
