@@ -49,7 +49,7 @@ class Lake:
         self.db = Database()
         self.folder = folder
         settings = ChangeLogProperties(path=str(folder / "log"))
-        self.sink = ChangeLogSink(settings, context(folder, resumes=True))
+        self.sink = ChangeLogSink(settings, context(folder, has_offset=True))
         self.sink.open()
         self.log = ChangeLog(str(folder / "log"))
         self.output = SparkOutput(str(folder / "out"))

@@ -104,7 +104,7 @@ class Work:
         """Write both."""
         (self.folder / "json").mkdir(parents=True)
         settings = ChangeLogProperties(path=str(self.folder / "log"))
-        self._sink = ChangeLogSink(settings, context(self.folder, resumes=True))
+        self._sink = ChangeLogSink(settings, context(self.folder, has_offset=True))
         self._sink.open()
         for batch in self._snapshot():
             self._sink.write(batch)
