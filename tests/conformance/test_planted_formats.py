@@ -95,7 +95,7 @@ class TombstonesFirst(Right):
         return sorted(super().render(parts, now), key=lambda record: record.value is not None)
 
 
-@FAULTS.found_by("test_null_and_unchanged_look_different")
+@FAULTS.found_by("test_null_and_unchanged_differ")
 class FoldsUnchangedIntoNull(Right):
     def change(self, change):
         if not isinstance(change, Update):

@@ -111,7 +111,7 @@ class TestProtobufWithoutPresence(TestProtobuf):
 
     nullable: Mapping[str, bool] = {}
 
-    def test_null_and_unchanged_look_different(self, rig: FormatRig) -> None:
+    def test_null_and_unchanged_differ(self, rig: FormatRig) -> None:
         render = rig.build()
         null, unchanged, empty = (
             render.render([part(Update(ITEMS, 16, ("1", "2", value)))], NOW)[0].value

@@ -11,7 +11,7 @@ from tests.harness.spark import Died, Rig, dying
 from waltap.changes.decode.relation import FormerOwner, Relation
 from waltap_spark.apply import applier, resume_requests
 from waltap_spark.apply.resume_requests import ResumeRequests
-from waltap_spark.errors import TableSetAside, TableSuspended, TableUnknown
+from waltap_spark.errors import TableDisplaced, TableSuspended, TableUnknown
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import StepwiseFormat
 from waltap_spark.read.live import LiveTables
@@ -184,7 +184,7 @@ def the_owner_of_a_taken_name_is_set_aside(rig: Rig) -> None:
     rig.db.update(new, ["1"], v="new")
     done(rig)
     assert tables_of(rig).names == ["public.z", "public.z@2"]
-    with pytest.raises(TableSetAside, match="dropped, or renamed and not changed since"):
+    with pytest.raises(TableDisplaced, match="dropped, or renamed and not changed since"):
         tables_of(rig).current("public.z@2")
     rig.check(new)
     rig.db.delete(old, ["1"])

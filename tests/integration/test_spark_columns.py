@@ -118,8 +118,8 @@ def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig: Ri
     )
     rig.db.insert(renamed, ["3", "a3", "b3"])
     rig.follow()
-    (doubt,) = rig.output.table("public.u").stale
-    assert doubt == "it was called public.t before, and its rows are there"
+    (snapshot_reason,) = rig.output.table("public.u").stale
+    assert snapshot_reason == "it was called public.t before, and its rows are there"
 
 
 def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: Rig) -> None:
@@ -133,8 +133,8 @@ def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: R
     rig.follow()
     rig.db.update(old, ["1"], a="new")
     rig.follow()
-    (doubt,) = rig.output.table("public.t_old").stale
-    assert doubt == "it was called public.t before, and its rows were given up there"
+    (snapshot_reason,) = rig.output.table("public.t_old").stale
+    assert snapshot_reason == "it was called public.t before, and its rows were given up there"
     assert state(rig).stale == ()
 
 
@@ -269,8 +269,8 @@ def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
     for each in (table, new):
         rig.db.insert(each, ["3", "c", "3"])
     rig.follow()
-    (doubt,) = rig.output.table(table.name).stale
-    assert "not captured for a while" in doubt
+    (snapshot_reason,) = rig.output.table(table.name).stale
+    assert "not captured for a while" in snapshot_reason
     assert rig.output.table(new.name).stale == ()
     rig.db.rows[table.name] = rig.db.rows[table.name][1:]
     rig.snapshot(table, new)

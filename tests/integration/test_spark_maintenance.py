@@ -225,7 +225,7 @@ def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> N
     output = SparkOutput(str(tmp_path / "out"))
     context = TableFormatContext(output=output, options=rig.options, identity=lambda: "")
     worker = CompactionWorker(lambda: prepare(spark), output, Endless(context))
-    worker.look(rig.applier.state)
+    worker.wake(rig.applier.state)
     worker.start()
     assert Endless.begun.wait(WAIT_S)
     worker.stop(WAIT_S)

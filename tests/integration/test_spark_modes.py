@@ -417,8 +417,8 @@ def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
     rig.reopen()
     rig.apply()
     assert rig.current(KEYED) == [("2", "b")]
-    (doubt,) = rig.output.table("t").stale
-    assert "lack" in doubt
+    (snapshot_reason,) = rig.output.table("t").stale
+    assert "lack" in snapshot_reason
     rig.snapshot(KEYED)
     rig.apply()
     rig.check(KEYED)

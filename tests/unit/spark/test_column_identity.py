@@ -52,9 +52,9 @@ def test_a_renamed_column_is_read_from_older_files_by_its_number(
 
 def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot() -> None:
     without = identify(table(), group(("id", 1)))
-    assert without.doubts == ()
+    assert without.snapshot_reasons == ()
     again = identify(without.table, group(("id", 1), ("v", 2)))
-    assert again.doubts == ("v was not captured for a while",)
+    assert again.snapshot_reasons == ("v was not captured for a while",)
 
 
 class Selected:

@@ -121,7 +121,7 @@ def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "stored", "oid", "doubted"),
+    ("operations", "stored", "oid", "needs_snapshot"),
     [
         ({"r": 2}, 3, 1, True),
         ({"r": 2}, 0, 1, False),
@@ -131,14 +131,14 @@ def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
     ],
 )
 def test_rows_without_a_key_that_are_read_again_are_doubted_where_there_may_be_others_of_the_table(
-    operations: dict[str, int], stored: int, oid: int, *, doubted: bool
+    operations: dict[str, int], stored: int, oid: int, *, needs_snapshot: bool
 ) -> None:
     parts = (BasePart(path="b", rows=stored, columns={}, epoch=1, ids={}),) if stored else ()
     table = TableState(schema="s", table="t", oid=1, base=parts)
     group = SegmentGroup(fingerprint="f", epoch=1, key=(), columns=(), oid=oid)
     group.operations.update(operations)
     group.span = (1, 2)
-    assert bool(doubles(table, group)) == doubted
+    assert bool(doubles(table, group)) == needs_snapshot
 
 
 # --- a commit takes what fits into the time that it is given ---------------------------------------------

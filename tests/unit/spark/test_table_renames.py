@@ -8,7 +8,7 @@ from tests.unit.spark.test_plan import entry, manifest
 from waltap.changes.decode.relation import FormerOwner
 from waltap_sinks.changelog.manifest import Manifest, TableEntry
 from waltap_spark.planning.plan import plan
-from waltap_spark.planning.table_renames import SET_ASIDE, find_renames, free_place
+from waltap_spark.planning.table_renames import DISPLACED, find_renames, free_place
 from waltap_spark.state.output import StagedSegment, TableState
 
 
@@ -58,7 +58,7 @@ SCRIPTS = {
     "two tables exchange their names": (
         [at("z", 1), at("a", 9)], {1: "z", 9: "a"}, {"s.z": ["z1"], "s.a": ["a9"]},
     ),
-    "the owner of a name that another takes is set aside": (
+    "the owner of a name that another takes is displaced": (
         [at("z", 1)], {1: "z", 9: "z@9"}, {"s.z": ["z1"]},
     ),
     "names go round": (
@@ -110,9 +110,9 @@ def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another(
 
 def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_known() -> None:
     before = tables(of("a", 1), of("z", 9, stale=("why",)))
-    aside = find_renames(log(at("z", 1)), before).applied(before, in_place=False)
-    assert aside["s.z@9"].stale == ("why", SET_ASIDE)
-    renamed = find_renames(log(at("other", 9)), aside).applied(aside, in_place=False)
+    displaced = find_renames(log(at("z", 1)), before).applied(before, in_place=False)
+    assert displaced["s.z@9"].stale == ("why", DISPLACED)
+    renamed = find_renames(log(at("other", 9)), displaced).applied(displaced, in_place=False)
     assert renamed["s.other"].stale == ("why",)
 
 

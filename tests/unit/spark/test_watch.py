@@ -75,7 +75,7 @@ def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
     lake.change(items=2)
     lake.commit()
     lake.change(orders=5)
-    found = OutputMonitor(lake.output).look(lake.now(after_s=7))
+    found = OutputMonitor(lake.output).progress(lake.now(after_s=7))
     assert [(each.number, each.rows) for each in found.batches] == [
         (1, {"public.orders": 4, "public.items": 1}),
         (2, {"public.items": 2}),
@@ -91,7 +91,7 @@ def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> Non
     lake.commit()
     lake.change(orders=2, items=4)
     lake.commit(items="its type changed")
-    found = OutputMonitor(lake.output).look(lake.now())
+    found = OutputMonitor(lake.output).progress(lake.now())
     assert found.batches[-1].rows == {"public.orders": 2}
     assert [(each.waiting_rows, each.failed) for each in found.tables] == [
         (4, "its type changed"),
@@ -106,7 +106,7 @@ def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(la
     lake.change(items=3)
     lake.commit()
     lake.log.expire(lake.manifests()[0].log_position, "99991231T235")
-    found = OutputMonitor(lake.output).look(lake.now())
+    found = OutputMonitor(lake.output).progress(lake.now())
     assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
 
 
@@ -149,15 +149,15 @@ def test_what_waits_for_a_table_that_stands_still_is_counted_on(
     for rows in range(1, 4):
         lake.change(items=rows, orders=1)
         now = lake.now(after_s=3)
-        assert watch.look(now).tables == OutputMonitor(lake.output).look(now).tables
+        assert watch.progress(now).tables == OutputMonitor(lake.output).progress(now).tables
         with monkeypatch.context() as patch:
             patch.setattr(ChangeLog, "manifests", counted)
             read.clear()
-            watch.look(now)
+            watch.progress(now)
             assert len(read) == rows, "what waits behind the commit, and no more"
     lake.state = msgspec.structs.replace(
         lake.state,
         tables={name: TableState(schema="public", table=name[7:]) for name in lake.state.tables},
     )
     lake.commit()
-    assert [each.waiting_rows for each in watch.look(lake.now()).tables] == [0, 0]
+    assert [each.waiting_rows for each in watch.progress(lake.now()).tables] == [0, 0]

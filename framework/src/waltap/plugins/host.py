@@ -686,10 +686,10 @@ class Host:
             for plugin in self._plugins.values()
             if plugin.error is not None
         ]
-        resting = [p.name for p in self._plugins.values() if p.health is PluginHealth.NOT_LOADED]
-        if resting:
+        not_loaded = [p.name for p in self._plugins.values() if p.health is PluginHealth.NOT_LOADED]
+        if not_loaded:
             # A plugin that is installed but not loaded may have the name.
-            excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(resting))}")
+            excuses.append(f"WALTAP_PLUGINS keeps out {', '.join(sorted(not_loaded))}")
         if extra is not None and not excuses:
             excuses.append(f"{name} is not installed: pip install '{extra}' brings it")
         return SpecMissing(

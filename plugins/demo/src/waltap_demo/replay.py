@@ -211,7 +211,7 @@ class OperationReplay:
             while (left := began + share * seconds - time.monotonic()) > 0:
                 # Short sleeps keep the measurement of latency going.
                 time.sleep(min(left, POLL_S))
-                self._look(event)
+                self._poll(event)
             with self._connection.transaction():
                 rows = event.act(self._connection)
                 lsn = self._connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
@@ -222,7 +222,7 @@ class OperationReplay:
             # A transaction without changes never arrives in Spark.
             if rows:
                 self._committed.append((parse_lsn(str(lsn[0])), time.monotonic()))
-            self._look(event)
+            self._poll(event)
 
     def caught_up(self) -> bool:
         """Return whether Spark has every replayed transaction."""
@@ -240,7 +240,7 @@ class OperationReplay:
         middle, high = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.95)]
         return f"{middle:.1f} s / {high:.1f} s"
 
-    def _look(self, event: FlightOperation) -> None:
+    def _poll(self, event: FlightOperation) -> None:
         now = time.monotonic()
         if now < self._next_poll:
             return

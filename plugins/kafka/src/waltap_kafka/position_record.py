@@ -29,7 +29,7 @@ VERSION: Final = 1
 WAIT_S: Final = 120.0
 STEP_S: Final = 0.25
 # Records of the first attempt from the end; the last position is usually among them.
-LOOK_BACK: Final = 64
+FIRST_READ: Final = 64
 
 # Brief states of a broker or a new topic: the request is repeated.
 PASSING: Final = frozenset(
@@ -126,7 +126,7 @@ def last_value(
         }
     )
     try:
-        back = LOOK_BACK
+        back = FIRST_READ
         while True:
             start = max(first, end - back)
             found = _read(reader, partition, start, end, key, stopping)

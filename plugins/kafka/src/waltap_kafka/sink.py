@@ -311,7 +311,7 @@ class KafkaSink(Sink):
                 # The queue is full: serve reports until there is room.
                 except BufferError:
                     producer.poll(STEP_S)
-                    self._look()
+                    self._check_wait()
                     self._context.may_write()
                 except KafkaException as raised:
                     error = self._named(kafka_error(raised), record)
@@ -371,10 +371,10 @@ class KafkaSink(Sink):
         """
         for producer in self._producers():
             while producer.flush(STEP_S):
-                self._look()
+                self._check_wait()
         self._raise_undelivered()
 
-    def _look(self) -> None:
+    def _check_wait(self) -> None:
         """Check whether to continue waiting.
 
         Raises: SinkError, StopRequested.

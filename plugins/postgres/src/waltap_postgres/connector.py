@@ -179,10 +179,10 @@ class PostgresConnector(
 
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
         with self.once():
-            look = self.dialect.preflight(
+            preflight = self.dialect.preflight(
                 self.catalogue, self.properties, self.context, self.server, self.captured()
             )
-            return look.checks(
+            return preflight.checks(
                 lambda: self._decide(offset),
                 self._publications.plan,
                 lambda: self._snapshot.targets(self.captured()),

@@ -70,7 +70,7 @@ TableUnknown = SinkError.define("TableUnknown", "WT-5207")
 TableSuspended = SinkError.define("TableSuspended", "WT-5270")
 SnapshotNeeded = SinkError.define("SnapshotNeeded", "WT-5271")
 # Only a change shows the new name of a renamed table, and nothing shows that a table was dropped.
-TableSetAside = SinkError.define("TableSetAside", "WT-5274")
+TableDisplaced = SinkError.define("TableDisplaced", "WT-5274")
 MomentUnreadable = SinkError.define("MomentUnreadable", "WT-5264")
 # The tables stay at their position. Their changes stay in the change log and are retried.
 TablesSuspended = SinkError.define("TablesSuspended", "WT-5208")

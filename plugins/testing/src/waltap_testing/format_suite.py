@@ -302,7 +302,7 @@ class FormatSuite(RigSuite):
         for record in _records(rig.build(), Insert(table, 16, ("1", "1", "a"))):
             _assert_valid(rig, record)
 
-    def test_null_and_unchanged_look_different(self, rig: FormatRig) -> None:
+    def test_null_and_unchanged_differ(self, rig: FormatRig) -> None:
         """An unsent value is never rendered as NULL."""
         render = rig.build()
         null = _only(render, Update(ITEMS, 16, ("1", "2", None)))

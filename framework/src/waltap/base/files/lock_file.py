@@ -10,7 +10,7 @@ from waltap.base.files.durable_file import private
 
 # `holder` locks for microseconds; together the tries last 5 s at least.
 POLL_S: Final = 0.005
-LOOKS: Final = 1000
+ATTEMPTS: Final = 1000
 LOCKS: Final = Path("/proc/locks")
 """The locks of this machine, on Linux."""
 
@@ -126,7 +126,7 @@ def _shut_alone(file: int) -> bool:
 
     `holder` takes a shared lock for a moment; this function waits for that.
     """
-    for _ in range(LOOKS):
+    for _ in range(ATTEMPTS):
         if _shut(file, fcntl.LOCK_EX):
             return True
         # A shared lock is possible beside `holder`, but not beside a real holder.

@@ -114,7 +114,7 @@ _relation_of = attrgetter("relation")
 
 # From this number of changes on, it is quicker to ask first whether all are inserts into one
 # table.
-WORTH_A_LOOK: Final = 16
+MIN_UNIFORM_RUN: Final = 16
 
 
 Run = tuple[str, Relation | None, Sequence[Change]]
@@ -132,7 +132,7 @@ def runs(changes: Sequence[Change]) -> list[Run]:
         return [(INSERTS, changes.relation, changes)]
     if (
         # Bulk loads: two passes in C instead of a loop in Python.
-        len(changes) >= WORTH_A_LOOK
+        len(changes) >= MIN_UNIFORM_RUN
         and set(map(type, changes)) == {Insert}
         and len(set(map(_relation_of, changes))) == 1
     ):

@@ -58,7 +58,7 @@ def carried(schema: Schema, value: object) -> str | None:
 
     Raises TypeError when the value does not fit ``schema``.
     """
-    _look(schema, value)
+    _check(schema, value)
     if value is None:
         return None
     return value_json(schema, _floats(schema, value))
@@ -95,7 +95,7 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
     )
 
 
-def _look(schema: Schema, value: object) -> None:
+def _check(schema: Schema, value: object) -> None:
     """Raise TypeError when ``value`` does not fit ``schema``."""
     kind = schema.kind
     if value is None:
@@ -124,11 +124,11 @@ def _look(schema: Schema, value: object) -> None:
         raise TypeError(f"it gave {what} where its schema has {kind.value}")
     if kind is ConnectKind.ARRAY and isinstance(value, list):
         for item in value:
-            _look(_of(schema.items), item)
+            _check(_of(schema.items), item)
     elif kind is ConnectKind.MAP and isinstance(value, dict):
         for key, member in value.items():
-            _look(_of(schema.keys), key)
-            _look(_of(schema.values), member)
+            _check(_of(schema.keys), key)
+            _check(_of(schema.values), member)
     elif kind is ConnectKind.STRUCT and isinstance(value, dict):
         _members(schema, value)
 
@@ -138,7 +138,7 @@ def _members(schema: Schema, value: Mapping[str, object]) -> None:
     if unknown:
         raise TypeError(f"it gave members that its schema has not: {', '.join(unknown)}")
     for member in schema.fields:
-        _look(member.schema, value.get(member.name))
+        _check(member.schema, value.get(member.name))
 
 
 def _encodable(text: str) -> bool:

@@ -100,7 +100,7 @@ def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> 
     asked: SimpleQueue[bool] = SimpleQueue()  # its put may be called within a signal handler
     on_terminal = _terminal()
 
-    def look() -> None:
+    def reload_on_signal() -> None:
         while asked.get():
             if on_terminal and not _terminal():
                 stop()
@@ -110,7 +110,7 @@ def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> 
     before = signal.getsignal(signal.SIGHUP)
     on_terminal = on_terminal and before != signal.SIG_IGN
     signal.signal(signal.SIGHUP, lambda _number, _frame: asked.put(True))
-    thread = threading.Thread(target=look, name="waltap-reload", daemon=True)
+    thread = threading.Thread(target=reload_on_signal, name="waltap-reload", daemon=True)
     thread.start()
     signal.pthread_sigmask(
         signal.SIG_UNBLOCK, {signal.SIGHUP}
@@ -193,7 +193,7 @@ class Supervisor:
                     self.reading = False
                     self._read()
                 for child in self._children.values():
-                    self._look_at(child)
+                    self._check(child)
                 if not any(
                     each.process or each.due is not None for each in self._children.values()
                 ):
@@ -221,7 +221,7 @@ class Supervisor:
             elif known.content != content or known.code == FAULTY:
                 known.content, known.due = content, 0.0
 
-    def _look_at(self, child: _SupervisedProcess) -> None:
+    def _check(self, child: _SupervisedProcess) -> None:
         now = self.clock.monotonic()
         if child.process is None:
             if child.due is not None and now >= child.due:

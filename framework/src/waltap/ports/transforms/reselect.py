@@ -129,7 +129,7 @@ class ColumnReselector:
         wanted: dict[Relation, _MissingColumns] = {}
         for index, change in enumerate(part.changes):
             if isinstance(change, Insert | Update):
-                self._look(change, index, wanted)
+                self._note_missing(change, index, wanted)
         if not wanted:
             return part
         changes = list(part.changes)
@@ -137,7 +137,7 @@ class ColumnReselector:
             self._read(relation, some, changes)
         return msgspec.structs.replace(part, changes=changes)
 
-    def _look(
+    def _note_missing(
         self, change: Insert | Update, index: int, wanted: dict[Relation, _MissingColumns]
     ) -> None:
         """Record the columns of ``change`` to read back."""

@@ -23,7 +23,7 @@ from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.tables_reader import TablesReader
 from waltap_postgres.waiting import POLL_S
 
-LOOKED_AT = 8
+SAMPLED_ROWS = 8
 ROW_BYTES = 64
 
 
@@ -34,7 +34,7 @@ def text_bytes(rows: Sequence[Tuple]) -> int:
     if isinstance(rows, RowBlock):
         return rows.nbytes
     # A sample is enough: the size only bounds memory.
-    step = max(1, len(rows) // LOOKED_AT)
+    step = max(1, len(rows) // SAMPLED_ROWS)
     some = [rows[at] for at in range(0, len(rows), step)]
     held = sum(
         ROW_BYTES + sum(len(value) for value in row if isinstance(value, str)) for row in some

@@ -79,12 +79,12 @@ def compare(
     if captured is None:
         return found
 
-    def look(kept: Sequence[KeptTable]) -> list[TableDifferences]:
+    def compare_kept(kept: Sequence[KeptTable]) -> list[TableDifferences]:
         every = missing_tables(source, kept, captured, tables)
         return [each for each in every if each.table not in without]
 
     # Tables may appear at the target while the others are compared.
-    missing, now = _missing(source, target, look, patience_s)
+    missing, now = _missing(source, target, compare_kept, patience_s)
     before = {(kept.name, kept.oid) for kept in had}
     came = [kept for kept in now if (kept.name, kept.oid) not in before]
     return [*found, *(result for kept in came if (result := compared(kept))), *missing]
@@ -93,7 +93,7 @@ def compare(
 def _missing(
     source: ComparisonSource,
     target: VerificationSource,
-    look: Callable[[Sequence[KeptTable]], list[TableDifferences]],
+    compare_kept: Callable[[Sequence[KeptTable]], list[TableDifferences]],
     patience_s: float,
 ) -> tuple[list[TableDifferences], Sequence[KeptTable]]:
     """Return the missing tables, and the target's tables.
@@ -101,7 +101,7 @@ def _missing(
     It waits until the target has reached the source's position.
     """
     kept = target.tables()
-    missing = look(kept)
+    missing = compare_kept(kept)
     if patience_s <= 0 or all(each.verdict != "different" for each in missing):
         return missing, kept
     names = {each.table for each in missing}
@@ -112,7 +112,7 @@ def _missing(
         is_final = over or (position is not None and at is not None and not behind)
         before, kept = kept, target.tables()
         if is_final or len(kept) != len(before):
-            missing = [each for each in look(kept) if each.table in names]
+            missing = [each for each in compare_kept(kept) if each.table in names]
         if is_final or all(each.verdict != "different" for each in missing):
             return [replace(each, behind=behind) for each in missing], kept
         time.sleep(ROUND_S)

@@ -109,7 +109,7 @@ class ClientCredentials:
 
 
 LONGEST_WAIT_S: Final = 30.0
-LOOK_AT_MOST_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 5.0
 # Bytes of an answer that are read so that the connection can be reused. Its content is ignored.
 LONGEST_ANSWER: Final = 1 << 16
 
@@ -160,7 +160,7 @@ class HttpSink(Sink):
             return [PreflightCheck.ok("sink http", self._location)]
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            socket.create_connection((parts.hostname, port), timeout=LOOK_AT_MOST_S).close()
+            socket.create_connection((parts.hostname, port), timeout=CONNECT_TIMEOUT_S).close()
         except OSError as error:
             found = f"{self._location}: {error.strerror or error}"
             remedy = "Start what is to listen there; a run tries again until it does."

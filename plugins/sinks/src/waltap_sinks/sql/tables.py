@@ -103,7 +103,7 @@ class TargetTables:
         self._claim(shape)  # before any DDL: two sources of one table must not alter it in turn
         evolves = self._properties.evolution == "basic"
         known = self._metadata.known.get(shape.relation.oid)
-        doubt = self._make_way(shape, known)
+        snapshot_reason = self._make_way(shape, known)
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
@@ -111,7 +111,7 @@ class TargetTables:
         if described is None:
             described = self._create(shape)
             if known is not None and known.name != name:
-                doubt = f"its rows from before are in {known.name}"
+                snapshot_reason = f"its rows from before are in {known.name}"
         elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
             target.versions().index(shape)
         if not described.is_table:
@@ -140,7 +140,7 @@ class TargetTables:
                 f"{name} has no unique index on {', '.join(target.quoted(c.name) for c in shape.key)}",
                 statement=self._key_statement(shape, before, exists=bool(described.unique)),
             )
-        self._note(shape, known, None if renewed else doubt)
+        self._note(shape, known, None if renewed else snapshot_reason)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -296,7 +296,7 @@ class TargetTables:
     def _make_way(self, shape: TargetShape, known: KnownTable | None) -> str | None:
         """Free the name of ``shape`` from the relation that the source gave it before.
 
-        Return the doubt about rows of the former relation that stay under the name.
+        Return the reason why rows of the former relation under the name need a snapshot.
         """
         name, oid = shape.name, shape.relation.oid
         if not oid or "{topic}" in self._properties.table_format:
@@ -311,7 +311,7 @@ class TargetTables:
         renamed = owner is not None and owner.oid == abs(former)
         # A name that no table has, so that the former relation is not taken for this table's owner.
         away = TargetName(name.schema, with_suffix(name.name, f"@{abs(former)}"))
-        doubt = None
+        snapshot_reason = None
         if renamed and self._properties.evolution == "basic" and self._target.transactional_ddl:
             wanted = self._name_of(shape, owner)
             taken = any(table.name == wanted for table in tables.values())
@@ -321,13 +321,13 @@ class TargetTables:
             log.info("renamed %s to %s in the target", name, away)
         else:
             gone = f"renamed to {owner.name}" if owner is not None and renamed else "dropped"
-            doubt = f"it has rows of the table that had its name before and was {gone}"
+            snapshot_reason = f"it has rows of the table that had its name before and was {gone}"
         self._metadata.note(former, replace(tables[former], name=away))
         self._alike_of = None
         before = self._shape_of.pop(former, None)
         if before is not None:
             self._bound.pop(before, None)
-        return doubt
+        return snapshot_reason
 
     def _is_free(self, name: TargetName) -> bool:
         return self._target.describe(name) is None
@@ -441,14 +441,14 @@ class TargetTables:
     def renewed(self, shape: TargetShape) -> BoundTable:
         """Return the table for ``shape`` before a snapshot replaces its rows."""
         known = self._metadata.known.get(shape.relation.oid)
-        # All rows will be of the snapshot, so doubts about older rows end here.
+        # All rows will be of the snapshot, so reasons for a new snapshot end here.
         if known is not None:
             self._metadata.note(shape.relation.oid, replace(known, types={}, stale=()))
         found = self.of(shape, renewed=True)
         self._note(shape, None)
         return found
 
-    def _doubts(
+    def _snapshot_reasons(
         self, shape: TargetShape, types: dict[int, tuple[str, int]], known: KnownTable
     ) -> tuple[str, ...]:
         """Return the reasons why older rows may differ from the source's."""
@@ -458,32 +458,34 @@ class TargetTables:
             if number is None or number not in known.types:
                 continue
             if may_change_values(known.types[number], types[number]):
-                doubt = (
+                snapshot_reason = (
                     f"the type of {column.name} changed; ALTER TABLE … USING may have given older rows "
                     "other values"
                 )
-                log.warning("%s needs a new snapshot: %s", shape.name, doubt)
-                stale = stale if doubt in stale else (*stale, doubt)
+                log.warning("%s needs a new snapshot: %s", shape.name, snapshot_reason)
+                stale = stale if snapshot_reason in stale else (*stale, snapshot_reason)
         return stale
 
-    def _note(self, shape: TargetShape, known: KnownTable | None, doubt: str | None = None) -> None:
+    def _note(
+        self, shape: TargetShape, known: KnownTable | None, snapshot_reason: str | None = None
+    ) -> None:
         numbers: Sequence[tuple[int | None, str]] = [
             (column.column.number, column.name) for column in shape.columns
         ]
         columns = {number: name for number, name in numbers if number is not None}
         types: dict[int, tuple[str, int]] = {}
         stale: tuple[str, ...] = ()
-        # A version in a history keeps the value it had, so a changed type doubts nothing there.
+        # A version in a history keeps the value it had, so a changed type affects nothing there.
         if not isinstance(shape, HistoryShape):
             types = {
                 column.column.number: (type_name(column.column), column.column.typmod)
                 for column in shape.columns
                 if column.column.number is not None
             }
-            stale = () if known is None else self._doubts(shape, types, known)
-            if doubt is not None:
-                log.warning("%s needs a new snapshot: %s", shape.name, doubt)
-                stale = (*stale, doubt)
+            stale = () if known is None else self._snapshot_reasons(shape, types, known)
+            if snapshot_reason is not None:
+                log.warning("%s needs a new snapshot: %s", shape.name, snapshot_reason)
+                stale = (*stale, snapshot_reason)
         oid = shape.relation.oid
         if self._target.ignores_table_case:
             alike, before = self._known_alike(), self._metadata.known.get(oid)

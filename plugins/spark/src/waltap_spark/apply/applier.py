@@ -133,7 +133,7 @@ class OutputApplier:
         # Position of a commit that was started and not finished.
         self._pending_intent: LogPosition | None = None
         self._retries = TableRetries()
-        self._resting = IdleTables(self._format)
+        self._idle_tables = IdleTables(self._format)
         self._requests = ResumeRequests(output)
         # Tables of the last commit by the names that the present one gives them.
         self._named: Mapping[str, TableState] | None = None
@@ -178,7 +178,7 @@ class OutputApplier:
         self._compaction, self._kept = None, []
         if not self._format.writes_in_place:
             self._compaction = self._make_compaction_worker()
-            self._compaction.look(state)
+            self._compaction.wake(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
                 self._sessions.put(SizedSession(prepare(self._spark)))
@@ -253,8 +253,8 @@ class OutputApplier:
         """Make a commit; ``again`` retries tables, ``repeats`` finishes an earlier one."""
         asked = self._asked()
         due = self._due() if again else []
-        rested = {} if self._pending_intent else self._resting.found(self._sessions, self.state)
-        maintained = self._maintained() | rested
+        idle = {} if self._pending_intent else self._idle_tables.found(self._sessions, self.state)
+        maintained = self._maintained() | idle
         if not manifests and not due and not maintained:
             return self.state
         started, last = time.monotonic(), self.state
@@ -262,14 +262,14 @@ class OutputApplier:
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
-        due, rests = moves.names(due), moves.names(rested)
+        due, idle_names = moves.names(due), moves.names(idle)
         if moves.renamed:
             self._shapes = SharedShapes(self._tables)
             moves.report()
         number = before.number + 1
         log_position = manifests[-1].log_position if manifests else before.log_position
         plans = self._plans(before.tables, manifests, due, log_position, moves.routes)
-        self._external_snapshots.look(manifests, plans)
+        self._external_snapshots.plan(manifests, plans)
         if self._format.writes_in_place:
             before = self._intended(before, log_position, moves, repeats=repeats)
         called = whereabouts(before.tables)
@@ -291,7 +291,7 @@ class OutputApplier:
         try:
             applied = self._attempts(attempt, plans, before)
             tables = before.tables | {table.name: table for table, _error in applied}
-            tables |= self._format.aligned(self._spark, tables, [*plans, *rests])
+            tables |= self._format.aligned(self._spark, tables, [*plans, *idle_names])
         except Exception:
             self._output.delete_orphans(step.given)
             raise
@@ -322,7 +322,7 @@ class OutputApplier:
             self._requests.answered(path)
         if self._compaction is not None:
             self._compaction.handled(maintained)
-            self._compaction.look(state)
+            self._compaction.wake(state)
         self._external_snapshots.remove_waiting()
         duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
         log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})

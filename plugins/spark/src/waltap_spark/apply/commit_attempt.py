@@ -21,10 +21,10 @@ from waltap_spark.errors import MadeOtherwise, ModeUnfit, TypeChanged
 from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat
 from waltap_spark.history.retained_keys import spared
 from waltap_spark.planning.column_identity import (
-    doubted,
     dropped,
     forgotten,
     identify,
+    needs_snapshot,
     renames,
     renews_columns,
     replaced,
@@ -94,9 +94,9 @@ class CommitAttempt:
             for each in (group, *group.others):
                 self._options.names.name(each, table.name, ruled_as=table.target_name)
             try:
-                doubt = group.doubt or doubles(table, group)
+                snapshot_reason = group.snapshot_reason or doubles(table, group)
                 table = self._apply_group(replace(step, until=group.until), table, group)
-                table = doubted(table, doubt) if doubt else table
+                table = needs_snapshot(table, snapshot_reason) if snapshot_reason else table
             except OF_ONE:
                 raise
             except Exception as error:
@@ -128,7 +128,7 @@ class CommitAttempt:
             if not group.rows:
                 return table
         elif again and lacks_values(table, group):
-            table = doubted(table, "changes came again that lack values which its rows have")
+            table = needs_snapshot(table, "changes came again that lack values which its rows have")
         past = table.mode.keeps_past and bool(table.versions) and not group.external_snapshot
         if another:
             if past:
@@ -250,12 +250,14 @@ class CommitAttempt:
         """
         called, rows = self._called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:
-            table = doubted(table, f"it was called {called} before, and its rows {rows} there")
+            table = needs_snapshot(
+                table, f"it was called {called} before, and its rows {rows} there"
+            )
         types = readable_types(step, table, group, self._log.store, self._output)
         learnt = identify(table, group)
         table = learnt.table
-        for doubt in () if another or group.replaces else learnt.doubts:
-            table = doubted(table, doubt)
+        for snapshot_reason in () if another or group.replaces else learnt.snapshot_reasons:
+            table = needs_snapshot(table, snapshot_reason)
         columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():
             had = columns.get(name, kind)

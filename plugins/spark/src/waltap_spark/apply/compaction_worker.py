@@ -153,7 +153,7 @@ class CompactionWorker:
         self._maintaining = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def look(self, state: OutputState) -> None:
+    def wake(self, state: OutputState) -> None:
         """Record a new commit."""
         self._state = state
         self._wake.set()

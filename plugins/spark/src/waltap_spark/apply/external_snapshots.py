@@ -80,7 +80,7 @@ class ExternalSnapshots:
         """Return the chunks of snapshot ``name`` by table, as `look` found them."""
         return self._found.get(name)
 
-    def look(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
+    def plan(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
         """Find the chunks for ``plans``, and mark groups with lost rows.
 
         ``manifests`` are the manifests to apply.

@@ -47,16 +47,16 @@ class IdleTables:
             self._next, self._left = began + REST_S, list(state.tables)
         found = dict[str, TableState]()
 
-        def look(spark: "SparkSession") -> None:
+        def find(spark: "SparkSession") -> None:
             step = CommitContext(
                 spark=spark, number=state.number, log_position=state.log_position, attempt=""
             )
             while self._left:
                 names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
                 tables = {name: state.tables[name] for name in names if name in state.tables}
-                found.update(self._format.rested(step, tables))
+                found.update(self._format.move_idle(step, tables))
                 if time.monotonic() >= began + SHARE_S:
                     break
 
-        each_in_one(sessions, [look] if self._left else [], 1)
+        each_in_one(sessions, [find] if self._left else [], 1)
         return found

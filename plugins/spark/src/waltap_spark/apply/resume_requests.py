@@ -90,8 +90,8 @@ def resumed(table: TableState, how: How) -> TableState:
         return msgspec.structs.replace(table, as_text=True)
     passed = (*table.passed, table.damaged) if table.damaged else table.passed
     if how == "over":
-        doubt = f"segment {table.damaged} was skipped"
-        stale = table.stale if not table.damaged else (*table.stale, doubt)
+        snapshot_reason = f"segment {table.damaged} was skipped"
+        stale = table.stale if not table.damaged else (*table.stale, snapshot_reason)
         return _broken(msgspec.structs.replace(table, passed=passed, stale=stale))
     if how == "anew":
         return TableState(

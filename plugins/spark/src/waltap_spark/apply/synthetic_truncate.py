@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from waltap.base.files.store import FileStore
 from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat
-from waltap_spark.planning.column_identity import aside, put_aside
+from waltap_spark.planning.column_identity import former_columns_renamed, spare_names
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import log_struct
@@ -106,11 +106,11 @@ def with_spare_names(
     # without a history no value of the dropped table remains
     if table.place is not None or not (table.mode.history or table.mode.name == "append"):
         return table
-    spares = aside(gone, types, by_number=not tables.writes_in_place)
+    spares = spare_names(gone, types, by_number=not tables.writes_in_place)
     spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
 
     def learn(before: TableState) -> TableState:
-        return put_aside(before, gone, group, types, spares)
+        return former_columns_renamed(before, gone, group, types, spares)
 
     if not spares:
         return learn(table)

@@ -208,15 +208,15 @@ def top(
     found = _output(output, _storage(profile))
     watch = OutputMonitor(found)
 
-    def look() -> Any:
-        return watch.look(time.time_ns() // 1_000_000)
+    def progress() -> Any:
+        return watch.progress(time.time_ns() // 1_000_000)
 
     if as_json:
-        echo(msgspec.json.encode(look()).decode())
+        echo(msgspec.json.encode(progress()).decode())
     elif once:
-        answers().print(drawn(look(), found.location))
+        answers().print(drawn(progress(), found.location))
     else:
-        draw_until_interrupted(lambda: drawn(look(), found.location), every)
+        draw_until_interrupted(lambda: drawn(progress(), found.location), every)
 
 
 @application.command()

@@ -49,7 +49,7 @@ class SqlQueries:
     def show(self, query: str) -> None:
         """Run ``query`` over the views, and print its rows.
 
-        Raises: TableSuspended, SnapshotNeeded, TableSetAside, typer.BadParameter for a syntax error.
+        Raises: TableSuspended, SnapshotNeeded, TableDisplaced, typer.BadParameter for a syntax error.
         """
         from pyspark.errors import PySparkException
 

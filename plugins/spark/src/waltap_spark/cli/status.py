@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from waltap_spark.errors import TypeChanged
-from waltap_spark.planning.table_renames import SET_ASIDE
+from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.state.modes import describe_mode
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.stored_rows import stored_rows
@@ -123,12 +123,12 @@ def draw(status: AppliedOutput, console: "Console") -> None:
             if TypeChanged.code in each.suspended:
                 advice = TYPE_ADVICE
             console.print(advice.format(output=status.output, table=each.table), markup=False)
-        for doubt in each.stale:
-            how = "is set aside" if doubt == SET_ASIDE else "needs a new snapshot"
-            console.print(f"[yellow]{escape(each.table)} {how}[/]:", escape(doubt))
+        for snapshot_reason in each.stale:
+            how = "was displaced" if snapshot_reason == DISPLACED else "needs a new snapshot"
+            console.print(f"[yellow]{escape(each.table)} {how}[/]:", escape(snapshot_reason))
         for text in each.notes:
             console.print(text, style="yellow", markup=False, highlight=False)
-    if any(set(each.stale) - {SET_ASIDE} for each in status.tables):
+    if any(set(each.stale) - {DISPLACED} for each in status.tables):
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(status.committed_ms / 1000, dt.UTC)
     console.print(f"commit {status.commit} of {at:%Y-%m-%d %H:%M:%S} UTC")

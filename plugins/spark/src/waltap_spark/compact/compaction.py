@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from waltap_spark.compact.existence import alive_keys
 from waltap_spark.planning.column_identity import file_column, older_value
-from waltap_spark.planning.temp_columns import GONE, set_aside, unlike
+from waltap_spark.planning.temp_columns import GONE, unlike, with_temp_names
 from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
 from waltap_spark.schema.nested import fitted
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, floating, struct_of
@@ -125,7 +125,7 @@ def of_touched_keys(
     return base.join(F.broadcast(keys) if small else keys, _match(key, own), how)
 
 
-@set_aside
+@with_temp_names
 def compacted(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":

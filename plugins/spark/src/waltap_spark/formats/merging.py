@@ -321,7 +321,7 @@ class MergingFormat(StepwiseFormat):
                     found[each.name] = current
         return found
 
-    def rested(
+    def move_idle(
         self, step: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
         """Move tables to the newest versions that have their rows.
@@ -340,7 +340,7 @@ class MergingFormat(StepwiseFormat):
                 () if table.stored_table is None else self._apart(table, table.stored_table)
             ):
                 try:
-                    current = self._rested(step, current, what)
+                    current = self._move_idle(step, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:
                     log.info("%s stays at its version: %s", table.name, first_words(error))
             if current is not table:
@@ -356,7 +356,9 @@ class MergingFormat(StepwiseFormat):
             else [(w,) for w in stored_table.targets]
         )
 
-    def _rested(self, step: CommitContext, table: TableState, moving: Iterable[str]) -> TableState:
+    def _move_idle(
+        self, step: CommitContext, table: TableState, moving: Iterable[str]
+    ) -> TableState:
         stored_table = table.stored_table
         assert stored_table is not None
         targets = dict(stored_table.targets)

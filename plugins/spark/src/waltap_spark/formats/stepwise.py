@@ -270,14 +270,14 @@ class StepwiseFormat(TableFormat):
         """
 
         def act() -> None:
-            if not again or note.step not in self._look(step.spark, table, target):
+            if not again or note.step not in self._steps_of(step.spark, table, target):
                 again.append(True)
                 with self.noted(step.spark, note):
                     action()
 
         again: list[bool] = []
         self.beside_others(step, table, target, act)
-        taken = self._look(step.spark, table, target)
+        taken = self._steps_of(step.spark, table, target)
         if note.step not in taken:
             raise self._changed(target, "does not have what was just written")
         return taken
@@ -365,11 +365,11 @@ class StepwiseFormat(TableFormat):
         key = (table.owner, target.at)
         step, found = self._taken.get(key, (-1, {}))
         if step != target.step:
-            found = self._look(spark, table, target)
+            found = self._steps_of(spark, table, target)
             self._taken[key] = target.step, found
         return found
 
-    def _look(
+    def _steps_of(
         self, spark: "SparkSession", table: TableState, target: TargetTable
     ) -> dict[int, TableCommit]:
         """Read later steps of ``target`` from the table's log.
@@ -435,7 +435,7 @@ class StepwiseFormat(TableFormat):
 
     def newest(self, spark: "SparkSession", table: TableState, target: TargetTable) -> TargetTable:
         """Return ``target`` at its newest version. Raises: TargetChanged."""
-        if self._look(spark, table, target):
+        if self._steps_of(spark, table, target):
             raise self._changed(target, "has steps that no commit names")
         later = self.commits(spark, target) or []
         since = self._since(table, target)

@@ -290,7 +290,7 @@ class TableFormat(ABC):
         """Return actions after the commit; each gets its own session."""
         return ()
 
-    def rested(
+    def move_idle(
         self, step: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
         """Return tables at versions with equal rows and longer retention."""

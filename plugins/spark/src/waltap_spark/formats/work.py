@@ -179,8 +179,8 @@ class TableWriter:
         pairs = list(renames.items())
         if set(renames.values()) & set(self.stored_table.columns):
             start = unlike([*self.stored_table.columns, *renames.values()], "__waltap ")
-            aside = {old: f"{start}{n}" for n, old in enumerate(renames)}
-            pairs = [*aside.items(), *((aside[old], new) for old, new in renames.items())]
+            temp_names = {old: f"{start}{n}" for n, old in enumerate(renames)}
+            pairs = [*temp_names.items(), *((temp_names[old], new) for old, new in renames.items())]
         for what in whats(self._table):
             for old, new in pairs:
                 rename = self._format.rename_column

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from waltap_spark.compact.compaction import distinguishing, of_touched_keys
 from waltap_spark.compact.existence import inserted, verdict
-from waltap_spark.planning.temp_columns import GONE, set_aside
+from waltap_spark.planning.temp_columns import GONE, with_temp_names
 from waltap_spark.schema.expression import column_of, order, sent
 from waltap_spark.schema.schema import LOG_FIELDS, floating
 from waltap_spark.state.modes import row_columns
@@ -53,7 +53,7 @@ def live_rows(table: "TableState", base: "DataFrame") -> "DataFrame":
     return base.where(table.mode.live_condition) if table.mode.live_condition else base
 
 
-@set_aside
+@with_temp_names
 def changed(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
@@ -64,7 +64,7 @@ def changed(
     return _outcome(table, changes, rows, base).where(CHANGED).drop(CHANGED)
 
 
-@set_aside
+@with_temp_names
 def rows_after(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":

@@ -45,13 +45,15 @@ def _take(group: SegmentGroup, later: SegmentGroup) -> None:
     if key is None:
         group.lost, group.rows = True, 0
         names = ", ".join(later.key)
-        group.doubt = f"rows from before it had its key ({names}) lack that, and were left out"
+        group.snapshot_reason = (
+            f"rows from before it had its key ({names}) lack that, and were left out"
+        )
         return
     group.key = key
     if not ADDS.issuperset(group.operations):
         # an update or delete before the key may have met several rows with equal key values
         group.key_reused = True
-        group.doubt = (
+        group.snapshot_reason = (
             "rows were changed before it had its key, by which they were identified afterwards"
         )
 

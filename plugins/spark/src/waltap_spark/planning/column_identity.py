@@ -6,7 +6,7 @@ unknown (files of earlier versions, sources without numbers), the name decides. 
 takes a table's name, numbers start again, and earlier columns are known by name.
 
 Where the log cannot decide, the code reports a reason for a new snapshot
-(`IdentifiedTable.doubts`) and never guesses. Knows no Spark.
+(`IdentifiedTable.snapshot_reasons`) and never guesses. Knows no Spark.
 """
 
 import logging
@@ -40,7 +40,7 @@ class IdentifiedTable:
     """A table with identified columns, and reasons to doubt older rows."""
 
     table: TableState
-    doubts: tuple[str, ...]
+    snapshot_reasons: tuple[str, ...]
 
 
 def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
@@ -96,7 +96,7 @@ def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
     return found
 
 
-def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
+def spare_names(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
     """Return spare names for columns of a former table.
 
     They are the columns whose names the new table uses, with ``types`` that no common type holds.
@@ -111,14 +111,14 @@ def aside(table: TableState, types: Mapping[str, str], *, by_number: bool) -> di
     return found
 
 
-def put_aside(
+def former_columns_renamed(
     table: TableState,
     gone: TableState,
     group: SegmentGroup,
     types: Mapping[str, str],
     spares: Mapping[str, str],
 ) -> TableState:
-    """Return ``table`` with the former table's columns set aside.
+    """Return ``table`` with the former table's columns renamed.
 
     ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. The columns in
     ``spares`` get their spare names and keep their former numbers. So do earlier dropped columns,
@@ -204,7 +204,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
         table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
     )
     had_rows = table.has_rows
-    doubts = tuple(_doubts(table, group)) if had_rows else ()
+    snapshot_reasons = tuple(_snapshot_reasons(table, group)) if had_rows else ()
     widened = tuple(_widened(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
@@ -221,7 +221,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
             oid_epoch=group.epoch if group.oid else table.oid_epoch,
             widened=tuple(dict.fromkeys((*table.widened, *widened))),
         ),
-        doubts,
+        snapshot_reasons,
     )
 
 
@@ -288,7 +288,7 @@ def renews_columns(table: TableState, group: SegmentGroup) -> bool:
     return not changed.isdisjoint(table.columns)
 
 
-def _doubts(table: TableState, group: SegmentGroup) -> "list[str]":
+def _snapshot_reasons(table: TableState, group: SegmentGroup) -> "list[str]":
     """Return the reasons why older rows may differ from the source."""
     found = []
     known = {number for ids in table.version_ids.values() for number in ids.values()}
@@ -337,13 +337,13 @@ def _widened(table: TableState, group: SegmentGroup) -> Iterator[str]:
             )
 
 
-def doubted(table: TableState, doubt: str) -> TableState:
+def needs_snapshot(table: TableState, snapshot_reason: str) -> TableState:
     """Record that rows of ``table`` may differ from the source."""
     # a doubt is logged once, not with every commit
-    if doubt in table.stale:
+    if snapshot_reason in table.stale:
         return table
-    log.warning("%s needs a new snapshot: %s", table.name, doubt)
-    return msgspec.structs.replace(table, stale=(*table.stale, doubt))
+    log.warning("%s needs a new snapshot: %s", table.name, snapshot_reason)
+    return msgspec.structs.replace(table, stale=(*table.stale, snapshot_reason))
 
 
 def file_column(
@@ -361,7 +361,7 @@ def file_column(
             return name
     other = ids.get(column)
     by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
-    by_name = by_name and other not in table.ids.values()  # those are set aside
+    by_name = by_name and other not in table.ids.values()  # those are of a former table
     return column if by_name and column in names else None
 
 

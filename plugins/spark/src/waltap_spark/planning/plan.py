@@ -57,7 +57,7 @@ class SegmentGroup:
     # Whether the external rows are lost, or none of them fits the table.
     lost: bool = False
     # Why the rows may differ from the source's afterwards (`TableState.stale`).
-    doubt: str = ""
+    snapshot_reason: str = ""
     # LSNs between which the transactions end, from 0 at an epoch's start. None for a snapshot.
     span: tuple[int, int] | None = None
 
@@ -278,7 +278,7 @@ def plan(
             found.take(entry, epoch, span, at)
             # A table that is new here lacks no delete, whatever happened before.
             if entry.missed and had:
-                found.groups[-1].doubt = MISSED
+                found.groups[-1].snapshot_reason = MISSED
         if part is not None and part.complete:
             for found in plans.values():
                 found.release(part.snapshot_id, epoch, at)

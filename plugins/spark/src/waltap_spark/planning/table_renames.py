@@ -35,7 +35,7 @@ FORMER_MOST: Final = 100
 # Schema and table.
 Name = tuple[str, str]
 
-SET_ASIDE: Final = (
+DISPLACED: Final = (
     "another table took its name; it was dropped, or renamed and not changed since: its next "
     "change brings its name"
 )
@@ -56,8 +56,8 @@ class _Table:
     called: list[str] = field(default_factory=list)
     # Whether entries are known by name alone.
     by_name: bool = False
-    aside: bool = False
-    # Its name in the source while it is aside, if known.
+    displaced: bool = False
+    # Its name in the source while it is displaced, if known.
     present: Name | None = None
     entries: dict[EntryId, None] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class TableRenames:
     # Name before → the name after, of the tables that were renamed.
     renamed: Mapping[str, Name]
     # The renamed ones whose name another table took.
-    aside: frozenset[str]
+    displaced: frozenset[str]
     # Entry → its table's name after; None if each has its table's name.
     routes: Mapping[EntryId, Name] | None
     # Name before → epoch and OID of the last entry.
@@ -84,8 +84,8 @@ class TableRenames:
     def report(self) -> None:
         """Log the renames."""
         for before, name in self.renamed.items():
-            if before in self.aside:
-                log.warning("%s is kept as %s: %s", before, ".".join(name), SET_ASIDE)
+            if before in self.displaced:
+                log.warning("%s is kept as %s: %s", before, ".".join(name), DISPLACED)
             else:
                 log.info("%s was renamed in the source, and is %s now", before, ".".join(name))
 
@@ -123,13 +123,13 @@ class TableRenames:
 
     def _renamed(self, table: TableState, *, in_place: bool) -> TableState:
         schema, name = self.renamed[table.name]
-        stale = tuple(each for each in table.stale if each != SET_ASIDE)
+        stale = tuple(each for each in table.stale if each != DISPLACED)
         return msgspec.structs.replace(
             table,
             schema=schema,
             table=name,
             kept_at=table.kept_at or ((table.schema, table.table) if in_place else None),
-            stale=(*stale, SET_ASIDE) if table.name in self.aside else stale,
+            stale=(*stale, DISPLACED) if table.name in self.displaced else stale,
         )
 
 
@@ -215,7 +215,7 @@ class _Walk:
         if table is None and owner is not None:
             other = number is not None and owner.number is not None and owner.number != number
             if other and owner.number in again and not owner.by_name:
-                self._set_aside(owner)
+                self._displace(owner)
             else:
                 table = owner
         elif table is not None and table is not owner:
@@ -234,7 +234,7 @@ class _Walk:
                 self._numbered[number] = table
         table.entries.pop(entry_id(epoch, entry), None)
         table.entries[entry_id(epoch, entry)] = None
-        self._name_those_aside()
+        self._rename_displaced()
 
     def _without_former(self, entry: TableEntry, number: tuple[int, int] | None) -> _Table | None:
         """Return the owner of the entry's name, None if it was renamed."""
@@ -249,17 +249,17 @@ class _Walk:
             or owner.number[1] == entry.oid
         ):
             return owner
-        self._set_aside(owner)
+        self._displace(owner)
         owner.present = former.schema, former.table
         return None
 
-    def _name_those_aside(self) -> None:
-        """Give tables that are aside their present names, where free."""
+    def _rename_displaced(self) -> None:
+        """Give displaced tables their present names, where free."""
         for table in self._all:
             name = table.present
-            if table.aside and name is not None and ".".join(name) not in self._named:
+            if table.displaced and name is not None and ".".join(name) not in self._named:
                 self._leave(table)
-                table.name, table.aside = name, False
+                table.name, table.displaced = name, False
                 self._named[".".join(name)] = table
 
     def _known(
@@ -278,18 +278,18 @@ class _Walk:
 
     def _rename(self, table: _Table, entry: TableEntry, owner: _Table | None) -> None:
         if owner is not None:
-            self._set_aside(owner)
+            self._displace(owner)
         self._leave(table)
-        table.name, table.aside = (entry.schema, entry.table), False
+        table.name, table.displaced = (entry.schema, entry.table), False
         self._named[entry.name] = table
 
     def _leave(self, table: _Table) -> None:
         name = ".".join(table.name)
         del self._named[name]
-        if not table.aside:
+        if not table.displaced:
             table.called.append(name)
 
-    def _set_aside(self, table: _Table) -> None:
+    def _displace(self, table: _Table) -> None:
         """Give ``table`` a spare name."""
         schema, name = table.name
         _epoch, oid = table.number or (0, 0)
@@ -297,7 +297,7 @@ class _Walk:
         spare = f"{name}@{oid}"
         while f"{schema}.{spare}" in self._named:
             spare += "'"
-        table.name, table.aside = (schema, spare), True
+        table.name, table.displaced = (schema, spare), True
         self._named[f"{schema}.{spare}"] = table
 
     def result(self) -> TableRenames:
@@ -309,7 +309,9 @@ class _Walk:
         ]
         return TableRenames(
             {table.before: table.name for table in moved if table.before is not None},
-            frozenset(table.before for table in moved if table.aside and table.before is not None),
+            frozenset(
+                table.before for table in moved if table.displaced and table.before is not None
+            ),
             {entry: table.name for table in self._all for entry in table.entries},
             {
                 table.before: table.number
@@ -333,7 +335,7 @@ def _number(table: TableState) -> tuple[int, int] | None:
 
 def catalogue_name(table: TableState) -> Name:
     """Return schema and name of a table in a catalogue, before rules."""
-    if table.place is None and SET_ASIDE in table.stale:
+    if table.place is None and DISPLACED in table.stale:
         return table.schema, table.table.replace("@", "_")  # many catalogues take no @
     return table.target
 

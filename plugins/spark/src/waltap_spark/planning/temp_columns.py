@@ -2,7 +2,7 @@
 
 Columns of a source may have any name, and Spark ignores case. A few temporary columns get a prefix that
 no column has (`unlike`). For plans with many, which all begin with an underscore, the table's own such
-columns are renamed (`set_aside`), so that other tables pay nothing.
+columns are renamed (`with_temp_names`), so that other tables pay nothing.
 """
 
 import functools
@@ -52,7 +52,7 @@ class _RenamedFacts:
     unpacked: int
 
 
-def set_aside(compaction: Compaction) -> Compaction:
+def with_temp_names(compaction: Compaction) -> Compaction:
     """Rename the table's columns with underscores while ``compaction`` runs.
 
     It may then create any such column. The result has the original names, and `gone` for `GONE`.
@@ -66,16 +66,16 @@ def set_aside(compaction: Compaction) -> Compaction:
         own = [name for name in table.columns if name.startswith("_")]
         if not own:
             return compaction(table, changes, rows, base)
-        aside = {name: f"__waltap {n}" for n, name in enumerate(own)}
+        temp_names = {name: f"__waltap {n}" for n, name in enumerate(own)}
         known = {*table.columns, *table.mode.columns}
         before = base.select(*(column_of(name) for name in base.columns if name in known))
         found = compaction(
-            _renamed(table, aside),
-            [_facts(change, aside) for change in changes],
-            with_names(rows, aside),
-            with_names(before, aside),
+            _renamed(table, temp_names),
+            [_facts(change, temp_names) for change in changes],
+            with_names(rows, temp_names),
+            with_names(before, temp_names),
         )
-        back = {new: name for name, new in aside.items()}
+        back = {new: name for name, new in temp_names.items()}
         return with_names(found, {**back, GONE: gone(table)})
 
     return called_otherwise

@@ -22,14 +22,14 @@ from waltap_spark.errors import (
     HistoryNotKept,
     MomentUnreadable,
     SnapshotNeeded,
-    TableSetAside,
+    TableDisplaced,
     TableSuspended,
     TableUnknown,
 )
 from waltap_spark.formats import TableFormat, TableFormatContext, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.history.timeline import live_rows
-from waltap_spark.planning.table_renames import SET_ASIDE
+from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.schema.expression import quoted
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.positions import parse_position
@@ -131,7 +131,7 @@ class LiveTables:
         unless the server sends them with every change. A target of several tables has the rows
         of all, with their source. ``allow_stale`` is that of the tables by default.
 
-        Raises: TableUnknown, TableSuspended, SnapshotNeeded, TableSetAside.
+        Raises: TableUnknown, TableSuspended, SnapshotNeeded, TableDisplaced.
         """
         self._require_fresh(name, allow_stale)
         return self._current(name)
@@ -215,8 +215,8 @@ class LiveTables:
                 return TableSuspended(
                     f"{text}: {table.failed.rstrip('.')}", output=output, position=str(at)
                 )
-            if SET_ASIDE in table.stale:
-                return TableSetAside(f"{table.name} is set aside: {SET_ASIDE}")
+            if DISPLACED in table.stale:
+                return TableDisplaced(f"{table.name} was displaced: {DISPLACED}")
             if table.stale:
                 text = f"{table.name} needs a new snapshot: {'; '.join(table.stale)}"
                 return SnapshotNeeded(text, table=table.name)

@@ -33,7 +33,7 @@ class AppliedSoFar:
         with self._lock:
             now = time.monotonic()
             if self._looked is None or now - self._looked >= POLL_S:
-                self._look()
+                self._read_progress()
                 self._looked = now
             state, problem = self._state, self._problem
         log_position = NOTHING if state is None else applied_by_all(state)
@@ -63,7 +63,7 @@ class AppliedSoFar:
             for name, table in state.tables.items()
         )
 
-    def _look(self) -> None:
+    def _read_progress(self) -> None:
         try:
             if self._output is None:
                 self._output = SparkOutput(FileStore(self._location, self._storage))
@@ -71,7 +71,7 @@ class AppliedSoFar:
             # an output whose first commit is still to come has no state; keep the last one seen
             self._state = self._output.state() or self._state
             assert self._watch is not None
-            progress = self._watch.look(time.time_ns() // 1_000_000)
+            progress = self._watch.progress(time.time_ns() // 1_000_000)
             self._progress = {each.table: each for each in progress.tables}
             self._rows = (progress.batches[-1].rows or {}) if progress.batches else {}
         except SinkError as error:

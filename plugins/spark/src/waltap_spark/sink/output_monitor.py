@@ -61,7 +61,7 @@ class OutputMonitor:
         self._batches: dict[int, AppliedCommit] = {}
         self._waiting: dict[str, _WaitingRows] = {}
 
-    def look(self, now_ms: int) -> OutputProgress:
+    def progress(self, now_ms: int) -> OutputProgress:
         """Return the newest commits and every table's lag.
 
         Raises: OutputDamaged, FilesUnavailable.

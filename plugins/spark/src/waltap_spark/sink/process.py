@@ -108,11 +108,11 @@ class DriverProcess:
 
     def _give(self) -> None:
         if self._given and self._child is not None and self._child.stdin is not None:
-            with contextlib.suppress(OSError):  # the child died; `look_after` restarts it
+            with contextlib.suppress(OSError):  # the child died; `restart_dead` restarts it
                 self._child.stdin.write(self._given)
                 self._child.stdin.flush()
 
-    def look_after(self) -> None:
+    def restart_dead(self) -> None:
         """Restart the child after it died.
 
         Raises: ApplierFailed, JvmEnded, ChunkSourceUnreachable when a restart would not help.
@@ -164,7 +164,9 @@ class DriverProcess:
         except SinkError:
             return  # the writer reports the error
         for name, each in state.tables.items() if state is not None else ():
-            texts = [f"{name} needs a new snapshot: {doubt}" for doubt in each.stale]
+            texts = [
+                f"{name} needs a new snapshot: {snapshot_reason}" for snapshot_reason in each.stale
+            ]
             texts.extend((*each.widened, *each.split_nulls))
             if each.failed:
                 texts.append(f"{name} is suspended, other tables continue: {each.failed}")

@@ -143,7 +143,7 @@ class SparkSink(Sink):
         with self._fail_stop:
             position = self._log.flush()
             if self._driver is not None:
-                self._driver.look_after()
+                self._driver.restart_dead()
         return position
 
     def maintain(self) -> None:
@@ -151,7 +151,7 @@ class SparkSink(Sink):
         self._went = True
         with self._fail_stop:
             if self._driver is not None:
-                self._driver.look_after()
+                self._driver.restart_dead()
                 if not self._streams:
                     self._streams = True
                     # A driver that waits for the chunks of an earlier run reports it then.
@@ -193,7 +193,7 @@ class SparkSink(Sink):
         assert self._driver is not None
         assert self._awaited is not None
         with self._fail_stop:
-            self._driver.look_after()  # a driver that died would never commit
+            self._driver.restart_dead()  # a driver that died would never commit
             state = self._kept().state() if self._awaited else None
             if self._awaited and (state is None or state.log_position < self._log.log_position):
                 return None

@@ -25,7 +25,7 @@ MANY: Final = {"_table": '"string"'}
 SOURCE: Final = {"_source": '"string"'}
 
 # Newest manifests to read for one table before the complete log: busy tables are in the first ones.
-LOOKED_AT: Final = (16, 256, 4096)
+MANIFEST_COUNTS: Final = (16, 256, 4096)
 
 
 class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def logged_tables(
 
 
 def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
-    for count in () if everything else LOOKED_AT:
+    for count in () if everything else MANIFEST_COUNTS:
         steps = log.newest(count)
         yield steps
         if len(steps) < count:

@@ -169,7 +169,7 @@ class HostedEngine:
             )
             raise CapturedByAnotherProcess(text, file=self.file)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check that the engine runs. Raises: WaltapError, its failure."""
         pipeline = self._pipeline
         if pipeline is None or self.ended or pipeline.running:

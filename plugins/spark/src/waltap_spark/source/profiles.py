@@ -182,7 +182,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         share = share_of(limit, len(self._private_logs))
         while True:
             for private_log in self._private_logs:
-                private_log.host.look()
+                private_log.host.check()
             over = all(private_log.host.ended for private_log in self._private_logs)
             found = {}
             for private_log in self._private_logs:
@@ -279,7 +279,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
                 host.begin(ends=True, waits=False)
             while not all(host.ended for host in hosts):
                 for host in hosts:
-                    host.look()
+                    host.check()
                 hosts[0].wait()
         finally:
             for host in hosts:

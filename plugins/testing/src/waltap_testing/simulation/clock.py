@@ -10,7 +10,7 @@ from waltap.errors import StopRequested
 START_NS = 1_767_225_600_000_000_000
 # Readings of the clock without a wait between them. A run never needs as many: the code polls in a
 # loop that would never end.
-LOOKS_MAX = 100_000
+READS_MAX = 100_000
 NS = 1_000_000_000
 
 
@@ -30,15 +30,15 @@ class VirtualClock:
         # A heap of (time, serial number, action). The serial number keeps the order of actions
         # that have the same time.
         self._appointed: list[tuple[int, int, Callable[[], object]]] = []
-        self._serial = self._looks = 0
+        self._serial = self._reads = 0
         self._owner = threading.get_ident()
 
     def monotonic(self) -> float:
-        self._look()
+        self._count_read()
         return self._now_ns / NS
 
     def time_ns(self) -> int:
-        self._look()
+        self._count_read()
         return START_NS + self._now_ns
 
     def wait(self, seconds: float, stopping: Callable[[], bool]) -> bool:
@@ -91,16 +91,16 @@ class VirtualClock:
         if self._appointed and self._appointed[0][0] <= end_ns:
             due, _, action = heapq.heappop(self._appointed)
             # An action scheduled for the past runs now: the clock never goes back.
-            self._now_ns, self._looks = max(self._now_ns, due), 0
+            self._now_ns, self._reads = max(self._now_ns, due), 0
             action()
             return True
         if end_ns > self._now_ns:
-            self._now_ns, self._looks = end_ns, 0
+            self._now_ns, self._reads = end_ns, 0
         return False
 
-    def _look(self) -> None:
+    def _count_read(self) -> None:
         if threading.get_ident() != self._owner:
             return  # a thread that asks for the status reads as often as it likes
-        self._looks += 1
-        if self._looks > LOOKS_MAX:
+        self._reads += 1
+        if self._reads > READS_MAX:
             raise TimeStopped(f"at {self._now_ns / NS:g} s")

@@ -459,25 +459,25 @@ def field_steps(path: str, version: str) -> tuple[str, ...]:
 
 def _quoted(path: str, at: int) -> tuple[str, int]:
     """Return the step in backticks at ``at``, and the start of the next step."""
-    step, start, look = "", at + 1, at + 1
+    step, start, index = "", at + 1, at + 1
     # A backtick closes the step only before a dot or at the end of the path, so that names may have
     # backticks. A backslash before it escapes one that would close the step.
     while True:
-        look = path.find("`", look)
-        if look < 0 or (look == len(path) - 1 and path[look - 1] == "\\"):
+        index = path.find("`", index)
+        if index < 0 or (index == len(path) - 1 and path[index - 1] == "\\"):
             raise ValueError(
                 f"the backtick at {at} of {path!r} has no other one; a backslash before it escapes it"
             )
-        if look == len(path) - 1:
-            return step + path[start:look], look + 1
-        if path[look + 1] != ".":
-            look += 1
-        elif path[look - 1] == "\\":
-            step += path[start : look - 1] + "`"
-            look += 1
-            start = look
+        if index == len(path) - 1:
+            return step + path[start:index], index + 1
+        if path[index + 1] != ".":
+            index += 1
+        elif path[index - 1] == "\\":
+            step += path[start : index - 1] + "`"
+            index += 1
+            start = index
         else:
-            return step + path[start:look], look + 2
+            return step + path[start:index], index + 2
 
 
 def found_field(schema: Schema, steps: tuple[str, ...]) -> Field | None:
