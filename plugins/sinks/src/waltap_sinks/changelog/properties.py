@@ -39,7 +39,7 @@ class ChangeLogProperties(StorageProperties):
     )
     memory_bytes: int = declare(
         "memory.max.bytes",
-        default=16 * 1024 * 1024,
+        default=4 * 1024 * 1024,
         ge=0,
         summary="Columns kept in memory before they go to the open segments.",
         unit="bytes",
