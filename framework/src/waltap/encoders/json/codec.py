@@ -303,6 +303,18 @@ class _CodecSource:
             members.append(_literal(tail))
         return "{{" + ",".join(members) + "}}"
 
+    @staticmethod
+    def key_bytes(key: str, texts: tuple[str, str]) -> str:
+        """Return the expression of the bytes of ``key`` between ``texts``.
+
+        Texts that name the table are variables, so that tables of one shape share their code.
+        """
+        before, after = (
+            f"{{{name}}}" if text else ""
+            for name, text in zip(("_before", "_after"), texts, strict=True)
+        )
+        return f"f'''{before}{key}{after}'''.encode()"
+
     def unpack(self, columns: Iterable[ColumnCodec]) -> str:
         """Return the statement that binds the values of ``columns``."""
         # A constant column needs no value.
@@ -353,15 +365,10 @@ def compile_codec(
     source = _CodecSource(relation.columns)
     has_key = bool(keys or key_tail)
     shared = _shared(values, keys)
-    # Texts that name the table are variables, so that tables of one shape share their code.
-    before, after = (
-        f"{{{name}}}" if text else ""
-        for name, text in zip(("_before", "_after"), key_texts, strict=True)
-    )
     table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
     key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
     # Inside `creates` the key uses the variables of columns that the value has too.
-    shared_key = f"f'''{before}{source.object(keys, 'k', key_tail, shared)}{after}'''.encode()"
+    shared_key = source.key_bytes(source.object(keys, "k", key_tail, shared), key_texts)
     common = [column for column in values if column.index in shared]
     bindings = "".join(
         f"\n        {source.json(column.index)} = {source.expression(column, 'v')}"

@@ -141,7 +141,7 @@ class SinkWriter:
     write the writer is ``failed``: nothing is flushed, stored or confirmed any longer. ``may_write``
     raises if another process may run the pipeline by now; then the writer is failed, too. ``on_written``
     gets the written LSN after each batch, and returns the OIDs of relations that have ended.
-    ``on_durable`` is called when something has become durable.
+    ``on_durable`` is called when the first batch has become durable.
     """
 
     def __init__(
@@ -164,6 +164,7 @@ class SinkWriter:
         self._store, self._host, self._retries = store, host, retries
         self._clock, self.counts, self._may_write = clock, counts, may_write
         self._on_written, self._on_durable = on_written, on_durable
+        self._was_durable = False
         # The last stored offset.
         self.offset = offset
         # The position after the last batch of each partition.
@@ -374,7 +375,9 @@ class SinkWriter:
         )
         if moved:
             self._advance(moved, signals)
-            self._on_durable()
+            if not self._was_durable:
+                self._was_durable = True
+                self._on_durable()
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
         elif self._pending_acks is not None and signals != self.offset.signals:

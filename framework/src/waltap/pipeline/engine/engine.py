@@ -220,9 +220,7 @@ class Engine:
 
         The caller ends the process if a call of the sink is pending for ``within_s`` from now.
         """
-        state = self._run.state
-        state.killed_at = min(state.killed_at, state.clock.monotonic() + within_s)
-        state.stop.set()
+        self._run.state.end_within(within_s)
 
     def pending_sink_call(self, since: float) -> tuple[str, float] | None:
         """Return the sink's pending call and its seconds, None without one.

@@ -280,6 +280,11 @@ class RunState:
             self.stop.set()
         return self.stop.is_set()
 
+    def end_within(self, seconds: float) -> None:
+        """Request the end, which the operator awaits for ``seconds``, perhaps infinity."""
+        self.killed_at = min(self.killed_at, self.clock.monotonic() + seconds)
+        self.stop.set()
+
     def time_left(self) -> float:
         """Return the seconds until the process ends as if killed, perhaps infinity."""
         return self.killed_at - self.clock.monotonic()
