@@ -469,7 +469,7 @@ def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
 def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
     java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waltap_spark.sink.process.LOOK_S", 0.1)
+    monkeypatch.setattr("waltap_spark.sink.process.POLL_S", 0.1)
     db, made = Database(), sink(tmp_path)
     made.open()
     db.insert(ODD_NUMBERS, ["1", "1"])

@@ -103,7 +103,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
         application, ["resume", str(rig.folder / "out"), "public.odd", "--cast-to-text"]
     )
     assert asked.exit_code == 0, asked.output
-    monkeypatch.setattr("waltap_spark.apply.resume_requests.LOOK_S", 0.0)
+    monkeypatch.setattr("waltap_spark.apply.resume_requests.POLL_S", 0.0)
     rig.applier._requests = ResumeRequests(rig.output)  # looks at once
     rig.apply()
     assert rig.output.table("odd").failed == ""

@@ -21,7 +21,7 @@ class CountsSink(Sink):
 
     def __init__(self, properties, context):
         self.path, self.position = properties.path, None
-        old = context.resumes and self.path.exists()
+        old = context.has_offset and self.path.exists()
         self.counts = Counter(json.loads(self.path.read_text()) if old else {})
 
     def open(self):
