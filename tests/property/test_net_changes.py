@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from waltap_spark.compact.log_columns import key_codes
 from waltap_spark.compact.net_changes import Fill, LogColumns, NetRows, numbered
 
-Place = tuple[int, int, int, int]
+Position = tuple[int, int, int, int]
 
 Action = tuple[str, int, int, bool]
 """What is done, with which of the rows, a new key where there is one, and whether the value is sent."""
@@ -27,7 +27,7 @@ TRANSACTIONS = st.lists(st.lists(ACTIONS, min_size=1, max_size=6), min_size=1, m
 class Event(NamedTuple):
     """One row of the change log; the key of a truncate counts for nothing."""
 
-    place: Place
+    position: Position
     key: int
     op: str
     unsent: bool = False
@@ -43,7 +43,7 @@ def net_changes(
 
     log = LogColumns(
         keys=np.array([event.key for event in events], np.int64),
-        places=[np.array([event.place[n] for event in events], np.int64) for n in range(4)],
+        positions=[np.array([event.position[n] for event in events], np.int64) for n in range(4)],
         puts=flags(event.op == "c" for event in events),
         deletes=flags(event.op == "d" for event in events),
         truncates=flags(event.op == "t" for event in events),
@@ -65,8 +65,8 @@ class Source:
 
     rows: dict[int, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    brought: dict[tuple[Place, int], int] = field(default_factory=dict)
-    moved: dict[Place, int] = field(default_factory=dict)
+    brought: dict[tuple[Position, int], int] = field(default_factory=dict)
+    moved: dict[Position, int] = field(default_factory=dict)
     """The values that rows had when they got a new key, and which were not sent."""
     key_reused: bool = False
     truncated: bool = False
@@ -122,17 +122,17 @@ class Source:
         self.values += 1
         return self.values
 
-    def report(self, place: Place, key: int, op: str, *, unsent: bool = False) -> None:
+    def report(self, position: Position, key: int, op: str, *, unsent: bool = False) -> None:
         if op != "d":
-            self.brought[place, key] = self.rows[key]
-        self.events.append(Event(place, key, op, unsent))
+            self.brought[position, key] = self.rows[key]
+        self.events.append(Event(position, key, op, unsent))
 
 
 @given(TRANSACTIONS, st.integers(0, 6), st.booleans())
 def test_a_row_has_the_value_that_it_had_in_the_source(
     transactions: list[list[Action]], preexisting: int, snapshot: bool
 ) -> None:
-    """``snapshot``: the first rows are among the events, all of them at one place."""
+    """``snapshot``: the first rows are among the events, all of them at one position."""
     source = Source(rows={key: key for key in range(preexisting)})
     base = {} if snapshot else dict(source.rows)
     for key in source.rows if snapshot else ():
@@ -148,12 +148,12 @@ def test_a_row_has_the_value_that_it_had_in_the_source(
             for row, at, asked in zip(fill.rows, fill.sources, fill.asked, strict=True):
                 there = events[at]
                 found[row] = (
-                    base[events[asked].key] if at < 0 else source.brought[there.place, there.key]
+                    base[events[asked].key] if at < 0 else source.brought[there.position, there.key]
                 )
         return found
 
     net = net_changes(events, key_reused=source.key_reused, exists=lambda event: event.key in base)
-    carried = {events[row].place: value for row, value in values(net.carried()).items()}
+    carried = {events[row].position: value for row, value in values(net.carried()).items()}
     assert carried == source.moved
     rows, fills = net.last_rows()
     filled = values(fills)
@@ -162,7 +162,7 @@ def test_a_row_has_the_value_that_it_had_in_the_source(
     after = {} if source.truncated else {key: base[key] for key in base.keys() - last.keys()}
     for key, row in last.items():
         if events[row].op != "d":
-            after[key] = filled[row] if row in filled else source.brought[events[row].place, key]
+            after[key] = filled[row] if row in filled else source.brought[events[row].position, key]
     assert after == source.rows
 
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from waltap_spark.compact.net_changes import Fill, Flags, Whole
+    from waltap_spark.compact.net_changes import Fill, Flags, Integers
     from waltap_spark.state.output import LogFacts, TableState
 
-    Array = Whole | Flags
+    Array = Integers | Flags
     Rows = Callable[[], DataFrame]
 
 
@@ -253,7 +253,7 @@ class _Set:
 
     def _base_values(
         self, fills: "Mapping[str, Fill]"
-    ) -> "dict[str, tuple[Whole, pa.ChunkedArray]]":
+    ) -> "dict[str, tuple[Integers, pa.ChunkedArray]]":
         """Return by column the base's values, and each row's value by number.
 
         The number is -1 where the base has none.
@@ -272,19 +272,19 @@ class _Set:
 
     # --- rows of the base -------------------------------------------------------------------------
 
-    def _live_keys(self, rows: "Whole") -> "Flags":
+    def _live_keys(self, rows: "Integers") -> "Flags":
         """Return whether the base has a source row under the keys of ``rows``."""
         import numpy as np
 
         asked = rows
         if self._table.mode.deletes == "kept":  # an INSERT meets only deleted rows
             log = self._log
-            asked = rows[log.puts[rows] & (log.places[3][rows] == 1)]
+            asked = rows[log.puts[rows] & (log.positions[3][rows] == 1)]
         if not len(asked):
             return np.zeros(len(rows), bool)
         return np.isin(rows, self._found(asked, ()).column(self.temp("row")).to_numpy())
 
-    def _found(self, rows: "Whole", names: Sequence[str]) -> "pa.Table":
+    def _found(self, rows: "Integers", names: Sequence[str]) -> "pa.Table":
         """Return the rows of `lookup`, with the numbers ``rows`` as ``row``.
 
         If the keys are few, a condition lists them: the base skips files, and there is nothing to
@@ -306,7 +306,7 @@ class _Set:
         return found.append_column(row, pa.array([numbers[each] for each in keys], pa.int64()))
 
     def lookup(
-        self, rows: "Whole", names: Sequence[str], more: "Mapping[str, Array]"
+        self, rows: "Integers", names: Sequence[str], more: "Mapping[str, Array]"
     ) -> "DataFrame":
         """Return rows of the base under the keys of ``rows``.
 
@@ -327,7 +327,7 @@ class _Set:
         found = base.join(asked, F.expr(same))
         return found.select(*more, *(self.temp("was", n) for n in range(len(names))))
 
-    def keys(self, rows: "Whole") -> "dict[str, pa.ChunkedArray]":
+    def keys(self, rows: "Integers") -> "dict[str, pa.ChunkedArray]":
         """Return the key columns of ``rows``."""
         import pyarrow as pa
 
@@ -355,8 +355,8 @@ class _Set:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The types of keys and positions under their temporary names."""
-        places = {self.temp("at", n): LOG_FIELDS[name] for n, name in enumerate(ORDER)}
-        return places | {self.temp("key", n): each.kind for n, each in enumerate(self._key)}
+        positions = {self.temp("at", n): LOG_FIELDS[name] for n, name in enumerate(ORDER)}
+        return positions | {self.temp("key", n): each.kind for n, each in enumerate(self._key)}
 
     # --- identities of rows -----------------------------------------------------------------------
 
@@ -366,21 +366,25 @@ class _Set:
         return int(self._read.num_rows)
 
     @cached_property
-    def own_places(self) -> bool:
+    def has_own_positions(self) -> bool:
         """Whether no two rows have one position."""
-        return bool(numbered(self._log.places).max(initial=-1) == self.count - 1)
+        return bool(numbered(self._log.positions).max(initial=-1) == self.count - 1)
 
     @cached_property
-    def numbers(self) -> "Whole":
+    def numbers(self) -> "Integers":
         """Numbers that are equal where rows have one position and one key."""
-        return numbered((*self._log.places, self._log.keys))
+        return numbered((*self._log.positions, self._log.keys))
 
-    def identities(self, rows: "Whole", more: "Mapping[str, Array]", *, keys: bool) -> "pa.Table":
+    def identities(
+        self, rows: "Integers", more: "Mapping[str, Array]", *, keys: bool
+    ) -> "pa.Table":
         """Return the positions of ``rows``, their ``keys``, and ``more`` columns."""
         import pyarrow as pa
 
-        places = {self.temp("at", n): place[rows] for n, place in enumerate(self._log.places)}
-        return pa.table({**places, **(self.keys(rows) if keys else {}), **more})
+        positions = {
+            self.temp("at", n): position[rows] for n, position in enumerate(self._log.positions)
+        }
+        return pa.table({**positions, **(self.keys(rows) if keys else {}), **more})
 
     def same(self, names: Sequence[str]) -> str:
         """Return the condition that a row has the identity in the columns ``names``."""
@@ -468,7 +472,7 @@ class _LargeSet:
             )
             yield _Set(*given, found.toArrow(), self._base, key)
 
-    def _add(self, part: _Set, rows: "Whole", fills: "Mapping[str, Fill]") -> None:
+    def _add(self, part: _Set, rows: "Integers", fills: "Mapping[str, Fill]") -> None:
         """Add the ``rows`` of ``part`` that remain, and the values that they get."""
         import numpy as np
 
@@ -478,7 +482,7 @@ class _LargeSet:
         for fill in fills.values():
             missing[fill.rows] = True
         as_is &= ~missing
-        if not part.own_places and part.numbers.max() < part.count - 1:
+        if not part.has_own_positions and part.numbers.max() < part.count - 1:
             # of rows with one position and one key, which a snapshot read twice, any one will do
             as_is = np.isin(part.numbers, part.numbers[as_is])
             self._rows = self._rows.dropDuplicates([*ORDER, *self._table.key])
@@ -490,8 +494,8 @@ class _LargeSet:
             self._add_values(np.flatnonzero(missing), fills)
         self._count += part.count
 
-    def _add_values(self, targets: "Whole", fills: "Mapping[str, Fill]") -> None:
-        """Add the ``targets``, and the places of their values."""
+    def _add_values(self, targets: "Integers", fills: "Mapping[str, Fill]") -> None:
+        """Add the ``targets``, and the positions of their values."""
         import numpy as np
 
         part, numbers = self._part, {name: n for n, name in enumerate(self._unsent)}
@@ -515,8 +519,10 @@ class _LargeSet:
             moved = {name: values[asks] for name, values in to.items()}
             self._base_values.append(part.lookup(asked[asks], self._unsent, moved))
 
-    def _identities(self, rows: "Whole", more: "Mapping[str, Array] | None" = None) -> "pa.Table":
-        keys = self._slices > 1 or not self._part.own_places
+    def _identities(
+        self, rows: "Integers", more: "Mapping[str, Array] | None" = None
+    ) -> "pa.Table":
+        keys = self._slices > 1 or not self._part.has_own_positions
         return self._part.identities(rows, more or {}, keys=keys)
 
     # --- frames -----------------------------------------------------------------------------------

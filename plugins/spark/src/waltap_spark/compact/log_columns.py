@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from waltap.base.files.store import FileStore
-    from waltap_spark.compact.net_changes import Flags, Whole
+    from waltap_spark.compact.net_changes import Flags, Integers
     from waltap_spark.planning.plan import SegmentGroup
     from waltap_spark.state.output import TableState
 
@@ -39,7 +39,7 @@ def log_columns(rows: "pa.Table", key: Sequence[str], partial: Iterable[str]) ->
     puts, deletes, truncates = (pc.equal(operations, op).to_numpy() for op in "cdt")
     return LogColumns(
         keys=key_codes([rows.column(name) for name in key]),
-        places=[rows.column(name).to_numpy() for name in ORDER],
+        positions=[rows.column(name).to_numpy() for name in ORDER],
         puts=puts,
         deletes=deletes,
         truncates=truncates,
@@ -61,14 +61,14 @@ def _unsent(rows: "pa.Table", names: Iterable[str]) -> "dict[str, Flags]":
     return flags
 
 
-def key_codes(keys: "Sequence[pa.ChunkedArray]") -> "Whole":
+def key_codes(keys: "Sequence[pa.ChunkedArray]") -> "Integers":
     """Return numbers that are equal where Spark takes keys for equal.
 
     They are below the number of rows. Nulls are one value.
     """
     import pyarrow as pa
 
-    codes: Whole | None = None
+    codes: Integers | None = None
     for key in keys:
         encoded = _canonical(key.combine_chunks()).dictionary_encode(null_encoding="encode")
         if codes is not None:

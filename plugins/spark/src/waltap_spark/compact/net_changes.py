@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Flags: TypeAlias = "NDArray[np.bool_]"
-Whole: TypeAlias = "NDArray[np.integer[Any]]"
+Integers: TypeAlias = "NDArray[np.integer[Any]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class LogColumns:
     """Rows of the change log without their values, in any order."""
 
     # Equal numbers for equal keys.
-    keys: "Whole"
+    keys: "Integers"
     # Epoch, commit LSN, sequence and part of an update: the order of rows.
-    places: "Sequence[Whole]"
+    positions: "Sequence[Integers]"
     puts: "Flags"
     deletes: "Flags"
     truncates: "Flags"
@@ -42,16 +42,16 @@ class LogColumns:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Rows that lack the values of one column, and the places of these values.
+    """Rows that lack the values of one column, and the positions of these values.
 
     A row with neither a source nor a question has no value.
     """
 
-    rows: "Whole"
+    rows: "Integers"
     # The rows that have the values, or -1.
-    sources: "Whole"
+    sources: "Integers"
     # The first rows of the keys under which the table has the values, or -1.
-    asked: "Whole"
+    asked: "Integers"
 
 
 class NetRows:
@@ -62,7 +62,7 @@ class NetRows:
     """
 
     def __init__(
-        self, log: LogColumns, *, key_reused: bool, live_keys: "Callable[[Whole], Flags]"
+        self, log: LogColumns, *, key_reused: bool, live_keys: "Callable[[Integers], Flags]"
     ) -> None:
         import numpy as np
 
@@ -71,18 +71,18 @@ class NetRows:
             # the same key before and after a truncate counts as two keys
             eras = _eras(log)
             keys = keys + eras * (keys.max() + 1)
-        order = _ordered(keys, log.places)
+        order = _ordered(keys, log.positions)
         if self._last_era:
             order = order[~log.truncates[order]]
             self._eras = eras[order]
         self._order, self._key_reused, self._live_keys = order, key_reused, live_keys
-        self._places = [each[order] for each in log.places]
+        self._positions = [each[order] for each in log.positions]
         self._puts, self._deletes = log.puts[order], log.deletes[order]
         self._unsent = {name: flags[order] for name, flags in log.unsent.items()}
         self._keys = _Runs(_starts(keys[order]))
         self._at = np.arange(len(order))
 
-    def last_rows(self) -> "tuple[Whole, dict[str, Fill]]":
+    def last_rows(self) -> "tuple[Integers, dict[str, Fill]]":
         """Return one row for each key, and the columns that they lack.
 
         The row is a delete where the key has no row afterwards.
@@ -110,7 +110,7 @@ class NetRows:
         found = {name: self._carried(name) for name in self._unsent}
         return {name: self._fill(*each) for name, each in found.items() if len(each[0])}
 
-    def _last_values(self, name: str, rows: "Whole") -> Fill:
+    def _last_values(self, name: str, rows: "Integers") -> Fill:
         """Return the last values of column ``name`` of the keys of ``rows``."""
         import numpy as np
 
@@ -125,7 +125,7 @@ class NetRows:
         asked = np.where(moved, left[sources], self._keys.first[keys])
         return self._fill(rows, np.where(moved, origin[sources], sources), asked)
 
-    def _fill(self, rows: "Whole", sources: "Whole", asked: "Whole") -> Fill:
+    def _fill(self, rows: "Integers", sources: "Integers", asked: "Integers") -> Fill:
         """Return the fill of ``rows``.
 
         ``asked`` are rows of the keys whose values those without source have.
@@ -146,12 +146,12 @@ class NetRows:
     @cached_property
     def _transactions(self) -> "_Runs":
         """The rows that a transaction has under one key."""
-        starts = _starts(*self._places[:2])
+        starts = _starts(*self._positions[:2])
         starts[self._keys.first] = True
         return _Runs(starts)
 
     @cached_property
-    def _verdicts(self) -> "tuple[_Runs, Whole]":
+    def _verdicts(self) -> "tuple[_Runs, Integers]":
         """The transactions of each key, and whether the key has a row after each.
 
         1 and 0 mean yes and no, and -1: as before the transaction.
@@ -180,7 +180,7 @@ class NetRows:
         return alive
 
     @cached_property
-    def _was(self) -> "Flags":
+    def _existed_before(self) -> "Flags":
         """Whether the first row of each transaction's key existed before the transaction."""
         import numpy as np
 
@@ -197,7 +197,7 @@ class NetRows:
         found: Flags = ~puts | (doubtful & (there | (existed[keys.number] & (earlier < 0))))
         return found
 
-    def _existed(self, keys: "Whole") -> "Flags":
+    def _existed(self, keys: "Integers") -> "Flags":
         """Return whether the base has ``keys``, given by their numbers."""
         import numpy as np
 
@@ -212,11 +212,11 @@ class NetRows:
     # --- rows whose key changed -------------------------------------------------------------------
 
     @cached_property
-    def _partners(self) -> "Whole":
+    def _partners(self) -> "Integers":
         """The delete of the old key for each insert of a new key, or -1."""
         import numpy as np
 
-        epoch, lsn, seq, sub = self._places
+        epoch, lsn, seq, sub = self._positions
         order = np.lexsort((sub, seq, lsn, epoch))
         one, other = order[:-1], order[1:]
         pairs = ~_starts(*(each[order] for each in (epoch, lsn, seq)))[1:]
@@ -227,30 +227,30 @@ class NetRows:
 
     @cached_property
     def _leaves(self) -> "Flags":
-        found: Flags = self._deletes & (self._places[3] == 0)
+        found: Flags = self._deletes & (self._positions[3] == 0)
         return found
 
     @cached_property
     def _arrives(self) -> "Flags":
-        found: Flags = self._puts & (self._places[3] == 1)
+        found: Flags = self._puts & (self._positions[3] == 1)
         return found
 
     @cached_property
-    def _row_numbers(self) -> "tuple[Whole, Whole]":
+    def _row_numbers(self) -> "tuple[Integers, Integers]":
         """The row that each event means, and the row that its transaction leaves.
 
         Several rows may have the key within a transaction, one after the other. Row 1 existed
-        before it where `_was` is true.
+        before it where `_existed_before` is true.
         """
         import numpy as np
 
         runs = self._transactions
-        gone, was = runs.counted(self._deletes), self._was[runs.number]
+        gone, was = runs.counted(self._deletes), self._existed_before[runs.number]
         number = np.where(self._deletes, gone, gone + 1)
         number = np.where(self._puts, runs.counted(self._puts) + was, number)
         return number, (runs.sum(self._deletes) + 1)[runs.number]
 
-    def _before(self, name: str) -> "Whole":
+    def _before(self, name: str) -> "Integers":
         """Return for each deleted old key the last event that has the value of ``name``.
 
         -1 means that the base has the value.
@@ -266,10 +266,10 @@ class NetRows:
         # the last event of the row that an earlier transaction left
         first = runs.first[runs.number]
         earlier = self._keys.last_before(brings & (number == left))[first]
-        started_there = self._was[runs.number] & (number == 1)
+        started_there = self._existed_before[runs.number] & (number == 1)
         return np.where((within < 0) & started_there, earlier, within)
 
-    def _carried(self, name: str) -> "tuple[Whole, Whole, Whole]":
+    def _carried(self, name: str) -> "tuple[Integers, Integers, Integers]":
         """Return rows with changed keys, their sources, and deletes of earlier keys.
 
         The source had the value of ``name`` under that earlier key. Without source (-1) the base
@@ -306,43 +306,43 @@ class _Runs:
         # The number of each row's run.
         self.number = np.cumsum(starts) - 1
 
-    def last_before(self, flags: "Flags") -> "Whole":
+    def last_before(self, flags: "Flags") -> "Integers":
         """Return for each row the last flagged row before it in its run, or -1."""
         import numpy as np
 
         before = np.concatenate(([-1], _last_flagged(flags)))[:-1]
         return np.where(before >= self.first[self.number], before, -1)
 
-    def last_of(self, flags: "Flags") -> "Whole":
+    def last_of(self, flags: "Flags") -> "Integers":
         """Return the last flagged row of each run, or -1."""
         import numpy as np
 
         last = _last_flagged(flags)[self.last]
         return np.where(last >= self.first, last, -1)
 
-    def counted(self, flags: "Flags") -> "Whole":
+    def counted(self, flags: "Flags") -> "Integers":
         """Return for each row the number of flagged rows of its run so far."""
         import numpy as np
 
         total = np.cumsum(flags)
-        found: Whole = total - (total - flags)[self.first][self.number]
+        found: Integers = total - (total - flags)[self.first][self.number]
         return found
 
-    def sum(self, flags: "Flags") -> "Whole":
+    def sum(self, flags: "Flags") -> "Integers":
         """Return the number of flagged rows of each run."""
-        found: Whole = self.counted(flags)[self.last]
+        found: Integers = self.counted(flags)[self.last]
         return found
 
 
-def _last_flagged(flags: "Flags") -> "Whole":
+def _last_flagged(flags: "Flags") -> "Integers":
     """Return for each row the last flagged row so far, or -1."""
     import numpy as np
 
-    found: Whole = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
+    found: Integers = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
     return found
 
 
-def _starts(*columns: "Whole") -> "Flags":
+def _starts(*columns: "Integers") -> "Flags":
     """Return whether each row differs from the one before."""
     import numpy as np
 
@@ -354,31 +354,31 @@ def _starts(*columns: "Whole") -> "Flags":
     return found
 
 
-def _ordered(keys: "Whole", places: "Sequence[Whole]") -> "Whole":
+def _ordered(keys: "Integers", positions: "Sequence[Integers]") -> "Integers":
     """Return the rows by key, and the rows of each key in the order of the log."""
     import numpy as np
 
     ahead = np.ones(max(0, len(keys) - 1), bool)
-    for place in reversed(places):
-        ahead = (place[1:] > place[:-1]) | ((place[1:] == place[:-1]) & ahead)
+    for position in reversed(positions):
+        ahead = (position[1:] > position[:-1]) | ((position[1:] == position[:-1]) & ahead)
     # segments are in order as a rule, and one sort is enough
     if ahead.all():
         return np.argsort(keys, kind="stable")
-    return np.lexsort((*reversed(places), keys))
+    return np.lexsort((*reversed(positions), keys))
 
 
-def _eras(log: LogColumns) -> "Whole":
+def _eras(log: LogColumns) -> "Integers":
     """Return the number of truncates before each row."""
     import numpy as np
 
-    order = np.lexsort((*reversed(log.places),))
+    order = np.lexsort((*reversed(log.positions),))
     truncates = log.truncates[order]
     found = np.empty_like(order)
     found[order] = np.cumsum(truncates) - truncates
     return found
 
 
-def numbered(columns: "Sequence[Whole]") -> "Whole":
+def numbered(columns: "Sequence[Integers]") -> "Integers":
     """Return numbers from 0 on that are equal where rows are equal in all ``columns``."""
     import numpy as np
 
