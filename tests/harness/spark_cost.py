@@ -148,14 +148,18 @@ CHANGES: Final[dict[str, Callable[[Database], None]]] = {
 """Changes of different rows, so that they can share a table."""
 
 
-def filled(spark: Any, folder: Path, table_format: str, history: str = "keep") -> Rig:
-    """Return a rig with rows for `CHANGES`; its user closes it (`close_all`)."""
+@contextlib.contextmanager
+def filled(spark: Any, folder: Path, table_format: str, history: str = "keep") -> Iterator[Rig]:
+    """Have a rig with rows for `CHANGES`, and compare its rows at the end."""
     rig = Rig(folder, spark, table_format, modes=ModeRules(history=(history,)))
     rig.db.insert(PEOPLE, *[[str(n), "a", "long"] for n in range(50)])
     rig.db.insert(PLACES, ["1", "a"])
     rig.follow()
     rig.opened.remove(rig)  # which each test would close
-    return rig
+    yield rig
+    rig.check(PEOPLE)
+    rig.opened.append(rig)
+    rig.close_all()
 
 
 def cost(rig: Rig, change: str) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from tests.harness.spark import Rig
-from tests.harness.spark_cost import PEOPLE, cost, filled
+from tests.harness.spark_cost import cost, filled
 
 # change → the most calls, round trips and jobs of its commit. One job appends to the history, one finds and marks the
 # rows that there were, one adds rows, and one reads values that were not sent.
@@ -21,11 +21,8 @@ BUDGETS: Final = {
 
 @pytest.fixture(scope="module")
 def rig(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = filled(delta, tmp_path_factory.mktemp("budget"), "delta")
-    yield made
-    made.check(PEOPLE)
-    made.opened.append(made)
-    made.close_all()
+    with filled(delta, tmp_path_factory.mktemp("budget"), "delta") as made:
+        yield made
 
 
 @pytest.mark.parametrize(("change", "most"), BUDGETS.items())
@@ -37,11 +34,8 @@ def test_a_commit_of_one_change_is_within_its_budget(
 
 
 def test_without_history_an_insert_is_one_job(delta: Any, tmp_path: Path) -> None:
-    rig = filled(delta, tmp_path, "delta", "none")
-    calls, trips, jobs = cost(rig, "insert")
-    rig.check(PEOPLE)
-    rig.opened.append(rig)
-    rig.close_all()
+    with filled(delta, tmp_path, "delta", "none") as rig:
+        calls, trips, jobs = cost(rig, "insert")
     assert calls <= 365
     assert trips <= 115
     assert jobs == 1

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 from tests.harness.spark import Rig
-from tests.harness.spark_cost import PEOPLE, cost, filled
+from tests.harness.spark_cost import cost, filled
 
 # change → the most calls, round trips and jobs of its commit: one job appends to the history, one merges, and one reads
 # values that were not sent.
@@ -20,11 +20,8 @@ BUDGETS: Final = {
 
 @pytest.fixture(scope="module")
 def rig(iceberg: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = filled(iceberg, tmp_path_factory.mktemp("budget"), "iceberg")
-    yield made
-    made.check(PEOPLE)
-    made.opened.append(made)
-    made.close_all()
+    with filled(iceberg, tmp_path_factory.mktemp("budget"), "iceberg") as made:
+        yield made
 
 
 @pytest.mark.parametrize(("change", "most"), BUDGETS.items())

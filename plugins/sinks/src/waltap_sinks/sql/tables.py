@@ -103,7 +103,7 @@ class TargetTables:
         self._claim(shape)  # before any DDL: two sources of one table must not alter it in turn
         evolves = self._properties.evolution == "basic"
         known = self._metadata.known.get(shape.relation.oid)
-        snapshot_reason = self._make_way(shape, known)
+        snapshot_reason = self._release_name(shape, known)
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
@@ -293,7 +293,7 @@ class TargetTables:
 
     # --- in step ----------------------------------------------------------------------------------
 
-    def _make_way(self, shape: TargetShape, known: KnownTable | None) -> str | None:
+    def _release_name(self, shape: TargetShape, known: KnownTable | None) -> str | None:
         """Free the name of ``shape`` from the relation that the source gave it before.
 
         Return the reason why rows of the former relation under the name need a snapshot.
@@ -308,11 +308,16 @@ class TargetTables:
         if former is None:
             return None
         owner = shape.relation.former_owner
-        renamed = owner is not None and owner.oid == abs(former)
+        if owner is not None and owner.oid != abs(former):
+            owner = None
         # A name that no table has, so that the former relation is not taken for this table's owner.
         away = TargetName(name.schema, with_suffix(name.name, f"@{abs(former)}"))
         snapshot_reason = None
-        if renamed and self._properties.evolution == "basic" and self._target.transactional_ddl:
+        if (
+            owner is not None
+            and self._properties.evolution == "basic"
+            and self._target.transactional_ddl
+        ):
             wanted = self._name_of(shape, owner)
             taken = any(table.name == wanted for table in tables.values())
             if wanted.schema == name.schema and not taken and self._is_free(wanted):
@@ -320,7 +325,7 @@ class TargetTables:
             self._target.rename_table(name, away.name)
             log.info("renamed %s to %s in the target", name, away)
         else:
-            gone = f"renamed to {owner.name}" if owner is not None and renamed else "dropped"
+            gone = "dropped" if owner is None else f"renamed to {owner.name}"
             snapshot_reason = f"it has rows of the table that had its name before and was {gone}"
         self._metadata.note(former, replace(tables[former], name=away))
         self._alike_of = None
@@ -332,9 +337,8 @@ class TargetTables:
     def _is_free(self, name: TargetName) -> bool:
         return self._target.describe(name) is None
 
-    def _name_of(self, shape: TargetShape, owner: FormerOwner | None) -> TargetName:
+    def _name_of(self, shape: TargetShape, owner: FormerOwner) -> TargetName:
         """Return the name of ``shape`` if its relation had that of ``owner``."""
-        assert owner is not None
         relation = msgspec.structs.replace(shape.relation, schema=owner.schema, table=owner.table)
         pattern, schemas = self._properties.table_format, self._target.schemas
         name = target_name(relation, "", pattern, schemas=schemas)

@@ -8,7 +8,6 @@ the columns.
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import math
@@ -64,7 +63,6 @@ def promotes(old: str, new: str) -> bool:
     return (before, after) in _GROWS
 
 
-@functools.lru_cache(maxsize=1000)  # a commit asks for the same types again and again
 def stored_type(kind: str) -> str:
     """Return the stored type (JSON) for values of ``kind``."""
     if not any(word in kind for word in ("byte", "short", "time(")):
