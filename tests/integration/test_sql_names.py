@@ -136,7 +136,33 @@ def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(
     assert place.rows("old", "id", "v") == [("1", "first"), ("2", "first")]
 
 
-@EACH
+@MOVING
+@pytest.mark.parametrize("key", [("id",), ("v",), ()], ids=["same key", "other key", "no key"])
+def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(
+    place: Place, key: tuple[str, ...], tmp_path: Path
+) -> None:
+    columns = [("id", "int4"), ("v", "text")]
+    second = relation("public.people", columns, key=key, identity="f", oid=SECOND.oid)
+    source = Model()
+    sink = place.opened(tmp_path)
+    for table, value in ((FIRST, "dropped"), (second, "made anew")):
+        source.rows.clear()
+        source.insert(table, ["1", value])
+        sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
+    assert place.rows("people", "id", "v") == [("1", "made anew")]
+    assert place.rows(f'"people@{FIRST.oid}"', "id", "v") == [("1", "dropped")]
+    place.execute(f'DROP TABLE "people@{FIRST.oid}"')
+    sink = place.opened(tmp_path)
+    source.insert(second, ["2", "later"])
+    sink.write(batch(source.commit()))
+    sink.close()
+    assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
+
+
+@pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
 def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     place: Place, tmp_path: Path
 ) -> None:

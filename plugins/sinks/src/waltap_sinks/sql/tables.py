@@ -312,20 +312,24 @@ class TargetTables:
             owner = None
         # A name that no table has, so that the former relation is not taken for this table's owner.
         away = TargetName(name.schema, with_suffix(name.name, f"@{abs(former)}"))
+        gone = "dropped" if owner is None else f"renamed to {owner.name}"
         snapshot_reason = None
-        if (
-            owner is not None
-            and self._properties.evolution == "basic"
-            and self._target.transactional_ddl
-        ):
-            wanted = self._name_of(shape, owner)
+        evolves = self._properties.evolution == "basic" and self._target.transactional_ddl
+        if evolves:
+            wanted = away if owner is None else self._name_of(shape, owner)
             taken = any(table.name == wanted for table in tables.values())
             if wanted.schema == name.schema and not taken and self._is_free(wanted):
                 away = wanted
-            self._target.rename_table(name, away.name)
-            log.info("renamed %s to %s in the target", name, away)
+            if not self._is_free(name):
+                self._target.rename_table(name, away.name)
+                log.warning(
+                    "%s was %s at the source and another table has its name: the former rows are in %s "
+                    "of the target",
+                    name,
+                    gone,
+                    away,
+                )
         else:
-            gone = "dropped" if owner is None else f"renamed to {owner.name}"
             snapshot_reason = f"it has rows of the table that had its name before and was {gone}"
         self._metadata.note(former, replace(tables[former], name=away))
         self._alike_of = None
