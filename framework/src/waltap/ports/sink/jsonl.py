@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 STDOUT: Final = "-"
 TAIL_STEP: Final = 1 << 16
 COPY_STEP: Final = 1 << 20
+WRITE_STEP: Final = 1 << 19
+"""One `write` of 2 MiB asks Linux for a huge page of its cache, up to ten times slower than halves."""
 BEHIND_BYTES: Final = 1 << 18
 """Blocks from this size are written in a thread, which takes 50 µs to start."""
 STOP_POLL_S: Final = 0.1
@@ -164,7 +166,7 @@ class JsonLinesSink(Sink):
                 if size is not None:
                     size += len(block)
                 while view:
-                    part = view if size is not None else view[: self._room()]
+                    part = view[: WRITE_STEP if size is not None else self._room()]
                     self._may_write()
                     view = view[os.write(self._fd, part) :]
         except BrokenPipeError as cause:
