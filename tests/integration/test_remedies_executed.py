@@ -161,6 +161,19 @@ def key_grown(shop: Shop) -> None:
     shop.database.execute("INSERT INTO t VALUES (78); DELETE FROM t WHERE id = 1")
 
 
+def key_grown_and_all_renamed(shop: Shop) -> None:
+    """In one transaction of the target, which is undone with all names."""
+    shop.database.execute("CREATE SCHEMA replica; ALTER TABLE t ADD v int NOT NULL DEFAULT 5")
+    sql(shop)
+    shop.run()
+    shop.database.execute("ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (77)")
+    shop.database.execute(
+        "ALTER TABLE u RENAME v TO w; ALTER TABLE u ADD k int NOT NULL DEFAULT 3;"
+        "ALTER TABLE u DROP CONSTRAINT t_pkey; ALTER TABLE u ADD PRIMARY KEY (id, w, k)"
+    )
+    shop.database.execute("INSERT INTO u VALUES (78)")
+
+
 def target_ruled(shop: Shop) -> None:
     shop.database.execute(
         "CREATE SCHEMA replica; CREATE TABLE replica.t (id int PRIMARY KEY);"
@@ -214,6 +227,7 @@ CASES = [
     Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
     Case("WT-5706", key_replaced, (r"CREATE UNIQUE INDEX [^;]*(?=;)",), begun=False),
     Case("WT-5706", key_grown, (r"ALTER TABLE .*?(?=; or)",), begun=False),
+    Case("WT-5706", key_grown_and_all_renamed, (r"ALTER TABLE .*?(?=; or)",), begun=False),
     Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),

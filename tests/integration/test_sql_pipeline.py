@@ -163,6 +163,24 @@ def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path)
     assert_equal(database, "bag", "by_index")
 
 
+def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    p = pipeline(database, tmp_path, **{"publication.autocreate.mode": "all_tables"})
+    p.catch_up()
+    database.execute("CREATE TABLE v (id int PRIMARY KEY, k int NOT NULL)")
+    for key in ("k", "id, k"):
+        database.execute(f"INSERT INTO v SELECT g, g * {len(key)} FROM generate_series(1, 3) g")
+        database.execute(
+            f"ALTER TABLE v DROP CONSTRAINT v_pkey; ALTER TABLE v ADD PRIMARY KEY ({key})"
+        )
+        database.execute("UPDATE v SET id = id + 10")
+    p.catch_up()
+    p.deliver("DELETE FROM v WHERE k = 2")
+    assert_equal(database, "v")
+
+
 def test_a_column_that_the_source_computes_is_never_out_of_date(
     database: Database, tmp_path: Path
 ) -> None:

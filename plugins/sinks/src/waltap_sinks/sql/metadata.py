@@ -40,6 +40,8 @@ class SinkMetadata:
         self._tables = TargetName(table.schema, f"{table.name}_tables")
         self._dead_letters = TargetName(table.schema, f"{table.name}_letters")
         self._known: dict[int, KnownTable] | None = None
+        # Bound tables that the open transaction changed, as they were before it.
+        self._before: dict[int, KnownTable | None] = {}
 
     @property
     def known(self) -> dict[int, KnownTable]:
@@ -56,6 +58,11 @@ class SinkMetadata:
     def forget(self) -> None:
         """Read the bound tables again after the transaction was undone."""
         self._known = None
+        self._before = {}
+
+    def committed_table(self, oid: int) -> KnownTable | None:
+        """Return a bound table as it is without the open transaction."""
+        return self._before[oid] if oid in self._before else self.known.get(oid)
 
     @property
     def made(self) -> bool:
@@ -195,6 +202,7 @@ class SinkMetadata:
     def committed(self, position: Position | None) -> None:
         """Record the position of the committed transaction."""
         self.at = position
+        self._before = {}
 
     # --- dead letters ---
 
@@ -277,6 +285,7 @@ class SinkMetadata:
                 json.dumps(_written(table)),
             ],
         )
+        self._before.setdefault(oid, self.known.get(oid))
         self.known[oid] = table
 
 

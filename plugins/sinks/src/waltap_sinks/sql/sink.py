@@ -651,6 +651,7 @@ class SqlSink(Sink):
             self._metadata.redelivering(self._redelivers)
         self._commit_target(durable=durable)
         self._metadata.committed(position)
+        self._tables.committed()
         self._begun = self._snapshot = False
         self._position = self._stored = position
         self._lazy = not durable

@@ -1,5 +1,6 @@
 """Find and create the target's tables, and follow the source's DDL."""
 
+import hashlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -62,11 +63,18 @@ class TargetTables:
         self._alike_of: dict[int, KnownTable] | None = None
         # The metadata that was read last, with its OIDs by folded names.
         self._alike: dict[TargetName, set[int]] = {}
+        # Tables that the open transaction created.
+        self._created: set[TargetName] = set()
 
     def forget(self) -> None:
         """Read the target again from now on."""
         self._bound.clear()
         self._shape_of.clear()
+        self._created.clear()
+
+    def committed(self) -> None:
+        """Note that the open transaction was committed."""
+        self._created.clear()
 
     def rebuild(self) -> None:
         """Create missing tables again: a snapshot reads every row."""
@@ -136,10 +144,14 @@ class TargetTables:
             )
         unique = frozenset(c.name for c in shape.key)
         if shape.key and shape.unique and unique not in described.unique:
-            raise SqlTableUnfit(
-                f"{name} has no unique index on {', '.join(target.quoted(c.name) for c in shape.key)}",
-                statement=self._key_statement(shape, before, exists=bool(described.unique)),
-            )
+            if name not in self._created:
+                raise SqlTableUnfit(
+                    f"{name} has no unique index on {', '.join(target.quoted(c.name) for c in shape.key)}",
+                    statement=self._key_statement(shape, before, exists=bool(described.unique)),
+                )
+            # A statement of the user would not find the table, which is gone with the failure.
+            target.run(self._index_statement(name, [column.name for column in shape.key]))
+            described = self._described(shape) or described
         self._note(shape, known, None if renewed else snapshot_reason)
         columns = {
             column.index: BoundColumn(
@@ -161,25 +173,41 @@ class TargetTables:
 
         ``exists``: it has a key already.
         """
-        target = self._target
-        table = target.quoted_table(shape.name)
-        names = ", ".join(target.quoted(column.name) for column in shape.key)
-        statements = []
+        target, name, called = self._target, shape.name, {}
+        # Where DDL is transactional, columns that were added, and new names, are gone with the
+        # failure.
+        before = self._metadata.committed_table(shape.relation.oid)
+        if before is not None and target.transactional_ddl:
+            name, called = before.name, before.columns
+        table = target.quoted_table(name)
+        statements, names = [], []
         for column in shape.key:
-            # Where DDL is transactional, a column that was added is gone with the failure.
+            number = column.column.number
+            if number is not None and number in called:
+                names.append(called[number])
+                continue
+            names.append(column.name)
             if column.name not in columns and target.transactional_ddl:
                 add = f"ALTER TABLE {table} ADD COLUMN {target.quoted(column.name)} "
                 missing = column.column.missing
                 value = "" if missing is None else " DEFAULT '" + missing.replace("'", "''") + "'"
                 statements.append(add + target.type_for(column) + value)
         # A table has one primary key: that of before, if the key at the source is another by now.
-        index = target.quoted(f"{shape.name.name[:40]}_waltap_key")
+        quoted = ", ".join(map(target.quoted, names))
         statements.append(
-            f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+            self._index_statement(name, names)
             if exists
-            else f"ALTER TABLE {table} ADD PRIMARY KEY ({names})"
+            else f"ALTER TABLE {table} ADD PRIMARY KEY ({quoted})"
         )
         return "; ".join(statements)
+
+    def _index_statement(self, table: TargetName, columns: Sequence[str]) -> str:
+        target = self._target
+        # The table may have an index of this kind for an earlier key.
+        digest = hashlib.sha256("\0".join(columns).encode()).hexdigest()[:8]
+        index = target.quoted(with_suffix(table.name, f"_waltap_key_{digest}"))
+        names = ", ".join(map(target.quoted, columns))
+        return f"CREATE UNIQUE INDEX {index} ON {target.quoted_table(table)} ({names})"
 
     def _require_there(
         self, shape: TargetShape, described: TargetDescription | None, known: KnownTable | None
@@ -284,6 +312,8 @@ class TargetTables:
             statement = target.create_statement(name, columns, key)
             raise SqlColumnMissing(f"the target has no table {name}", statement=statement)
         target.create(name, columns, key)
+        if target.transactional_ddl:
+            self._created.add(name)
         if isinstance(shape, HistoryShape):
             target.versions().index(shape)
         log.info("created %s in the target", name)
@@ -365,6 +395,8 @@ class TargetTables:
             self._target.move_table(known.name, name)
         else:
             return
+        if known.name in self._created:
+            self._created.add(name)
         log.info("renamed %s to %s in the target", known.name, name)
 
     def _evolve(
