@@ -19,7 +19,7 @@ from tests.harness.sql import pipeline as to_replica
 from typer.testing import CliRunner
 
 from waltap.cli.application import application
-from waltap.errors import SourceError
+from waltap.errors import ConfigurationError, SinkError, SourceError
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -140,6 +140,33 @@ def test_every_type_is_equal_and_each_difference_is_found(destination: Destinati
     code, output = destination.verify("--without", "more", "--table", "public.elsewhere")
     assert code == 1
     assert "public.elsewhere is not in" in output
+
+
+def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline, lost = PipelineRig(database, tmp_path), tmp_path / "gone.db"
+    pipeline.branches = [
+        {"name": "lines", "type": "jsonl", "path": str(tmp_path / "lines.jsonl")},
+        {"name": "lost", "type": "sql", "url": f"sqlite:///{lost}"},
+        {"name": "log", "type": "changelog", "path": str(tmp_path / "log")},
+    ]
+    pipeline.catch_up()
+    verify = Destination(pipeline, lambda _statement: None).verify
+    code, output = verify()
+    assert code == 1
+    assert "lines was not compared: jsonl keeps nothing" in output
+    assert output.count("public.t 1 1") == 2
+    assert verify("--sink", "log")[0] == 0
+    lost.write_bytes(b"no database" * 100)
+    with pytest.raises(SinkError, match="not a database"):
+        verify(refused=SinkError)
+    output = Destination(pipeline, lambda _statement: None).command("verify").output
+    assert "lost was not compared: " in output
+    assert "public.t" in output.split("lost was not compared")[1]
+    with pytest.raises(ConfigurationError, match="jsonl keeps nothing"):
+        verify("--sink", "lines", refused=ConfigurationError)
 
 
 @pytest.mark.parametrize("destination", TARGETS, indirect=True)

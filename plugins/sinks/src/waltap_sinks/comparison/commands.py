@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waltap.cli.profile_source import FileArgument, SetOption
+from waltap.errors import ConfigurationError, SinkError, WaltapError, usage_error
 from waltap.ports.sink.verification import TableComparison
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.differences import (
@@ -104,15 +105,21 @@ def verify(
 
     Source and destination may change during this. Without --dsn the profile gives the source.
     Exit code 1: rows differ (also because of dead letters), or the destination lacks a column or a
-    table with rows that --without does not name. Exit code 5: nothing differs, but some tables are
-    late, so that they were not compared.
+    table with rows that --without does not name, or one of several sinks keeps no rows. Exit code 5:
+    nothing differs, but some tables are late, so that they were not compared. A destination that
+    fails is reported last.
     """
     profile = _resolved(file, set_)
     codes, dead_letters = [0], _dead_letters(profile)
-    documents = []
+    documents, failure = [], None
     for name, results in _comparisons(
         profile, dsn or dsn_of(profile), sink, table or (), without or (), patience, captured=True
     ):
+        if isinstance(results, WaltapError):
+            _say_failed(name, results, quiet=as_json)
+            codes.append(DIFFERENT)
+            failure = failure or (results if isinstance(results, SinkError) else None)
+            continue
         mine = with_dead_letters(results, dead_letters, name if profile.branches else "")
         if as_json:
             codes.append(exit_code(mine, wanted=table or ()))
@@ -122,6 +129,8 @@ def verify(
         _say_where(profile, name, mine, quiet=as_json)
     if as_json:
         print_json(documents)
+    if failure is not None:
+        raise failure
     raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
 
 
@@ -134,23 +143,39 @@ def _comparisons(
     patience_s: float,
     *,
     captured: bool = False,
-) -> Iterator[tuple[str, list[TableDifferences]]]:
-    """Compare each destination and yield its name with the result."""
+) -> Iterator[tuple[str, list[TableDifferences] | WaltapError]]:
+    """Compare each destination and yield its name with the result.
+
+    Of several destinations, those that cannot be read yield the reason.
+    """
+    chosen = _chosen(profile, sink)
     with connected(dsn) as source:
-        for name, verification_source in verification_sources(profile, sink):
+        for name, component in chosen:
             try:
-                results = compare(
-                    source,
-                    verification_source,
-                    tables=tables,
-                    without=without,
-                    patience_s=patience_s,
-                    captured=captured_for(profile, name) if captured else None,
-                    publications=publications_of(profile),
-                )
-            finally:
-                verification_source.close()
+                with contextlib.closing(_opened(profile, component)) as destination:
+                    results: list[TableDifferences] | WaltapError = compare(
+                        source,
+                        destination,
+                        tables=tables,
+                        without=without,
+                        patience_s=patience_s,
+                        captured=captured_for(profile, name) if captured else None,
+                        publications=publications_of(profile),
+                    )
+            except (ConfigurationError, SinkError) as error:
+                if len(chosen) == 1:
+                    raise
+                results = error
             yield name, results
+
+
+def _say_failed(name: str, error: WaltapError, *, quiet: bool) -> None:
+    from waltap.base.text import printable
+    from waltap.cli.terminal import answers, notices
+
+    console = notices() if quiet else answers()
+    what = error.problems[0].what if isinstance(error, ConfigurationError) else error.problem
+    console.print(f"{printable(name)} was not compared: {printable(what)}", markup=False)
 
 
 def _say_where(
@@ -360,34 +385,43 @@ def dsn_of(profile: "Profile") -> str:
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
 
-def verification_sources(
-    profile: "Profile", wanted: str | None
-) -> "list[tuple[str, VerificationSource]]":
-    """Open the destinations.
+def _chosen(profile: "Profile", wanted: str | None) -> "list[tuple[str, Component[SinkSpec]]]":
+    """Return the destinations to compare.
 
-    Raises: ConfigurationError if one cannot be read.
+    Raises: ConfigurationError if there is none, or none that keeps rows.
     """
-    from waltap.errors import usage_error
-    from waltap_sinks.changelog.verification import ComparableLog
-
-    sinks: list[tuple[str, Component[SinkSpec]]] = [
-        (branch.name, branch.sink) for branch in profile.branches
-    ] or [("the target", profile.sink)]
+    sinks = [(branch.name, branch.sink) for branch in profile.branches] or [
+        ("the target", profile.sink)
+    ]
     if wanted is not None:
         sinks = [each for each in sinks if each[0] == wanted]
         if not sinks:
             names = ", ".join(branch.name for branch in profile.branches)
             raise usage_error("--sink", "names none of the sinks", value=wanted, allowed=names)
-    found = []
-    for name, sink in sinks:
-        if sink.spec.verification_source is None:
-            text = f"{sink.spec.name} keeps nothing that could be read back by rows"
-            raise usage_error("sink.type", text)
-        opened = sink.spec.verification_source(sink.properties, profile.name)
-        if isinstance(opened, ComparableLog) and not profile.branches:
-            opened.stored = partial(_stored_lsn, profile)
-        found.append((name, opened))
-    return found
+    if all(sink.spec.verification_source is None for _, sink in sinks):
+        raise _keeps_nothing(sinks[0][1])
+    return sinks
+
+
+def _keeps_nothing(sink: "Component[SinkSpec]") -> ConfigurationError:
+    return usage_error(
+        "sink.type", f"{sink.spec.name} keeps nothing that could be read back by rows"
+    )
+
+
+def _opened(profile: "Profile", sink: "Component[SinkSpec]") -> "VerificationSource":
+    """Open a destination.
+
+    Raises: ConfigurationError, SinkError.
+    """
+    from waltap_sinks.changelog.verification import ComparableLog
+
+    if sink.spec.verification_source is None:
+        raise _keeps_nothing(sink)
+    opened = sink.spec.verification_source(sink.properties, profile.name)
+    if isinstance(opened, ComparableLog) and not profile.branches:
+        opened.stored = partial(_stored_lsn, profile)
+    return opened
 
 
 def _stored_lsn(profile: "Profile") -> int | None:
@@ -419,6 +453,8 @@ def compared(
         return None
     found: dict[str, TableComparison] = {}
     for name, results in _comparisons(profile, dsn_of(profile), None, tables, (), patience_s):
+        if isinstance(results, WaltapError):
+            raise results
         places: Mapping[str, Path] = {}
         with suppress(OSError):  # the result is valid without the files
             places = write_surplus(profile, name, results)
