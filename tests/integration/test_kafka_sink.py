@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -32,6 +33,7 @@ from waltap.errors import ConfigurationError, RetryVerdict, SinkError, StopReque
 from waltap.ports.sink import RecordsRefused
 from waltap.ports.sink.refusal import leave_out
 from waltap.ports.sink.sink import SinkContext
+from waltap_kafka.client import KafkaFailures
 from waltap_kafka.errors import (
     KafkaFenced,
     KafkaRecordTooLarge,
@@ -42,6 +44,7 @@ from waltap_kafka.errors import (
 )
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.sink import KafkaSink
+from waltap_kafka.transaction import KafkaTransactions
 
 
 def properties(servers: str, **given: str) -> KafkaSinkProperties:
@@ -419,6 +422,66 @@ def test_a_source_transaction_is_not_committed_in_pieces(
     anew = sink(kafka.bootstrap, tmp_path, has_offset=False, **once)
     assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
     anew.close()
+
+
+# --- when a Kafka transaction is committed -----------------------------------------------------------
+
+
+@pytest.fixture
+def begun(kafka: Kafka, topic: str, tmp_path: Path) -> Callable[..., tuple[KafkaTransactions, Any]]:
+    """Return what makes transactions of which one is open, with a record in it, and their producer."""
+
+    create(kafka.bootstrap, *(NewTopic(name, 1) for name in (topic, f"{topic}-positions")))
+
+    def make(*, timeout_s: float = 3600, **context: Any) -> tuple[KafkaTransactions, Producer]:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+        producer.init_transactions(WAIT_SECONDS)
+        failures = KafkaFailures(
+            servers=kafka.bootstrap, transactional_id=topic, position_topic=f"{topic}-positions", creates_topics=True
+        )  # fmt: skip
+        given = SinkContext(pipeline="p", state_dir=tmp_path, **context)
+        made = KafkaTransactions(producer, failures, given, timeout_s=timeout_s)
+        made.begin()
+        producer.produce(topic, b"1")
+        return made, producer
+
+    return make
+
+
+def at(lsn: int, index: int = 0) -> Positions:
+    return Positions({"": Position(lsn, lsn + 8 if index else 0, index)})
+
+
+def test_a_source_transaction_that_goes_on_waits_for_its_end(
+    kafka: Kafka, topic: str, begun: Callable[..., Any]
+) -> None:
+    transactions, producer = begun()
+    for index in (1, 2):
+        assert transactions.commit(at(8, index), whole=False, drain=pytest.fail) is None
+    assert transactions.commit(at(16), whole=True, drain=producer.flush) == at(16)
+    assert transactions.committed == at(16)
+    assert transactions.commit(at(24), whole=True, drain=pytest.fail) == at(16), "none is open"
+    (position,) = read_all(kafka.bootstrap, f"{topic}-positions")
+    assert position.key() == topic.encode(), "it is committed with the records"
+
+
+def test_one_too_long_for_the_broker_is_committed_in_pieces(begun: Callable[..., Any]) -> None:
+    transactions, producer = begun(timeout_s=0)
+    assert transactions.commit(at(8, 1), whole=False, drain=producer.flush) == at(8, 1)
+
+
+def test_a_process_that_may_not_write_commits_nothing(
+    kafka: Kafka, topic: str, begun: Callable[..., Any]
+) -> None:
+    def refuse() -> None:
+        raise ZeroDivisionError  # another process has the lease
+
+    transactions, producer = begun(may_write=refuse)
+    with pytest.raises(ZeroDivisionError):
+        transactions.commit(at(8), whole=True, drain=producer.flush)
+    assert transactions.committed is None
+    producer.abort_transaction(WAIT_SECONDS)  # refused once the transaction is committed
+    assert read_all(kafka.bootstrap, topic) == []
 
 
 # --- pipelines ------------------------------------------------------------------------------------
