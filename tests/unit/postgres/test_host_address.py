@@ -1,26 +1,18 @@
 """Names of hosts become addresses before libpq sees them; what is no name stays as it is."""
 
-import socket
-from typing import Any
-
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from waltap_postgres.connection import with_addresses
-from waltap_postgres.waiting import ServerWaits
 
 ADDRESSES = {"one": ["10.0.0.1"], "two": ["10.0.0.2", "::2"]}
 
 
-@pytest.fixture(autouse=True)
-def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    def resolve(host: str, port: object, **_options: Any) -> Any:
-        if host not in ADDRESSES:
-            raise socket.gaierror(-2, "Name or service not known")
-        return [(0, 0, 0, "", (address, port)) for address in ADDRESSES[host]]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+def resolved(host: str, _port: str) -> list[str]:
+    if host not in ADDRESSES:
+        raise OSError("Name or service not known")
+    return ADDRESSES[host]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +27,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_names_become_addresses(given: str, host: str, hostaddr: str, port: str) -> None:
-    found = conninfo_to_dict(with_addresses(f"{given} dbname=d", ServerWaits()))
+    found = conninfo_to_dict(with_addresses(f"{given} dbname=d", resolved))
     assert found == {"host": host, "hostaddr": hostaddr, "port": port, "dbname": "d"}
 
 
@@ -43,11 +35,11 @@ def test_names_become_addresses(given: str, host: str, hostaddr: str, port: str)
     "given", ["host=10.1.1.1", "host=::1", "host=/tmp", "host=gone hostaddr=10.1.1.1", "dbname=d"]
 )
 def test_what_is_no_name_stays(given: str) -> None:
-    assert with_addresses(given, ServerWaits()) == given
+    assert with_addresses(given, resolved) == given
 
 
 def test_a_name_without_address_is_an_error() -> None:
     with pytest.raises(
         psycopg.OperationalError, match="failed to resolve host 'gone': .*not known"
     ):
-        with_addresses("host=gone", ServerWaits())
+        with_addresses("host=gone", resolved)

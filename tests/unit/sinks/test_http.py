@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from email.utils import formatdate
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -273,15 +272,12 @@ def test_client_credentials_are_renewed_when_a_token_is_refused(
 @pytest.mark.parametrize(
     ("expires", "lasts"), [("null", 3570), ("600", 570), ("0", 1), ('"90"', 60)]
 )
-def test_a_token_is_used_for_as_long_as_its_issuer_says(
-    monkeypatch: pytest.MonkeyPatch, expires: str, lasts: float
-) -> None:
+def test_a_token_is_used_for_as_long_as_its_issuer_says(expires: str, lasts: float) -> None:
     now = 1000.0
-    monkeypatch.setattr("waltap_sinks.http.sink.time", SimpleNamespace(monotonic=lambda: now))
     with Receiver() as issuer, closing(HttpClient(timeout_s=60)) as client:
         named = {name.replace("__", "."): value for name, value in OAUTH.items()}
         given = {"url": "http://h", "auth.oauth2.token.url": issuer.url, **named}
-        credentials = ClientCredentials(HttpProperties.model_validate(given), client)
+        credentials = ClientCredentials(HttpProperties.model_validate(given), client, lambda: now)
         for name in ("one", "two"):
             reply = f'{{"access_token": "{name}", "expires_in": {expires}}}'
             issuer.replies.append(reply.encode())

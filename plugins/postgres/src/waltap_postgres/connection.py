@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -52,12 +53,12 @@ log = logging.getLogger(__name__)
 # calls it in the caller's thread before it connects, unless it gets addresses.
 
 
-def with_addresses(conninfo: str, watch: ServerWaits) -> str:
+def with_addresses(conninfo: str, resolved: Callable[[str, str], list[str]]) -> str:
     """Return libpq's connection string with the hosts' addresses.
 
-    A host with several addresses is repeated for each, in the resolver's order. Raises:
-    StopRequested; psycopg.OperationalError for a name without an address; UnicodeError for an
-    invalid name.
+    ``resolved`` returns the addresses of a host and port. A host with several is repeated for each,
+    in their order. Raises: psycopg.OperationalError for a name without an address; what
+    ``resolved`` raises but OSError, such as StopRequested, or UnicodeError for an invalid name.
     """
     parameters = conninfo_to_dict(conninfo)
     if parameters.get("hostaddr") or not parameters.get("host"):
@@ -75,7 +76,7 @@ def with_addresses(conninfo: str, watch: ServerWaits) -> str:
             found.append((host, "" if host.startswith("/") else host, port))
             continue
         try:
-            found += [(host, address, port) for address in _resolved(host, port, watch)]
+            found += [(host, address, port) for address in resolved(host, port)]
         except OSError as error:
             refused = error
     if not found:
@@ -93,7 +94,7 @@ def _is_name(host: str) -> bool:
     return True
 
 
-def _resolved(host: str, port: str, watch: ServerWaits) -> list[str]:
+def _resolved(watch: ServerWaits, host: str, port: str) -> list[str]:
     """Return the addresses of a host."""
     # A stop leaves the thread behind, because nothing can end the resolver's wait.
     answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
@@ -248,7 +249,8 @@ def _opened(
         text = Secret(
             conninfo(properties, role=role, replication=replication, stopping=watch.stopping)
         )
-        connection = watch.connection_class.connect(with_addresses(text, watch), autocommit=True)
+        addressed = with_addresses(text, partial(_resolved, watch))
+        connection = watch.connection_class.connect(addressed, autocommit=True)
         try:
             settings = {} if properties.start_options_pass else SETTINGS
             beginning_sql = beginning(connection.info.server_version, settings=settings)

@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -67,8 +67,13 @@ EARLY_S = 30.0
 class ClientCredentials:
     """Get tokens by OAuth 2.0 client credentials, shared by all threads."""
 
-    def __init__(self, properties: HttpProperties, client: "HttpClient") -> None:
-        self._properties, self._client = properties, client
+    def __init__(
+        self,
+        properties: HttpProperties,
+        client: "HttpClient",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._properties, self._client, self._clock = properties, client, clock
         self._lock = threading.Lock()
         self._token, self._until = "", 0.0
 
@@ -79,7 +84,7 @@ class ClientCredentials:
         """
         # One thread renews the token for all: servers limit the rate of token requests.
         with self._lock:
-            if not self._token or self._token == other_than or time.monotonic() >= self._until:
+            if not self._token or self._token == other_than or self._clock() >= self._until:
                 self._ask()
             return self._token
 
@@ -105,7 +110,7 @@ class ClientCredentials:
             ) from cause
         # A token that lives shorter than `EARLY_S` is used for a second, not requested for each
         # record.
-        self._until = time.monotonic() + max(1.0, seconds - EARLY_S)
+        self._until = self._clock() + max(1.0, seconds - EARLY_S)
 
 
 LONGEST_WAIT_S: Final = 30.0
