@@ -18,13 +18,12 @@ from waltap.changes.capture.capture import CaptureProperties
 from waltap.changes.events import EventTransform
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import START
-from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.properties import JsonProperties
 from waltap.ports.specs import EventTransformSpec
 from waltap_testing.installed import format_context
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import ITEMS, NOTES, NOW, ScriptedWorkload, mixed
+from waltap_testing.workload import NOW, mixed, snapshot_and_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class EventTransformRig:
     properties: object = None
 
     def build(self) -> EventTransform:
-        """Return a new transform."""
         return self.spec.factory(self.properties)
 
     def format(self, *, schemas: bool = False, skipped: str = "none") -> JsonEventFormat:
@@ -101,14 +99,7 @@ class EventTransformSuite(RigSuite):
 
 def _records(form: JsonEventFormat) -> Iterator[Record]:
     """Yield the records of a snapshot and of transactions of every operation."""
-    workload = ScriptedWorkload()
-    for number in range(1, 4):
-        workload.insert(ITEMS, number, "old")
-        workload.insert(NOTES, number, None)
-    workload.commit()
-    batches: list[Batch] = [*workload.snapshot([ITEMS, NOTES], records=True)]
-    for batch in [*batches, *mixed(truncate=True).batches(4, records=False)]:
-        assert all(isinstance(part, SnapshotRows) for part in batch.parts) or batch.records is None
+    for batch in snapshot_and_stream():
         yield from form.render(batch.parts, NOW)
 
 

@@ -54,7 +54,6 @@ class NotificationChannelRig:
     leaves_out: frozenset[str] = frozenset()
 
     def build(self) -> NotificationChannel:
-        """Return a new channel."""
         channel: NotificationChannel = self.spec.factory(self.properties)
         return channel
 

@@ -22,7 +22,7 @@ from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, Sn
 from waltap.ports.specs import OffsetStoreSpec
 from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_size
 from waltap_testing.damage import chance, damaged, evenly
-from waltap_testing.suite import ConformanceSuite
+from waltap_testing.suite import FolderRigSuite
 
 OLD = Offset.of(
     PartitionOffset(
@@ -84,21 +84,10 @@ class OffsetStoreRig:
         return self.spec.factory(self.properties, str(home or self.home))
 
 
-class OffsetStoreSuite(ConformanceSuite):
+class OffsetStoreSuite(FolderRigSuite):
     """Rules for every offset store."""
 
-    @pytest.fixture
-    def new_rig(self) -> Callable[[Path], OffsetStoreRig]:
-        """Return a function that makes an empty store. Subclasses define this."""
-        pytest.fail(
-            f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
-            "returns an OffsetStoreRig"
-        )
-
-    @pytest.fixture
-    def rig(self, new_rig: Callable[[Path], OffsetStoreRig], tmp_path: Path) -> OffsetStoreRig:
-        """Return an empty store in the test's own folder."""
-        return new_rig(tmp_path)
+    needs = "an OffsetStoreRig"
 
     # --- life ---
 

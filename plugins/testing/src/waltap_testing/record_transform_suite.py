@@ -75,7 +75,6 @@ class RecordTransformRig:
     records: Sequence[ConnectRecord] = field(default_factory=every_record)
 
     def build(self) -> RecordTransform:
-        """Return a new transform."""
         context = RecordTransformContext(label=self.spec.name, capture=CaptureRules(CAPTURE))
         return self.spec.factory(self.properties, context)
 

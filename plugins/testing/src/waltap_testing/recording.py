@@ -69,11 +69,9 @@ class StaticCatalogue:
         self._types = {data_type.oid: data_type for data_type in types}
 
     def relation(self, schema: str, table: str) -> Relation | None:
-        """Return the relation, or None."""
         return self._relations.get((schema, table))
 
     def data_type(self, oid: int) -> DataType | None:
-        """Return the type with that OID, or None."""
         return self._types.get(oid)
 
     def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:

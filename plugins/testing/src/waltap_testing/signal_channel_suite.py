@@ -43,7 +43,6 @@ class SignalChannelRig:
     spoil: Callable[[], None] | None = None
 
     def build(self) -> SignalChannel:
-        """Return a new channel."""
         channel: SignalChannel = self.spec.factory(self.properties)
         return channel
 

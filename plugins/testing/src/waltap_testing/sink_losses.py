@@ -1,7 +1,6 @@
 """Sink tests: a destination restored from a backup, emptied or recreated."""
 
 import contextlib
-import dataclasses
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
@@ -140,10 +139,7 @@ class NoticesLosses:
         history = _History(rig, tmp_path, record_property)
         history.sink.close()
         history.put_back(emptied=emptied)
-        repairing = dataclasses.replace(
-            rig, context=lambda given: dataclasses.replace(rig.context(given), repairs=True)
-        )
-        sink = repairing.build(tmp_path, has_offset=True)
+        sink = rig.with_context(repairs=True).build(tmp_path, has_offset=True)
         checks_of(sink)
         sink.open()
         for batch in history.rest(sink):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
@@ -83,17 +83,15 @@ class SinkRig:
         sink = self.spec.factory(self.properties, context)
         # Only sinks of changes map types themselves; the format does it for sinks of records.
         if not sink.capabilities.records:
-            sink = self.spec.factory(self.properties, _with_installed_types(context))
+            # The types and identities of the installed plugins, as engines use them.
+            types, identity = context.types or mapper(), context.identity or identity_kept()
+            context = replace(context, types=types, identity=identity)
+            sink = self.spec.factory(self.properties, context)
         return sink
 
-
-def _with_installed_types(context: SinkContext) -> SinkContext:
-    """Add the types and identities of the installed plugins, as engines do."""
-    return replace(
-        context,
-        types=context.types or mapper(),
-        identity=context.identity or identity_kept(),
-    )
+    def with_context(self, **changes: Any) -> "SinkRig":
+        """Return the rig with other fields of the sink's context."""
+        return replace(self, context=lambda given: replace(self.context(given), **changes))
 
 
 def sole(promised: Position | Positions | None) -> Position | None:

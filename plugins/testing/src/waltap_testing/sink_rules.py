@@ -1,6 +1,5 @@
 """Sink tests: interrupted snapshots, refused records and redelivered dead letters."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -185,11 +184,7 @@ class RefusesSingleRecords:
         rig = new_rig(tmp_path)
         if rig.unfit is None:
             pytest.skip("declares no value that its destination refuses")
-        unfit, context = rig.unfit(), rig.context
-        reported = dataclasses.replace(
-            rig, context=lambda given: dataclasses.replace(context(given), tolerant=True)
-        )
-        workload = ScriptedWorkload()
+        unfit, workload = rig.unfit(), ScriptedWorkload()
         workload.insert(ITEMS, 1, "first")
         workload.commit()
         for number in range(2, 8):
@@ -197,7 +192,7 @@ class RefusesSingleRecords:
         workload.commit()
         workload.insert(ITEMS, 8, "last")
         workload.commit()
-        return reported, workload
+        return rig.with_context(tolerant=True), workload
 
     @pytest.mark.parametrize("most", [WHOLE, CUT], ids=["one batch", "a cut transaction"])
     def test_a_record_that_is_refused_costs_no_other(

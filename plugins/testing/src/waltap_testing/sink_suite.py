@@ -16,7 +16,6 @@ contents of the destination and compares it with `SinkCapabilities`.
 """
 
 import contextlib
-import dataclasses
 import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +60,7 @@ from waltap_testing.sink_rules import (
     TakesRedeliveries,
     filled,
 )
-from waltap_testing.suite import ConformanceSuite
+from waltap_testing.suite import FolderRigSuite
 from waltap_testing.workload import (
     ITEMS,
     NOTES,
@@ -118,22 +117,11 @@ class LeaseGone(Exception):
 
 
 class SinkSuite(
-    SnapshotsGoOn, RefusesSingleRecords, TakesRedeliveries, NoticesLosses, ConformanceSuite
+    SnapshotsGoOn, RefusesSingleRecords, TakesRedeliveries, NoticesLosses, FolderRigSuite
 ):
     """Rules for every sink."""
 
-    @pytest.fixture
-    def new_rig(self) -> Callable[[Path], SinkRig]:
-        """Return a function from folder to rig. Subclasses define this."""
-        pytest.fail(
-            f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
-            "returns a SinkRig with an empty destination"
-        )
-
-    @pytest.fixture
-    def rig(self, new_rig: Callable[[Path], SinkRig], tmp_path: Path) -> SinkRig:
-        """Return one destination in the test's own folder."""
-        return new_rig(tmp_path)
+    needs = "a SinkRig with an empty destination"
 
     @pytest.fixture
     def sink(self, rig: SinkRig, tmp_path: Path) -> Iterator[Sink]:
@@ -465,12 +453,8 @@ class SinkSuite(
         deliver(sink, mixed(truncate=False).batches(1_000, records=sink.capabilities.records))
         folder = tmp_path / "another pipeline"
         folder.mkdir()
-        other = dataclasses.replace(
-            rig,
-            context=lambda given: dataclasses.replace(rig.context(given), pipeline="another"),
-        )
         with contextlib.suppress(WaltapError):
-            sink = other.build(folder, has_offset=True)
+            sink = rig.with_context(pipeline="another").build(folder, has_offset=True)
             try:
                 stored_position = sink.open()
             finally:
@@ -582,10 +566,8 @@ class SinkSuite(
             if gone.is_set():
                 raise LeaseGone
 
-        guarded = dataclasses.replace(
-            rig, context=lambda given: dataclasses.replace(rig.context(given), may_write=may_write)
-        )
-        sink, workload = guarded.build(tmp_path), mixed(truncate=False)
+        sink = rig.with_context(may_write=may_write).build(tmp_path)
+        workload = mixed(truncate=False)
         if not rig.asks:
             pytest.skip("declares that it leaves asking to the engine")
         sink.open()

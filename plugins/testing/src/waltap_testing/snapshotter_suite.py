@@ -53,7 +53,6 @@ class SnapshotterRig:
     answers: Callable[[str, tuple[object, ...]], list[tuple[object, ...]]] | None = None
 
     def build(self) -> Snapshotter:
-        """Return a new snapshotter."""
         return self.spec.factory(self.properties)
 
     def tables(self) -> tuple[Relation, ...]:

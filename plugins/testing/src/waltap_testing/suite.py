@@ -1,6 +1,8 @@
 """Rules that hold for plugins of every kind."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -50,3 +52,20 @@ class RigSuite(ConformanceSuite):
     def rig(self) -> Any:
         """Return the plugin to test. Subclasses define this."""
         pytest.fail(f"{type(self).__name__} must define the fixture 'rig' ({self.needs})")
+
+
+class FolderRigSuite(RigSuite):
+    """A suite that makes several rigs, each in a folder; a base class of the suites."""
+
+    @pytest.fixture
+    def new_rig(self) -> Callable[[Path], Any]:
+        """Return a function from folder to rig. Subclasses define this."""
+        pytest.fail(
+            f"{type(self).__name__} must define the fixture 'new_rig': a function of a folder that "
+            f"returns {self.needs}"
+        )
+
+    @pytest.fixture
+    def rig(self, new_rig: Callable[[Path], Any], tmp_path: Path) -> Any:
+        """Return one rig in the test's own folder."""
+        return new_rig(tmp_path)

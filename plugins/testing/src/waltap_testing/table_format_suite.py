@@ -78,7 +78,6 @@ class _RigFormat(FormatChoice):
 
     @property
     def factory(self) -> Any:
-        """Return the factory of the format."""
         properties = self._properties(self._rig.spec)
         return lambda context: _MortalFormat(self._rig.spec.factory(properties, context), self)
 
@@ -224,7 +223,6 @@ class _LogAndTables:
             work.events[-1:] = [ExpectedEvent(table.name, op, key, None) for op in ("d", "c")]
 
     def close(self) -> None:
-        """Close the applier and the sink."""
         self.applier.close()
         self.sink.close()
 

@@ -20,7 +20,9 @@ from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRo
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms.applied import transformed
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import COMMIT_TS, ITEMS, NOTES, ScriptedWorkload, as_columns, mixed
+from waltap_testing.workload import COMMIT_TS, as_columns, mixed, snapshot_and_stream
+
+Part = TransactionPart | SnapshotRows | Heartbeat
 
 # Fields that a transform must not change: the engine confirms positions by them.
 FRAMING = (
@@ -44,7 +46,6 @@ class TransformRig:
     properties: object = None
 
     def build(self) -> Callable[[Batch], Batch]:
-        """Return a new transform."""
         return self.spec.factory(self.properties)
 
 
@@ -68,11 +69,8 @@ class TransformSuite(RigSuite):
 
     def test_every_part_stays_in_its_place(self, rig: TransformRig) -> None:
         """Transactions keep begin, end and place, even without changes."""
-        transform = rig.build()
-        # A transform may change its batch in place: the second, equal batch is the reference.
-        for given, again in zip(_batches(), _batches(), strict=True):
-            found = transform(given)
-            assert [_frame(part) for part in found.parts] == [_frame(part) for part in again.parts]
+        for part, original in _parts(rig.build()):
+            assert _frame(part) == _frame(original)
 
     def test_an_empty_batch_stays_empty(self, rig: TransformRig) -> None:
         """An empty batch gains no parts."""
@@ -85,29 +83,24 @@ class TransformSuite(RigSuite):
 
     def test_changes_keep_their_order_and_none_is_invented(self, rig: TransformRig) -> None:
         """The output changes are a subsequence of the input changes."""
-        transform = rig.build()
-        for given, again in zip(_batches(), _batches(), strict=True):
-            found = transform(given)
-            for part, original in zip(found.parts, again.parts, strict=True):
-                if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
-                    # An iterator is consumed by `in`, so a change out of order is not found.
-                    lsns = iter([change.lsn for change in original.changes])
-                    for change in part.changes:
-                        assert change.lsn in lsns, f"{change} was not there, or came before"
-                elif isinstance(part, SnapshotRows) and isinstance(original, SnapshotRows):
-                    assert len(part.rows) <= len(original.rows)
+        for part, original in _parts(rig.build()):
+            if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
+                # An iterator is consumed by `in`, so a change out of order is not found.
+                lsns = iter([change.lsn for change in original.changes])
+                for change in part.changes:
+                    assert change.lsn in lsns, f"{change} was not there, or came before"
+            elif isinstance(part, SnapshotRows) and isinstance(original, SnapshotRows):
+                assert len(part.rows) <= len(original.rows)
 
     def test_changes_keep_their_numbers(self, rig: TransformRig) -> None:
         """Remaining changes keep their numbers (`TransactionPart.numbers`)."""
         transform = rig.build()
-        for given, again in zip(_batches(), _batches(), strict=True):
-            found = transformed(transform, given)
-            for part, original in zip(found.parts, again.parts, strict=True):
-                if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
-                    had = iter(_numbered(original))
-                    for each in _numbered(part):
-                        assert each in had, f"number and LSN {each} were not those of a change"
-                    assert part.wire_count == original.wire_count
+        for part, original in _parts(lambda batch: transformed(transform, batch)):
+            if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
+                had = iter(_numbered(original))
+                for each in _numbered(part):
+                    assert each in had, f"number and LSN {each} were not those of a change"
+                assert part.wire_count == original.wire_count
 
     def test_events_are_counted(self, rig: TransformRig) -> None:
         """``events`` counts the remaining changes and snapshot rows."""
@@ -175,15 +168,7 @@ class TransformSuite(RigSuite):
 
 def _batches() -> Iterator[Batch]:
     """Yield a snapshot, whole and divided transactions, and a message."""
-    workload = ScriptedWorkload()
-    for number in range(1, 4):
-        workload.insert(ITEMS, number, "old")
-        workload.insert(NOTES, number, None)
-    workload.commit()
-    for batch in workload.snapshot([ITEMS, NOTES], records=True):
-        batch.records = None
-        yield batch
-    yield from mixed(truncate=True).batches(4, records=False)
+    yield from snapshot_and_stream()
     message = LogicalMessage(0x5000000, transactional=False, prefix="app", content=b"\xff")
     part = TransactionPart(
         xid=None,
@@ -196,7 +181,16 @@ def _batches() -> Iterator[Batch]:
     yield Batch(parts=[part, Heartbeat(ts=1)], position=Position(message.lsn), events=1)
 
 
-def _frame(part: TransactionPart | SnapshotRows | Heartbeat) -> object:
+def _parts(transform: Callable[[Batch], Batch]) -> Iterator[tuple[Part, Part]]:
+    """Yield each part after the transform, and as it was."""
+    # A transform may change its batch in place: the second, equal batch is the reference.
+    for given, again in zip(_batches(), _batches(), strict=True):
+        parts = transform(given).parts
+        assert len(parts) == len(again.parts)
+        yield from zip(parts, again.parts, strict=True)
+
+
+def _frame(part: Part) -> object:
     if isinstance(part, TransactionPart):
         return [getattr(part, name) for name in FRAMING]
     if isinstance(part, SnapshotRows):
@@ -210,7 +204,7 @@ def _numbered(part: TransactionPart) -> list[tuple[int, int]]:
     return list(zip(part.numbers(), lsns, strict=True))
 
 
-def _size(part: TransactionPart | SnapshotRows | Heartbeat) -> int:
+def _size(part: Part) -> int:
     if isinstance(part, TransactionPart):
         return len(part.changes)
     return len(part.rows) if isinstance(part, SnapshotRows) else 0

@@ -494,6 +494,17 @@ def mixed(*, truncate: bool) -> ScriptedWorkload:
     return workload
 
 
+def snapshot_and_stream() -> Iterator[Batch]:
+    """Yield a snapshot of two tables, then `mixed` transactions, without records."""
+    workload = ScriptedWorkload()
+    for number in range(1, 4):
+        workload.insert(ITEMS, number, "old")
+        workload.insert(NOTES, number, None)
+    workload.commit()
+    yield from workload.snapshot([ITEMS, NOTES], records=False)
+    yield from mixed(truncate=True).batches(4, records=False)
+
+
 def _one_create() -> ScriptedWorkload:
     workload = ScriptedWorkload()
     workload.insert(ITEMS, 1, "one")

@@ -37,18 +37,15 @@ class ObservedNotices:
 
     @hookimpl
     def on_state(self, state: str) -> None:
-        """Record a change of state."""
         self.states.append((self._clock.now, state))
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
-        """Record a failure by its error code."""
         code = error.code if isinstance(error, WaltapError) else type(error).__name__
         self.failures.append((self._clock.now, code, retried))
 
     @hookimpl
     def on_snapshot(self, event: str, table: str) -> None:
-        """Record a snapshot event."""
         self.snapshots.append((self._clock.now, event, table))
 
 
