@@ -146,8 +146,8 @@ def test_transforms_keep_their_order_and_their_names() -> None:
         "debezium.transforms.b.type": "nosuch",
     }
     raw = read_debezium(TUTORIAL | given)
-    assert [each["type"].value for each in raw.transforms] == ["nosuch", "route"]
-    assert raw.transform_names == ["debezium.transforms.b.", "debezium.transforms.a."]
+    assert [each["type"].value for each in raw.transforms.values()] == ["nosuch", "route"]
+    assert list(raw.transforms) == ["debezium.transforms.b.", "debezium.transforms.a."]
     assert "debezium.transforms.b.type" in {problem.property for problem in problems(given)}
 
 

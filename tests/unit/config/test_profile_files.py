@@ -70,7 +70,7 @@ def test_dotted_keys_of_toml_are_property_names(tmp_path: Path) -> None:
     types = {section: setting.value for section, setting in raw.types.items()}
     assert types == {"source": "postgres", "sink": "jsonl"}
     assert raw.sink["path"].value == "x.jsonl"
-    assert [{n: s.value for n, s in t.items()} for t in raw.transforms] == [
+    assert [{n: s.value for n, s in t.items()} for t in raw.transforms.values()] == [
         {"type": "first", "a.b": True},
         {"type": "second"},
     ]
@@ -119,7 +119,7 @@ def test_every_form_of_a_debezium_connector_gives_the_same(
     assert raw.debezium
     assert values(raw) == {name: DEBEZIUM[name] for name in ("connector.class", "database.port")}
     assert (raw.types["sink"].value, raw.sink["path"].value) == ("jsonl", "x.jsonl")
-    transforms = [{n: s.value for n, s in t.items()} for t in raw.transforms]
+    transforms = [{n: s.value for n, s in t.items()} for t in raw.transforms.values()]
     assert transforms == [{"type": "A", "x.y": "1"}, {"type": "B"}]
 
 

@@ -87,8 +87,7 @@ class ComponentTables:
         given = space.settings.pop("type", None)
         if given is None:
             hint = f"{native}type" if native else None
-            problem = PropertyProblem(f"{prefix}type", "is missing", allowed=allowed, native=hint)
-            self.findings.problems.append(problem)
+            self.findings.add_problem(f"{prefix}type", "is missing", allowed=allowed, native=hint)
             return None
         spec = self.find(kind, str(given.value).strip(), f"{prefix}type")
         if spec is None:
@@ -212,9 +211,7 @@ class FormatResolver:
         for side, spec in zip(SIDES, specs, strict=True):
             if spec.converter is None:
                 what = f"the format {spec.name} writes whole records: all sides have it, or none"
-                self._findings.problems.append(
-                    PropertyProblem(f"{side}.converter", what, value=spec.name)
-                )
+                self._findings.add_problem(f"{side}.converter", what, value=spec.name)
                 return None
         if key is value and _whole(value):
             return self._headed(value, header)
@@ -243,9 +240,7 @@ class FormatResolver:
                     f"the format {self._value.name} writes change events, and this makes others of them: "
                     "leave it out, or use another value.converter"
                 )
-                self._findings.problems.append(
-                    PropertyProblem(f"transform {use.label}", what, value=spec.name)
-                )
+                self._findings.add_problem(f"transform {use.label}", what, value=spec.name)
 
     def _refuse_structs(self) -> None:
         """Record the formats that cannot write unchanged events.
@@ -260,8 +255,7 @@ class FormatResolver:
                 f"transform such as ExtractField${side.capitalize()} takes one field out of them"
             )
             if side == "value":
-                problem = PropertyProblem("value.converter", what, value=spec.name)
-                self._findings.problems.append(problem)
+                self._findings.add_problem("value.converter", what, value=spec.name)
             else:
                 self._findings.warnings.append(f"key.converter: {what}")
 
@@ -315,10 +309,7 @@ class FormatResolver:
         except ValidationError as cause:  # of several properties together
             for error in cause.errors():
                 what = str(error["msg"]).removeprefix("Value error, ")
-                property_name = f"{side}.converter"
-                self._findings.problems.append(
-                    PropertyProblem(property_name, what, value=spec.name)
-                )
+                self._findings.add_problem(f"{side}.converter", what, value=spec.name)
             return None
 
 
@@ -378,8 +369,8 @@ class TransformResolver:
             for label, settings in self._raw.predicates.items()
         }
         found = [
-            self._transform(number, settings)
-            for number, settings in enumerate(self._raw.transforms, 1)
+            self._transform(number, prefix, settings)
+            for number, (prefix, settings) in enumerate(self._raw.transforms.items(), 1)
         ]
         self._order(found)
         return tuple(use for use in found if use is not None)
@@ -392,8 +383,9 @@ class TransformResolver:
         made = self._one(PredicateSpec, f"predicate {label}", settings, prefix, native)
         return made if made is None else made[0]
 
-    def _transform(self, number: int, settings: Mapping[str, GivenProperty]) -> TransformUse | None:
-        prefix = self._raw.transform_names[number - 1]
+    def _transform(
+        self, number: int, prefix: str, settings: Mapping[str, GivenProperty]
+    ) -> TransformUse | None:
         native = "[[transforms]] " if self._raw.debezium else ""
         made = self._one(TransformSpec, f"transform {number}", settings, prefix, native)
         if made is None:
@@ -488,21 +480,18 @@ class TransformResolver:
     def _order(self, found: list[TransformUse | None]) -> None:
         """Refuse a transform of changes after a transform of records."""
         of_records: str | None = None
-        for number, use in enumerate(found):
+        for prefix, use in zip(self._raw.transforms, found, strict=True):
             if use is None:
                 continue
             if isinstance(use.spec, RecordTransformSpec):
                 of_records = of_records or use.label
             elif of_records is not None:
-                prefix = self._raw.transform_names[number]
                 what = (
                     f"{use.spec.name} works on changes, before there are records, and comes after "
                     f"{of_records}, which works on records"
                 )
                 allowed = "an order with transforms of changes first"
-                self._findings.problems.append(
-                    PropertyProblem(f"{prefix}type", what, allowed=allowed)
-                )
+                self._findings.add_problem(f"{prefix}type", what, allowed=allowed)
 
 
 def _not_by_factory(_properties: object, _context: object) -> NoReturn:
@@ -530,7 +519,6 @@ class ProfileValidation:
     problems: tuple[PropertyProblem, ...] = ()
 
     def error(self) -> ConfigurationError:
-        """Return the problems as an error."""
         return ConfigurationError(list(self.problems), origin=self.origin)
 
 
@@ -556,19 +544,16 @@ class SinkList:
         found = [self._one(given) for given in self._raw.branches]
         if found and not alone:
             what = "is beside [[sinks]]: which of them are meant?"
-            self._complain("sink", what, "[sink] or [[sinks]]")
+            self._findings.add_problem("sink", what, allowed="[sink] or [[sinks]]")
         names = [branch.name for branch in found if branch is not None]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            self._complain(
-                "sinks", f"two of them are called {name}", "name = NAME, another for each"
-            )
+            what = f"two of them are called {name}"
+            self._findings.add_problem("sinks", what, allowed="name = NAME, another for each")
         paths = [path for branch in found if branch is not None for path in _paths(branch)]
         for path in sorted({path for path in paths if paths.count(path) > 1}):
-            self._complain("sinks", f"two of them write to {path}", "another path for each")
+            what = f"two of them write to {path}"
+            self._findings.add_problem("sinks", what, allowed="another path for each")
         return found
-
-    def _complain(self, property_name: str, what: str, allowed: str) -> None:
-        self._findings.problems.append(PropertyProblem(property_name, what, allowed=allowed))
 
     def _one(self, given: RawSinkBranch) -> SinkBranchProfile | None:
         properties = Namespace(given.sink, self._findings, given.prefix).model(
@@ -617,7 +602,6 @@ class SinkList:
             sink=sink,
             sink_prefix=given.prefix,
             transforms=given.transforms,
-            transform_names=given.transform_names,
             predicates=raw.predicates,
             written=raw.written,
         )

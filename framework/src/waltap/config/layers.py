@@ -56,15 +56,13 @@ class GivenProperty:
 class RawSinkBranch:
     """One of several sinks, as given.
 
-    ``table_origin`` is the prefix of its properties; ``transforms`` and ``transform_names`` as in
-    `RawProfile`.
+    ``prefix`` is that of its properties; ``transforms`` as in `RawProfile`.
     """
 
     prefix: str
     sink: dict[str, GivenProperty] = field(default_factory=dict)
     format: dict[str, GivenProperty] = field(default_factory=dict)
-    transforms: list[dict[str, GivenProperty]] = field(default_factory=list)
-    transform_names: list[str] = field(default_factory=list)
+    transforms: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,15 +70,14 @@ class RawProfile:
     """A profile before any component has looked at it.
 
     ``settings`` is the flat namespace of everything but sinks and transforms. ``types`` holds the
-    ``type`` of each section by section name, ``transform_names`` what their users write before the
-    properties of each transform, ``sink_prefix`` before the sink's, where that is not as usual.
-    ``predicates`` are those of transforms, by the names they are called there; ``converters`` those of
-    columns, in their order, by what their users write before their properties; ``branches`` are several
-    sinks, ``dead_letters`` is the one that gets copies of dead letters. ``problems`` are those found while
-    reading, ``ignored`` names that have no effect, each with the reason. ``written``: the prefix of
-    ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the setting that says that this is not
-    to run, with its value. Relative paths start at ``folder`` (absolute): that of the file, for
-    tables in memory the current one.
+    ``type`` of each section by section name. ``transforms`` and ``converters`` of columns are in their
+    order, by the prefix that their users write before their properties; ``sink_prefix`` is the sink's,
+    where that is not as usual. ``predicates`` are those of transforms, by the names they are called
+    there; ``branches`` are several sinks, ``dead_letters`` is the one that gets copies of dead letters.
+    ``problems`` are those found while reading, ``ignored`` names that have no effect, each with the
+    reason. ``written``: the prefix of ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the
+    setting that says that this is not to run, with its value. Relative paths start at ``folder``
+    (absolute): that of the file, for tables in memory the current one.
     """
 
     origin: str
@@ -90,8 +87,7 @@ class RawProfile:
     types: dict[str, GivenProperty] = field(default_factory=dict)
     sink: dict[str, GivenProperty] = field(default_factory=dict)
     sink_prefix: str = ""
-    transforms: list[dict[str, GivenProperty]] = field(default_factory=list)
-    transform_names: list[str] = field(default_factory=list)
+    transforms: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
     predicates: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
     converters: dict[str, dict[str, GivenProperty]] = field(default_factory=dict)
     branches: list[RawSinkBranch] = field(default_factory=list)
@@ -163,8 +159,7 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                     what = f"must be [[{section}]] tables"
                     raw.problems.append(PropertyProblem(section, what))
                 elif section == "transforms":
-                    raw.transforms.append(_flat(table, table_origin))
-                    raw.transform_names.append(named)
+                    raw.transforms[named] = _flat(table, table_origin)
                 elif section == "converters":
                     raw.converters[named] = _flat(table, table_origin)
                 else:
@@ -256,7 +251,6 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
 
 
 def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
-    """Return the settings of a [[sinks]] table."""
     named = str(table.get("name", number))
     branch = RawSinkBranch(prefix=f"sinks[{named}].")
     rest = dict(table)
@@ -267,8 +261,8 @@ def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBr
         branch.format = {"type": GivenProperty("format", rest.pop("format"), origin)}
     if isinstance(transforms, list) and all(isinstance(each, Mapping) for each in transforms):
         for at, each in enumerate(rest.pop("transforms"), start=1):
-            branch.transforms.append(_flat(each, f"{origin} transforms #{at}"))
-            branch.transform_names.append(f"{branch.prefix}transforms[{at}].")
+            named = f"{branch.prefix}transforms[{at}]."
+            branch.transforms[named] = _flat(each, f"{origin} transforms #{at}")
     branch.sink = _flat(rest, origin)
     return branch
 
@@ -320,7 +314,6 @@ def _yaml(text: str, origin: str) -> RawProfile:
 
 
 def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
-    """Return the profile that Strimzi's resource of a connector makes."""
     spec, metadata = document.get("spec"), document.get("metadata")
     config = spec.get("config") if isinstance(spec, dict) else None
     if not isinstance(spec, dict) or not isinstance(config, dict):
@@ -371,8 +364,7 @@ def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
 def _take_lists(raw: RawProfile) -> None:
     """Move everything that a list names out of the flat namespace."""
     _take_transforms(raw)
-    for prefix, settings in _listed(raw, "converters", "").items():
-        raw.converters[prefix] = settings
+    raw.converters |= _listed(raw, "converters", "")
     for prefix, own in _listed(raw, SINK_NAMES).items():
         alias = prefix.removeprefix(f"{SINK_NAMES}.").removesuffix(".")
         own.setdefault("name", GivenProperty(SINK_NAMES, alias, raw.origin))
@@ -383,8 +375,7 @@ def _take_lists(raw: RawProfile) -> None:
                 prefix=prefix,
                 format=_cut_out(own, "format."),
                 sink=own,
-                transforms=part.transforms,
-                transform_names=[f"{prefix}{name}" for name in part.transform_names],
+                transforms={f"{prefix}{name}": each for name, each in part.transforms.items()},
             )
         )
 
@@ -393,8 +384,7 @@ def _take_transforms(raw: RawProfile) -> None:
     """Move transforms, post processors and predicates out of the flat names."""
     _name_post_processors(raw)
     for prefix, settings in (_listed(raw, POST) | _listed(raw, "transforms")).items():
-        raw.transforms.append(settings)
-        raw.transform_names.append(f"{raw.written}{prefix}")
+        raw.transforms[f"{raw.written}{prefix}"] = settings
     for prefix, settings in _listed(raw, "predicates").items():
         raw.predicates[prefix.removeprefix("predicates.").removesuffix(".")] = settings
 

@@ -64,6 +64,10 @@ class ValidationResult:
     # Values of secret properties, hidden in every later text (`hide`).
     kept: set[str] = field(default_factory=set)
 
+    def add_problem(self, property_name: str, what: str, **about: str | None) -> None:
+        """Record a problem; ``about`` are the other fields of `PropertyProblem`."""
+        self.problems.append(PropertyProblem(property_name, what, **about))
+
     def default(self, declaration: PropertyDeclaration) -> object:
         """Return the default for this kind of file."""
         ours = None if self.debezium else declaration.profile_default_of(self.pipeline)
@@ -188,6 +192,10 @@ class Namespace:
             if declaration.path and found is not None:
                 origin = setting.origin if setting is not None else "default"
                 values[name] = self._findings.located(found, declaration, origin)
+
+        def unfilled(declaration: PropertyDeclaration) -> object:
+            return values.get(declaration.name, self._findings.default(declaration))
+
         try:
             filled = model.model_validate(values)
         except ValidationError as cause:
@@ -199,16 +207,16 @@ class Namespace:
             ]
             self._findings.problems += self._across(component, model, values, wrong | unreadable)
             known = {name: d for name, d in by_name.items() if name not in wrong | unreadable}
-            self._explain(
-                component, known, origins, lambda d: values.get(d.name, self._findings.default(d))
-            )
+            self._explain(component, known, origins, unfilled)
             return None
         except ConfigurationError as cause:  # of settings of a family, each by its name
             for problem in cause.problems:
-                self._complain_of(problem)
-            self._explain(
-                component, by_name, origins, lambda d: values.get(d.name, self._findings.default(d))
-            )
+                setting = self.settings.get(problem.property)
+                if setting is not None:
+                    self.complain(setting, problem.what, allowed=problem.allowed)
+                else:
+                    self._findings.problems.append(problem)
+            self._explain(component, by_name, origins, unfilled)
             return None
         filled.keep_renewals(
             {
@@ -342,7 +350,7 @@ class Namespace:
         guess: str | None = None,
     ) -> None:
         """Record a problem with a setting; secret values are hidden."""
-        problem = PropertyProblem(
+        self._findings.add_problem(
             self._own_name(setting),
             self._findings.masked(what),
             value=self._findings.shown(setting, declaration),
@@ -350,15 +358,6 @@ class Namespace:
             nearest=self._as_written(guess, setting) if guess else None,
             native=self._native_name(setting, declaration),
         )
-        self._findings.problems.append(problem)
-
-    def _complain_of(self, problem: PropertyProblem) -> None:
-        """Record a component's problem with a setting under its written name."""
-        setting = self.settings.get(problem.property)
-        if setting is not None:
-            self.complain(setting, problem.what, allowed=problem.allowed)
-        else:
-            self._findings.problems.append(problem)
 
     def _as_written(self, name: str, like: GivenProperty) -> str:
         """Return ``name`` with the prefix that the user wrote before ``like``."""

@@ -111,7 +111,6 @@ class Profile:
 
     @property
     def form(self) -> EventForm:
-        """Return the connector's form of events."""
         spec = self.connector.spec
         if spec.form is None:
             return EventForm()

@@ -287,10 +287,8 @@ class _ProfileResolver:
                 continue
             if name is None:
                 allowed = f"a snapshot mode: {', '.join(sorted(self._names(SnapshotterSpec)))}"
-                problem = PropertyProblem(
-                    own, f"is missing: {property_name} is custom", allowed=allowed
-                )
-                self._findings.problems.append(problem)
+                what = f"is missing: {property_name} is custom"
+                self._findings.add_problem(own, what, allowed=allowed)
                 continue
             spec = self._find(SnapshotterSpec, name, own)
             found[part] = self._component("snapshot mode", spec, self._flat)
@@ -368,22 +366,19 @@ class _ProfileResolver:
         except SpecMissing as missing:
             if self._at_rest and kind in OF_RUNS:
                 return self._stand_in(kind)
-            problem = PropertyProblem(
+            self._findings.add_problem(
                 self._written(property_name),
                 missing.what,
                 allowed=format_instead(name) or missing.known,
                 nearest=missing.nearest,
                 native=NATIVE.get(property_name),
             )
-            self._findings.problems.append(problem)
             self._excuses.update(dict.fromkeys(missing.excuses))
             self._missing.append((kind, missing.nearest is not None))
             self._chosen.setdefault(role, "?")
             return None
         except PluginError as clash:
-            self._findings.problems.append(
-                PropertyProblem(property_name, clash.problem, allowed=clash.advice())
-            )
+            self._findings.add_problem(property_name, clash.problem, allowed=clash.advice())
             self._missing.append((kind, False))
             return None
         self._chosen.setdefault(role, found.name)
@@ -413,9 +408,7 @@ class _ProfileResolver:
             return self._find(OffsetStoreSpec, named, "waltap.offset.store")
         if named is not None and setting is not None and named != setting.value:
             what = f"contradicts type = {setting.value} in [offsets]"
-            self._findings.problems.append(
-                PropertyProblem("waltap.offset.store", what, value=named)
-            )
+            self._findings.add_problem("waltap.offset.store", what, value=named)
         return self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
 
     def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
@@ -425,7 +418,7 @@ class _ProfileResolver:
         if name is None:
             known = ", ".join(sorted(self._host.connectors)) or None
             what = "is missing: which database is this?"
-            self._findings.problems.append(PropertyProblem(property_name, what, allowed=known))
+            self._findings.add_problem(property_name, what, allowed=known)
             self._missing.append((ConnectorSpec, True))
             return None
         for spec in self._host.connectors.values():
@@ -469,9 +462,7 @@ class _ProfileResolver:
             if self._raw.debezium:
                 allowed = f"{SINK_PREFIX}type=NAME, or --sink NAME:VALUE; names: {known}"
             native = NATIVE.get(property_name)
-            self._findings.problems.append(
-                PropertyProblem(property_name, what, allowed=allowed, native=native)
-            )
+            self._findings.add_problem(property_name, what, allowed=allowed, native=native)
             self._missing.append((SinkSpec, False))
             return None
         name, colon, value = self._sink_argument.partition(":")
@@ -523,19 +514,16 @@ class _ProfileResolver:
                     continue
                 own = {channel for each, channel in OWN_CHANNELS if each is kind}
                 allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))
-                problem = PropertyProblem(
+                self._findings.add_problem(
                     property_name,
                     missing.what,
                     value=name,
                     allowed=allowed,
                     nearest=missing.nearest,
                 )
-                self._findings.problems.append(problem)
                 self._missing.append((kind, True))
             except PluginError as clash:
-                self._findings.problems.append(
-                    PropertyProblem(property_name, clash.problem, allowed=clash.advice())
-                )
+                self._findings.add_problem(property_name, clash.problem, allowed=clash.advice())
             else:
                 found[spec.name] = self._component(f"channel {spec.name}", spec, self._flat)
         return tuple(component for component in found.values() if component is not None)
@@ -546,12 +534,11 @@ class _ProfileResolver:
         if engine is None or capture is None or capture.notification_topic:
             return
         if SINK_CHANNEL in map(str.casefold, engine.notification_channels):
-            problem = PropertyProblem(
+            self._findings.add_problem(
                 "notification.sink.topic.name",
                 "is missing: notification.enabled.channels names sink",
                 allowed="the topic that notifications are to have",
             )
-            self._findings.problems.append(problem)
 
     def _names(self, kind: type[Spec]) -> list[str]:
         return [spec.name for spec in self._host.specs(kind)]
@@ -569,8 +556,7 @@ class _ProfileResolver:
             try:
                 spec.factory(component.properties)
             except ValueError as cause:
-                problem = PropertyProblem("topic.naming.strategy", str(cause), value=spec.name)
-                self._findings.problems.append(problem)
+                self._findings.add_problem("topic.naming.strategy", str(cause), value=spec.name)
         return component
 
     def _name(self, choice: SelectionProperties) -> str:

@@ -102,7 +102,6 @@ def _all_rows(command: Any) -> Iterator[_Row]:
 
 
 def _list(rows: Iterable[_Row]) -> list[str]:
-    """Return pairs as lines of a list."""
     return [f"- {name}: {meaning}" for name, meaning in rows]
 
 

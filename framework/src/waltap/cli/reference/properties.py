@@ -1,7 +1,7 @@
 """Generate the page of properties, grouped by component."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
@@ -13,6 +13,7 @@ from waltap.config.profile import SelectionProperties
 
 if TYPE_CHECKING:
     from waltap.plugins.host import Host
+    from waltap.ports.specs import Spec
 
 
 INTRODUCTION = """\
@@ -227,42 +228,29 @@ def profile_schema(host: "Host") -> dict[str, Any]:
             "engine": _section(shared, None),
             "format": _section(shared, sorted(host.formats)),
             "offsets": _section(shared, sorted(host.offset_stores)),
-            "sink": _choice({name: spec.properties for name, spec in sorted(host.sinks.items())}),
+            "sink": _choice(host.sinks),
             "sinks": {"type": "array", "items": _branch_schema(shared, host)},
             "transforms": {
                 "type": "array",
                 "items": _choice(
-                    {name: spec.properties for name, spec in sorted(host.transforms.items())},
+                    host.transforms,
                     {"predicate": {"type": "string"}, "negate": {"type": ["boolean", "string"]}},
                 ),
             },
-            "converters": {
-                "type": "array",
-                "items": _choice(
-                    {name: spec.properties for name, spec in sorted(host.converters.items())}
-                ),
-            },
-            "predicates": {
-                "type": "object",
-                "additionalProperties": _choice(
-                    {name: spec.properties for name, spec in sorted(host.predicates.items())}
-                ),
-            },
+            "converters": {"type": "array", "items": _choice(host.converters)},
+            "predicates": {"type": "object", "additionalProperties": _choice(host.predicates)},
         },
     }
 
 
 def _branch_schema(shared: dict[str, Any], host: "Host") -> dict[str, Any]:
     """Return the schema of one entry of ``[[sinks]]``."""
-    branch = _choice({name: spec.properties for name, spec in sorted(host.sinks.items())})
+    branch = _choice(host.sinks)
     branch["properties"] |= _nested({d.name: d for d in declarations(SinkBranchProperties)})
     branch["properties"]["format"] = {
         "anyOf": [{"type": "string"}, _section(shared, sorted(host.formats))]
     }
-    branch["properties"]["transforms"] = {
-        "type": "array",
-        "items": _choice({name: spec.properties for name, spec in sorted(host.transforms.items())}),
-    }
+    branch["properties"]["transforms"] = {"type": "array", "items": _choice(host.transforms)}
     return branch
 
 
@@ -276,16 +264,14 @@ def _section(
     return section | {"required": ["type"]} if required else section
 
 
-def _choice(
-    models: dict[str, type[Properties] | None], others: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def _choice(specs: "Mapping[str, Spec]", others: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the schema of an object whose ``type`` decides its properties.
 
     ``others`` are allowed for every type.
     """
     branches = []
-    for name, model in models.items():
-        flat = {d.name: d for d in declarations(model)} if model is not None else {}
+    for name, spec in sorted(specs.items()):
+        flat = {d.name: d for d in declarations(spec.properties)} if spec.properties else {}
         branches.append(
             {
                 "if": {"properties": {"type": {"const": name}}},
@@ -296,7 +282,7 @@ def _choice(
     return {
         "type": "object",
         "required": ["type"],
-        "properties": {"type": {"type": "string", "examples": list(models)}, **(others or {})},
+        "properties": {"type": {"type": "string", "examples": sorted(specs)}, **(others or {})},
         "allOf": branches,
     }
 
