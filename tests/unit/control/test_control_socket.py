@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from waltap.pipeline.delivery.redelivery import RedeliveryQueue
+from waltap.pipeline.delivery.redelivery import redelivery_inbox
 from waltap.pipeline.engine.engine import ControlServer
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.offsets.state_folder import CONTROL, own_files
@@ -42,7 +42,7 @@ class Engine:
 
     def __init__(self, verdict: Callable[[Signal], str | None] = lambda _signal: "") -> None:
         self.verdict, self.given = verdict, list[Signal]()
-        self.redeliveries = RedeliveryQueue()
+        self.redeliveries = redelivery_inbox()
 
     def give(self, signal: Signal) -> Future[SignalAnswer]:
         self.given.append(signal)

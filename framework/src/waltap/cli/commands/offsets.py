@@ -119,7 +119,10 @@ def export_to(
 def _stages(
     file: str, set_: list[str] | None
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
-    """Return the profile with its sink, and the connector's name in its file."""
+    """Return the profile with its sink, and the connector's name in its file.
+
+    The sink is needed since it may keep the position.
+    """
     from waltap.pipeline.setup.build import PipelineStages
 
     profile, host, raw = resolved(file, set_)
@@ -303,7 +306,7 @@ def set_position(
         position = Position(parse_lsn(lsn))
     except ValueError as cause:
         raise usage_error("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848") from cause
-    profile, stages = _with_sink(file, set_)
+    profile, _, stages, _ = _stages(file, set_)
     with PipelineLock(stages.state_dir):
         store = stages.store
         offset = store.load()
@@ -399,12 +402,4 @@ def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStage
     from waltap.pipeline.setup.build import PipelineStages
 
     profile, host = at_rest(file, set_)
-    return profile, PipelineStages(profile, host)
-
-
-def _with_sink(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
-    """Return the profile and its stages with the sink, which may keep the position."""
-    from waltap.pipeline.setup.build import PipelineStages
-
-    profile, host, _ = resolved(file, set_)
     return profile, PipelineStages(profile, host)

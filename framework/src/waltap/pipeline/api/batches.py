@@ -54,7 +54,6 @@ class StreamedBatch(Batch, kw_only=True):
 
     @property
     def acknowledged(self) -> bool:
-        """Return whether the batch is acknowledged."""
         return self.receipt.given
 
 

@@ -85,7 +85,6 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """Return the pipeline's name."""
         return self._profile.name
 
     @property
@@ -211,7 +210,6 @@ class Pipeline:
         return f"<waltap.Pipeline {self.name}: {self.status().state}>"
 
     def _repr_html_(self) -> str:
-        """Return the status for a notebook."""
         from waltap.services.monitor.views import status_html
 
         return status_html(status_document(self.status()))

@@ -114,12 +114,8 @@ class GapRepair:
             return
         tables = [name for name in wanted if name in captured]
         self._gone = [name for name in wanted if name not in captured]
-        if not tables:
-            self._observed.over = True
-            engine.stop()
-            return
         self._observed.identifier = identifier = f"repair-{engine.run_id}"
-        differing = self._differing(tables)
+        differing = self._differing(tables) if tables else []
         if not differing:
             self._observed.over = True
             engine.stop()

@@ -115,7 +115,6 @@ class FanOut(Sink):
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
     def forget(self, oid: int) -> None:
-        """Drop the state of a dropped relation in every branch."""
         for branch in self.branches:
             branch.forget(oid)
 

@@ -5,9 +5,7 @@ new stages, so that relations of old dead letters do not reach the stream.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -20,6 +18,7 @@ from waltap.clock import Clock
 from waltap.errors import ConfigurationError, RecordError, WaltapError
 from waltap.pipeline.delivery.sink_branch import SinkBranch
 from waltap.ports.offsets.offset import OffsetStore
+from waltap.ports.signals.inbox import EngineInbox, begun
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RedeliveryAwareSink
 from waltap.ports.sink.sink import Sink
@@ -221,51 +220,20 @@ class RedeliveryAnswer(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class RedeliveryQueue:
-    """Pass redelivery requests from any thread to the engine's thread.
+def redelivery_inbox() -> EngineInbox[RedeliveryRequest, RedeliveryAnswer]:
+    """Return the inbox of a run's requests to redeliver dead letters."""
+    return EngineInbox(lambda _request, why: RedeliveryAnswer({}, why))
 
-    Each future is done at the end of the run.
+
+def serve(inbox: EngineInbox[RedeliveryRequest, RedeliveryAnswer], redelivery: Redelivery) -> None:
+    """Process the waiting requests.
+
+    A failure is reported to the thread that sent the request.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked: list[tuple[RedeliveryRequest, Future[RedeliveryAnswer]]] = []
-        self._closed = ""
-
-    def put(self, request: RedeliveryRequest) -> "Future[RedeliveryAnswer]":
-        """Queue a request without waiting. Any thread may call."""
-        future: Future[RedeliveryAnswer] = Future()
-        with self._lock:
-            if self._closed:
-                future.set_result(RedeliveryAnswer({}, self._closed))
-            else:
-                self._asked.append((request, future))
-        return future
-
-    def check(self) -> None:
-        """Raise RedeliveryAsked if a request waits."""
-        if any(not future.cancelled() for _, future in self._asked):
-            raise RedeliveryAsked
-
-    def serve(self, redelivery: Redelivery) -> None:
-        """Process the waiting requests.
-
-        A failure is reported to the thread that sent the request.
-        """
-        with self._lock:
-            asked, self._asked = self._asked, []
-        for request, future in asked:
-            if future.set_running_or_notify_cancel():
-                future.set_result(_answer(redelivery, request))
-
-    def close(self, why: str) -> None:
-        """Answer all waiting and later requests with ``why``."""
-        with self._lock:
-            self._closed = why
-            asked, self._asked = self._asked, []
-        for _request, future in asked:
-            if future.set_running_or_notify_cancel():
-                future.set_result(RedeliveryAnswer({}, why))
+    while (item := inbox.take()) is not None:
+        request, future = item
+        if begun(future):
+            future.set_result(_answer(redelivery, request))
 
 
 def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAnswer:

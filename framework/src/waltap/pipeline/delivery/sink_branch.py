@@ -301,5 +301,4 @@ class PositionedBranch(SinkBranch):
         )
 
     def close(self) -> None:
-        """Close the sink; may be called twice."""
         self.sink.close()

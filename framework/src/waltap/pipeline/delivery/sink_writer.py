@@ -6,7 +6,8 @@ stored.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +100,6 @@ class PendingAcks:
         return self._waiting[0] if self._waiting else None
 
     def add(self, written: WrittenBatch) -> None:
-        """Add a batch that the sink took."""
         self._waiting.append(written)
 
     def take(self, number: int) -> AckedPosition:
@@ -126,22 +126,15 @@ POLL_S: Final = 0.2
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 
-@dataclass(frozen=True, slots=True)
-class PendingNotifications:
-    """Hold notifications that the sink gets as records before the next batch."""
-
-    waiting: deque[Notification]
-    topic: str
-
-
 class SinkWriter:
     """Write batches to the sink, flush it, and own the stored offset.
 
     A batch belongs to one partition. After a failed flush, a failed store or an unexpected error of a
     write the writer is ``failed``: nothing is flushed, stored or confirmed any longer. ``may_write``
-    raises if another process may run the pipeline by now; then the writer is failed, too. ``on_written``
-    gets the written LSN after each batch, and returns the OIDs of relations that have ended.
-    ``on_durable`` is called when the first batch has become durable.
+    raises if another process may run the pipeline by now; then the writer is failed, too. The sink gets
+    ``notifications`` as records of a topic before the next batch. ``on_written`` gets the written LSN
+    after each batch, and returns the OIDs of relations that have ended. ``on_durable`` is called when the
+    first batch has become durable.
     """
 
     def __init__(
@@ -155,7 +148,8 @@ class SinkWriter:
         retries: RetryBackoff,
         clock: Clock,
         counts: RunCounters,
-        notifications: "PendingNotifications | None" = None,
+        notifications: deque[Notification] | None = None,
+        notification_topic: str = "",
         may_write: Callable[[], None] = lambda: None,
         on_written: Callable[[int], Collection[int]] = lambda _lsn: (),
         on_durable: Callable[[], None] = lambda: None,
@@ -180,7 +174,9 @@ class SinkWriter:
         self._committed_ms: dict[str, int] = {}
         first = offset.partitions[self.partition]
         branch.order.restore(first.counted or None, first.position)
-        self._notifications = notifications or PendingNotifications(deque(), "")
+        # Others add to the queue, so an empty one is kept, too.
+        self._notifications = deque[Notification]() if notifications is None else notifications
+        self._notification_topic = notification_topic
         self._reading = TablesRead(offset)
         sink = branch.sink
         self._keeper = sink if isinstance(sink, PositionKeepingSink) else None
@@ -215,7 +211,7 @@ class SinkWriter:
         """
         if signals is not None:
             self.signals = signals
-        if self._notifications.waiting:
+        if self._notifications:
             self.write_notifications()
         started, calls = self._clock.monotonic(), self.counts.calls
         if calls.oldest_commit_ms is None:
@@ -257,14 +253,14 @@ class SinkWriter:
 
     def write_notifications(self) -> None:
         """Write the waiting notifications as a batch. Raises: SinkError."""
-        waiting = self._notifications.waiting
+        waiting = self._notifications
         if not waiting or not self._branch.notifies:
             return
         notifications, started = list(waiting), self._clock.monotonic()
         with self.counts.calls.call("a write"):
             batch = self._batch([], self.partition, snapshot=False)
             written = self._branch.notify(
-                notifications, self._notifications.topic, batch, self._attempt
+                notifications, self._notification_topic, batch, self._attempt
             )
         self._await_ack(written, [])
         for _ in notifications:
@@ -322,8 +318,14 @@ class SinkWriter:
 
     def check(self) -> None:
         """Raise if this process may not write; nothing is written afterwards."""
-        try:
+        with self._or_failed():
             self._may_write()
+
+    @contextmanager
+    def _or_failed(self) -> Iterator[None]:
+        """Mark the writer as failed by any error of the block."""
+        try:
+            yield
         except BaseException:
             self.failed = True
             raise
@@ -453,13 +455,9 @@ class SinkWriter:
     def _flushed(self) -> Positions:
         assert not self.failed, "a sink that failed is never flushed again"
         started = self._clock.monotonic()
-        try:
+        with self._or_failed(), self.counts.calls.call("a flush"):
             self._may_write()
-            with self.counts.calls.call("a flush"):
-                durable = self._sink.flush()
-        except BaseException:
-            self.failed = True
-            raise
+            durable = self._sink.flush()
         self.unflushed_since = None
         if self._pending_acks is None and not self._untaken:
             self.counts.calls.oldest_commit_ms = None
@@ -634,13 +632,9 @@ class SinkWriter:
                 for name, each in offset.partitions.items()
             }
             offset = msgspec.structs.replace(offset, partitions=partitions)
-        try:
+        with self._or_failed(), self.counts.calls.call("the storing of its position"):
             self._may_write()
-            with self.counts.calls.call("the storing of its position"):
-                self._store.store(offset)
-        except BaseException:
-            self.failed = True
-            raise
+            self._store.store(offset)
         self.offset = offset
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import SinkError, SourceError, WaltapError
-from waltap.pipeline.delivery.sink_writer import PendingNotifications, SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.engine.stream_loop import HeartbeatTimer, StreamLoop
 from waltap.pipeline.runtime.channels import INITIAL
@@ -195,9 +195,8 @@ class SourceConnection:
             retries=state.backoff(),
             clock=state.clock,
             counts=state.counts,
-            notifications=PendingNotifications(
-                run.channels.pending, state.profile.capture.notification_topic or ""
-            ),
+            notifications=run.channels.pending,
+            notification_topic=state.profile.capture.notification_topic or "",
             may_write=self._may_write,
             on_written=stages.relations.written,
             on_durable=state.sink_retries.succeeded,
@@ -240,7 +239,9 @@ class SourceConnection:
         except BaseException:
             self._undo(connector, stored, before)
             raise
-        if self._state.stop.is_set() and _in_snapshot(self._run.delivery):
+        delivery = self._run.delivery
+        in_snapshot = delivery is not None and delivery.offset.snapshot is not None
+        if self._state.stop.is_set() and in_snapshot:
             self._undo(connector, stored, before)
 
     def _undo(self, connector: Connector, stored: Offset | None, before: int) -> None:
@@ -254,10 +255,6 @@ class SourceConnection:
                 store.clear()
             else:
                 store.store(stored)
-
-
-def _in_snapshot(delivery: SinkWriter | None) -> bool:
-    return delivery is not None and delivery.offset.snapshot is not None
 
 
 def _continued(start: Offset, before: Offset | None) -> Offset:

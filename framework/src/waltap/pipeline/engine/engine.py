@@ -31,7 +31,12 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
-from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAnswer, RedeliveryAsked
+from waltap.pipeline.delivery.redelivery import (
+    Redelivery,
+    RedeliveryAnswer,
+    RedeliveryAsked,
+    serve,
+)
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
@@ -78,7 +83,6 @@ class ControlServer:
         self._redeliver = redeliver
 
     def answer(self, line: bytes) -> bytes:
-        """Return the answer to one line."""
         try:
             request = request_of(line)
         except ValueError as error:
@@ -364,8 +368,9 @@ class Engine:
                 state.sink_failed()
                 own = self._stages()
                 try:
-                    run.redeliveries.serve(
-                        Redelivery(own.dead_letters.store, own.branches, own.store, state.clock)
+                    serve(
+                        run.redeliveries,
+                        Redelivery(own.dead_letters.store, own.branches, own.store, state.clock),
                     )
                 finally:
                     own.dead_letters.close()
@@ -380,7 +385,8 @@ class Engine:
                 retries = state.retries_after(error)
                 if not self._may_retry(error, retries):
                     raise
-                if isinstance(error, SinkError) or self._delivery_failed:
+                delivery_failed = run.delivery is not None and run.delivery.failed
+                if isinstance(error, SinkError) or delivery_failed:
                     state.sink_failed()
                 state.enter("reconnecting", str(error))
                 state.failed(error, retried=True)
@@ -406,7 +412,3 @@ class Engine:
             state.made.unreadable
         )
         return state.started or (state.linked and comes_back)
-
-    @property
-    def _delivery_failed(self) -> bool:
-        return self._run.delivery is not None and self._run.delivery.failed

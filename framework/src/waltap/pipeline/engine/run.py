@@ -16,7 +16,7 @@ from waltap.changes.transactions.transaction import Notification
 from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, WaltapError
-from waltap.pipeline.delivery.redelivery import RedeliveryQueue
+from waltap.pipeline.delivery.redelivery import redelivery_inbox
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
 from waltap.pipeline.runtime.gap_notes import GapNotes
@@ -90,7 +90,6 @@ class RecentEvents:
 
     @hookimpl
     def on_new_table(self, pipeline: str, table: str, event: str) -> None:
-        """Keep a new table."""
         if pipeline == self._pipeline:
             self._changed(table, JOINED.get(event, event))
 
@@ -119,7 +118,7 @@ class PipelineRun:
             state.profile, state.host, state.clock, state.chance, self.listeners
         )
         # Requests to redeliver dead letters.
-        self.redeliveries = RedeliveryQueue()
+        self.redeliveries = redelivery_inbox()
         # The writer of the present connection, or of the last one.
         self.delivery: SinkWriter | None = None
         # The stream at hand.

@@ -8,6 +8,7 @@ from functools import partial
 from waltap.changes.transactions.position import Position, Positions, lsn_text
 from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
 from waltap.errors import ConnectionLost, SinkError, StopRequested, WaltapError
+from waltap.pipeline.delivery.redelivery import RedeliveryAsked
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.run_state import IdleDetector, RunState
@@ -35,7 +36,6 @@ class HeartbeatTimer:
         self._last = state.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
-        """Beat if the period is over."""
         period_s = self._period_s
         if period_s and now - self._last >= period_s:
             self._last = now
@@ -89,7 +89,6 @@ class SlotAdvancer:
             self._confirm_held_back()
 
     def flush_now(self) -> None:
-        """Flush the written batches, and confirm them."""
         if self._delivery.unflushed_since is not None:
             self._confirm(self._flushed())
 
@@ -193,12 +192,10 @@ class StreamEnd:
         return self._silence is not None and not self._silence.caught_up
 
     def changes_came(self, now: float) -> None:
-        """Record that changes came."""
         if self._silence is not None:
             self._silence.broken(now)
 
     def is_reached(self, now: float) -> bool:
-        """Return whether the end is reached."""
         return self._state.over() or self._at_lsn() or self._silent(now)
 
     @property
@@ -326,7 +323,8 @@ class StreamLoop:
         while not stopping():
             state.leadership.check()
             run.guard.check()
-            run.redeliveries.check()
+            if run.redeliveries:
+                raise RedeliveryAsked
             asks = end.asks or signals.watching
             run.channels.poll_if_due(now, signals.take)
             signals.resume()

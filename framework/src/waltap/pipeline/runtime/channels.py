@@ -13,7 +13,7 @@ from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
 from waltap.plugins.host import Host
 from waltap.ports.notifications.channel import LossCounting
-from waltap.ports.signals.inbox import SignalAnswer, SignalInbox, begun
+from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
 from waltap.ports.signals.signal import Signal
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class PipelineChannels:
         self.listeners = listeners
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
-        self.inbox = SignalInbox()
+        self.inbox = EngineInbox[Signal, SignalAnswer](
+            lambda signal, why: SignalAnswer(signal.identifier, accepted=False, reason=why)
+        )
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
         self._warned: dict[str, str] = {}
         self._lost = 0

@@ -4,8 +4,8 @@ A gap is a range of WAL that the source can no longer send.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -36,8 +36,14 @@ class GapNotes:
 
     def count(self) -> None:
         """Count the open gaps; an unreadable certificate is logged."""
-        try:
+        with self._logged():
             self.open = len(self.gaps.open())
+
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log a failure to read or store certificates: it never changes how the run ends."""
+        try:
+            yield
         except WaltapError as error:
             log.warning("%s", error, extra={"pipeline": self._pipeline})
 
@@ -137,12 +143,10 @@ class GapNotes:
 
         To bring the destination back later closes no gap.
         """
-        try:
+        with self._logged():
             for gap in self.gaps.open():
                 if gap.had:
                     self.gaps.keep(msgspec.structs.replace(gap, had=""))
-        except WaltapError as error:
-            log.warning("%s", error, extra={"pipeline": self._pipeline})
 
     def brought_back(self, offset: Offset, now_ms: int) -> None:
         """Close the gaps of a restored destination.
@@ -163,7 +167,7 @@ class GapNotes:
         had: str = "",
     ) -> None:
         """Close every open gap, or those whose destination had ``had``."""
-        try:
+        with self._logged():
             for gap in self.gaps.open():
                 if had not in {"", gap.had}:
                     continue
@@ -171,8 +175,6 @@ class GapNotes:
                     gap, closed=moment(now_ms), by=by, remark=remark, reread=reread
                 )
                 self.gaps.keep(closed)
-        except WaltapError as error:
-            log.warning("%s", error, extra={"pipeline": self._pipeline})
         self.count()
 
 

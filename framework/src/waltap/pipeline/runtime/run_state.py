@@ -38,11 +38,9 @@ class StopFlag:
         self._set = False
 
     def set(self) -> None:
-        """Request the end."""
         self._set = True
 
     def is_set(self) -> bool:
-        """Return whether the end was requested."""
         return self._set
 
 
@@ -229,7 +227,6 @@ class RunState:
         self.started = True
 
     def captures(self, tables: tuple[str, ...]) -> None:
-        """Note the names of the captured tables."""
         self.captured_tables = tables
 
     def received(self, lsn: int) -> None:
@@ -253,7 +250,6 @@ class RunState:
         self.host.notify("on_failure", pipeline=self.profile.name, error=error, retried=retried)
 
     def slot_notice(self, event: str, partition: PartitionOffset, lsn: int) -> None:
-        """Notify observers of an ``event`` of the slot."""
         self.host.notify(
             "on_slot", pipeline=self.profile.name, event=event, slot=partition.slot, lsn=lsn
         )
@@ -271,7 +267,6 @@ class RunState:
         return self.profile.engine.flush_interval_ms / 1000
 
     def now_ms(self) -> int:
-        """Return the time in ms since 1970 UTC."""
         return self.clock.time_ns() // 1_000_000
 
     def stopping(self) -> bool:
@@ -326,7 +321,6 @@ class RunState:
         return most - (self.counts.records if self._counts_records else self.counts.events)
 
     def over(self) -> bool:
-        """Return whether a limit is reached."""
         left = self.left()
         if left is not None and left <= 0 and not self.midway:
             return True

@@ -149,10 +149,15 @@ class PipelineStages:
             copy=self._copy_of_dead_letters(),
         )
         self._letters_form: Format | None = None
-        self.policy = FailurePolicy.of(profile.engine, profile.capture)
+        only = SinkBranchProfile(
+            name="",
+            sink=profile.sink,
+            format=profile.format,
+            transforms=(),
+            properties=SinkBranchProperties(),
+        )
         # The stages of each branch outlive its sink: one, or those of [[sinks]].
-        self._stages = [self._branch_stages(each, run_id) for each in profile.branches]
-        self._stages = self._stages or [self._sole(run_id)]
+        self._stages = [self._branch_stages(each, run_id) for each in profile.branches or (only,)]
         self.branch = self._branch()
 
     @property
@@ -263,7 +268,6 @@ class PipelineStages:
 
     @property
     def state_dir(self) -> Path:
-        """Return the pipeline's own folder."""
         return self.profile.engine.state_dir / self.profile.name
 
     def _branch(self) -> SinkBranch | FanOut:
@@ -287,54 +291,28 @@ class PipelineStages:
         offset = self.store.load()
         return None if offset is None else offset.positions
 
-    def _sole(self, run_id: str) -> BranchStages:
-        """Return the stages of the only sink."""
-        profile = self.profile
+    def _branch_stages(self, branch: SinkBranchProfile, run_id: str) -> BranchStages:
+        """Return the stages of a sink."""
+        profile, folder = self.profile, self.state_dir
+        properties = branch.properties
+        policy = FailurePolicy.of(profile.engine, profile.capture, properties.errors_tolerance)
         # One of several sinks may be away for a while, or another's key be that of other rows. Rows that
         # were delivered at PREPARE may be rolled back.
         at_commit = profile.engine.two_phase_policy == "commit"
-        plain = not self.conversions.converters and not self.policy.tolerant
+        plain = not self.conversions.converters and not policy.tolerant
         keep_all = all(use.spec.preserves_changes for use in profile.transforms)
         gets_every_change = (
             at_commit and plain and keep_all and not profile.capture.message_key_columns
         )
-        return self._stages_of(
-            SinkBranchProfile(
-                name="",
-                sink=profile.sink,
-                format=profile.format,
-                transforms=(),
-                properties=SinkBranchProperties(),
-            ),
-            self.state_dir,
-            self.policy,
-            run_id,
-            gets_every_change=gets_every_change,
-        )
-
-    def _branch_stages(self, branch: SinkBranchProfile, run_id: str) -> BranchStages:
-        """Return the stages of one of several sinks."""
-        policy = FailurePolicy.of(
-            self.profile.engine, self.profile.capture, branch.properties.errors_tolerance
-        )
-        return self._stages_of(branch, self.state_dir / SINK_FOLDERS / branch.name, policy, run_id)
-
-    def _stages_of(
-        self,
-        branch: SinkBranchProfile,
-        folder: Path,
-        policy: FailurePolicy,
-        run_id: str,
-        *,
-        gets_every_change: bool = False,
-    ) -> BranchStages:
-        chain = self._chain((*self.profile.transforms, *branch.transforms))
+        if branch.name:
+            folder, gets_every_change = folder / SINK_FOLDERS / branch.name, False
+        chain = self._chain((*profile.transforms, *branch.transforms))
         order = TransactionOrder()
         return BranchStages(
             name=branch.name,
             component=branch.sink,
             format_component=branch.format,
-            properties=branch.properties,
+            properties=properties,
             make=lambda: self._made_sink(
                 branch.sink, folder, policy, gets_every_change=gets_every_change
             ),

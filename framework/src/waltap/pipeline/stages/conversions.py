@@ -135,7 +135,6 @@ class ColumnConversions:
         return msgspec.structs.replace(batch, parts=parts)
 
     def forget(self, oid: int) -> None:
-        """Drop the state of a dropped relation."""
         self._answers.forget(oid)
         self._converted_columns.forget(oid)
 

@@ -105,7 +105,6 @@ class PartBatcher:
         return bool(self._parts)
 
     def add(self, parts: Sequence[TransactionPart], now: float) -> None:
-        """Take ``parts``."""
         if not self._ready:
             self._due_at = now + self._seconds
         before = len(self._parts)
@@ -267,16 +266,13 @@ class ReadLoop:
         return parts
 
     def take(self, parts: list[TransactionPart]) -> None:
-        """Gather ``parts``."""
         self.gathered.add(parts, self._state.clock.monotonic())
 
     def write_if_due(self, now: float) -> None:
-        """Write the gathered parts if they are due."""
         if parts := self.gathered.take_due(now):
             self._write(parts)
 
     def write_rest(self) -> None:
-        """Write all gathered parts."""
         if self.gathered:
             self._write(self.gathered.take_all())
 

@@ -93,7 +93,6 @@ class SnapshotReport(ProgressReport):
         self.observe("progress", self.table, self._rows, self._total)
 
     def completed(self) -> None:
-        """Report that every table was delivered."""
         self._table_done()
         self._report_event("completed", self._rows)
 

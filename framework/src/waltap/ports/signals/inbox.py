@@ -1,4 +1,4 @@
-"""Pass signals from other threads to the engine.
+"""Pass requests from other threads to the engine.
 
 They come from `Engine.signal` and from the control socket.
 """
@@ -7,8 +7,10 @@ import json
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -28,47 +30,53 @@ class SignalAnswer(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class SignalInbox:
-    """Queue signals for the engine, each with its sender's future.
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
 
-    The engine acts on signals between two batches of the stream, so neither during the initial
-    snapshot nor without a connection. Every future is done when the run ends.
+
+class EngineInbox(Generic[Request, Answer]):
+    """Queue requests of other threads for the engine, each with its sender's future.
+
+    The engine acts between two batches of the stream, so neither during the initial snapshot nor
+    without a connection. Every future is done when the run ends: ``refusal`` makes the answers then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refusal: Callable[[Request, str], Answer]) -> None:
+        self._refusal = refusal
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[Signal, Future[SignalAnswer]]] = deque()
+        self._waiting: deque[tuple[Request, Future[Answer]]] = deque()
         self._closed = ""
 
-    def put(self, signal: Signal) -> "Future[SignalAnswer]":
-        """Queue a signal without waiting; any thread may call."""
-        future: Future[SignalAnswer] = Future()
+    def __bool__(self) -> bool:
+        # A copy, since other threads add requests meanwhile.
+        return any(not future.cancelled() for _, future in tuple(self._waiting))
+
+    def put(self, request: Request) -> "Future[Answer]":
+        """Queue a request without waiting; any thread may call."""
+        future: Future[Answer] = Future()
         with self._lock:
             if not self._closed:
-                self._waiting.append((signal, future))
+                self._waiting.append((request, future))
                 return future
-        future.set_result(SignalAnswer(signal.identifier, accepted=False, reason=self._closed))
+        future.set_result(self._refusal(request, self._closed))
         return future
 
-    def take(self) -> tuple[Signal, "Future[SignalAnswer]"] | None:
-        """Return the next signal, None in an empty queue."""
+    def take(self) -> tuple[Request, "Future[Answer]"] | None:
+        """Return the next request, None in an empty queue."""
         return self._waiting.popleft() if self._waiting else None
 
     def close(self, why: str) -> None:
-        """Refuse the waiting signals and all later ones.
-
-        ``why`` is the reason in their answers.
-        """
+        """Refuse the waiting requests and all later ones with the reason ``why``."""
         with self._lock:
             self._closed = why
         while (item := self.take()) is not None:
-            signal, future = item
+            request, future = item
             if begun(future):
-                future.set_result(SignalAnswer(signal.identifier, accepted=False, reason=why))
+                future.set_result(self._refusal(request, why))
 
 
-def begun(future: "Future[SignalAnswer]") -> bool:
-    """Return whether the engine may act on a signal.
+def begun(future: "Future[Answer]") -> bool:
+    """Return whether the engine may act on a request.
 
     The sender can no longer cancel it then. False: the sender has cancelled it.
     """
@@ -106,7 +114,6 @@ class FileSignals:
         self._unfinished = -1
 
     def poll(self) -> list[Signal]:
-        """Return the signals that have arrived."""
         try:
             # a process that died after the rename left a file that nothing has read
             if not self._taken.exists():
