@@ -53,7 +53,6 @@ class Secret(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return the text without its secret."""
         plain = str(self)
         shown = redacted(plain)
         return repr(HIDDEN if shown == plain else shown)

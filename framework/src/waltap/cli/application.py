@@ -249,7 +249,6 @@ class LateCommand(TyperCommand):
     epilog_of: Callable[[], str] | None = None
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the paragraph."""
         if self.epilog_of is not None:
             formatter.write_paragraph()
             formatter.write_text(self.epilog_of())
@@ -259,7 +258,6 @@ class CommandGroup(TyperGroup):
     """Built-in commands, and those of plugins, which load on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
         return [*COMMANDS, *sorted(set(self._host.commands) - set(COMMANDS))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

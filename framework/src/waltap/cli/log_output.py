@@ -78,7 +78,6 @@ class LineHandler(logging.Handler):
             self._write, self._form = write, form
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
         record.labels = self.labels
         # the whole line is cleaned, whatever put a secret into it; text from outside must neither
         # end the line nor control a terminal
@@ -171,7 +170,6 @@ class LogFile:
             ) from error
 
     def write(self, line: str) -> None:
-        """Add a line."""
         try:
             if not self._named():
                 file = _opened(self.path)
@@ -197,7 +195,6 @@ class LogFile:
         return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
     def close(self) -> None:
-        """Close it; may be called twice."""
         with suppress(OSError):
             os.close(self._file)
 
@@ -261,7 +258,6 @@ class LogOutput:
             before.close()
 
     def close(self) -> None:
-        """End it."""
         if self._display is not None:
             self._display.stop()
         logging.getLogger().removeHandler(self._handler)

@@ -330,11 +330,9 @@ class Host:
 
     @property
     def types(self) -> tuple[TypeSpec, ...]:
-        """Return the type mappings in the order of their queries."""
         return tuple(sorted(self._specs(TypeSpec).values(), key=lambda spec: spec.order))
 
     def specs(self, kind: type[S]) -> list[S]:
-        """Return every spec of ``kind``."""
         return list(self._specs(kind).values())
 
     def find(self, kind: type[S], name: str) -> S:
@@ -368,7 +366,6 @@ class Host:
         return self._manager.hook
 
     def implements(self, hook: str) -> bool:
-        """Return whether a plugin has this hook."""
         caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
         return bool(caller.get_hookimpls())
 

@@ -118,7 +118,6 @@ class ModelField:
     """A spec's field with a property model: a class, or `LazyReference` with its name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Take the field's name."""
         self._name = name
 
     def __get__(self, spec: object | None, owner: type) -> "type[Properties] | None":
@@ -135,7 +134,6 @@ class ModelField:
         return model
 
     def __set__(self, spec: object, value: "type[Properties] | LazyReference | None") -> None:
-        """Take the model, or its name."""
         vars(spec)[self._name] = value
 
 

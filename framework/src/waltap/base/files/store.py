@@ -194,8 +194,6 @@ class FileStore:
             raise self._failure("cannot be listed", cause) from cause
 
     def read(self, path: str) -> bytes:
-        """Return the content of a small file."""
-
         def whole() -> bytes:
             with self._fs.open_input_stream(self.path(path), compression=None) as stream:
                 return bytes(stream.read())
@@ -218,7 +216,6 @@ class FileStore:
         return int(found.size)
 
     def has(self, path: str) -> bool:
-        """Return whether the file exists."""
         try:
             self.size(path)
         except FilesUnavailable as error:
@@ -376,7 +373,6 @@ class FileStore:
             raise self._failure("cannot make what was written durable", cause) from cause
 
     def _make_durable(self) -> None:
-        """Synchronise all waiting files and folders."""
         # An fsync waits for a write of the filesystem's journal. Concurrent ones share that write:
         # 2,000 files of 2,000 folders took 56 s one by one, and take one second together.
         with self._syncing:  # files that other threads add meanwhile stay in the sets

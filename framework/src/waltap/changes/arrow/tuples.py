@@ -39,7 +39,6 @@ class _ColumnCodec:
         self.arrow: ArrowMapping = mapping.arrow or strings()
 
     def field(self) -> "pa.Field":
-        """Return the Arrow field of the column."""
         import pyarrow as pa
 
         # Nullable for NOT NULL columns too, since a missing value is null.

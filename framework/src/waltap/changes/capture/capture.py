@@ -148,7 +148,6 @@ class CaptureRules:
     # --- what things are called -------------------------------------------------------------------
 
     def topic(self, schema: str, table: str) -> str:
-        """Return the topic of a table's records."""
         return self._naming(schema, table)
 
     def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
@@ -167,7 +166,6 @@ class CaptureRules:
 
     @property
     def heartbeat_topic(self) -> str:
-        """Return the topic of heartbeats."""
         properties = self.properties
         if properties.topic_heartbeat_name:
             return sanitised_topic(properties.topic_heartbeat_name)
@@ -176,14 +174,12 @@ class CaptureRules:
 
     @property
     def transaction_topic(self) -> str:
-        """Return the topic of BEGIN and END records."""
         properties = self.properties
         parts = (properties.topic_prefix, properties.topic_transaction)
         return sanitised_topic(joined(properties.topic_delimiter, *parts))
 
     @property
     def message_topic(self) -> str:
-        """Return the topic of logical messages."""
         # The dot is fixed: `topic.delimiter` does not replace it.
         return f"{self.properties.topic_prefix}.message"
 

@@ -195,7 +195,6 @@ class RegexTopicNaming:
         )
 
     def __call__(self, schema: str, table: str) -> str:
-        """Return the topic of a table's records."""
         topic = sanitised_topic(self._raw(schema, table))
         match = self._regex.fullmatch(topic)
         # An empty name is no topic, so the original one stays.

@@ -74,7 +74,6 @@ class FrameBlock(LazySequence["Frame"]):
         return len(self.starts)
 
     def payload(self, index: int) -> bytes:
-        """Return one frame's payload."""
         return self.data[self.starts[index] : self.ends[index]]
 
     def _part(self, start: int, stop: int) -> "FrameBlock":

@@ -160,7 +160,6 @@ class TransactionBlock:
 
     @property
     def end_lsn(self) -> int:
-        """Return the end LSN of the last transaction."""
         return int(self.end_lsns[-1])
 
     def messages(self) -> Iterator["Begin | Insert | Commit"]:

@@ -155,7 +155,6 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def table_id(self) -> tuple[str, str]:
-        """Return schema and table."""
         return self.schema, self.table
 
     def same_shape(self, other: "Relation") -> bool:
@@ -287,11 +286,9 @@ class PerRelation(Generic[T]):
             return made
 
     def get(self, relation: Relation) -> T | None:
-        """Return the cached result for ``relation``, or None."""
         return self._known.get(relation)
 
     def put(self, relation: Relation, made: T) -> None:
-        """Cache ``made`` for ``relation`` in place of an earlier result."""
         if relation not in self._known:
             versions = self._versions.setdefault(relation.oid, [])
             versions.append(relation)
@@ -306,7 +303,6 @@ class PerRelation(Generic[T]):
             del self._known[relation]
 
     def clear(self) -> None:
-        """Drop everything."""
         self._known.clear()
         self._versions.clear()
 

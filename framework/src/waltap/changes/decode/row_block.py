@@ -56,7 +56,6 @@ class LazySequence(Sequence[T]):
         return None
 
     def items(self) -> list[T]:
-        """Return the items."""
         if self._items is None:
             self._items = self._make()
         return self._items

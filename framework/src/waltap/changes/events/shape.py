@@ -57,7 +57,6 @@ class TableShape:
 
     @property
     def has_key(self) -> bool:
-        """Return whether records have a key."""
         return bool(self.key.fields)
 
 

@@ -239,18 +239,15 @@ class TransactionAssembler:
 
     @property
     def open_transactions(self) -> int:
-        """Return the number of unfinished transactions."""
         current = self._begun is not None or self._open is not None
         return len(self._streams) + len(self._prepared) + current
 
     @property
     def held_bytes(self) -> int:
-        """Return the size of all waiting changes."""
         return self._area.bytes
 
     @property
     def spilled_bytes(self) -> int:
-        """Return the part of `held_bytes` that is in files."""
         return self._area.bytes - self._area.memory_bytes
 
     @property

@@ -121,7 +121,6 @@ class SpillArea:
         return sum(buffer.size for buffer in list(self._buffers))
 
     def new_buffer(self, xid: int) -> "TransactionBuffer":
-        """Return a new, empty buffer for the transaction ``xid``."""
         buffer = TransactionBuffer(self, xid)
         self._buffers.add(buffer)
         return buffer
@@ -161,7 +160,6 @@ class SpillArea:
         self._buffers.discard(buffer)
 
     def new_path(self, name: str) -> Path:
-        """Return the path of a new file."""
         assert self.folder is not None
         with self.guarded():
             private_folder(self.folder)

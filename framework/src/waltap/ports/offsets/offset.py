@@ -106,7 +106,6 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def positions(self) -> Positions:
-        """Return the position in each partition."""
         return Positions({name: each.position for name, each in self.partitions.items()})
 
     @property

@@ -38,7 +38,6 @@ class OwnedObject(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Return the key of the entry."""
         return self.kind, self.name, self.system_id, self.database
 
 

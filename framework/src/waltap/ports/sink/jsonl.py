@@ -201,7 +201,6 @@ class JsonLinesSink(Sink):
         return self._accepted or None
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
         with contextlib.suppress(Exception):  # the pending block is not confirmed
             self._wait_for_write()
         if self._fd >= 0:

@@ -179,7 +179,6 @@ class NullSink(Sink):
         """Return no position: the sink stores none."""
 
     def write(self, batch: Batch) -> None:
-        """Count the batch's records."""
         records = batch.records or []
         self.records += len(records)
         if isinstance(records, RecordBlock):

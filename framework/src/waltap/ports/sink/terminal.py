@@ -249,7 +249,6 @@ class TerminalLayout:
                         yield f"{clock}{self._ink.head(WORDS[kind])}{line.lay_out(*shown)}\n"
 
     def forget(self, oid: int) -> None:
-        """Drop the state of a dropped relation."""
         self._lines.forget(oid)
         self._seen.forget(oid)
 

@@ -92,7 +92,6 @@ class ChunkReader:
         self.waiting = False
 
     def restart(self) -> None:
-        """Begin with another table."""
         self._size.restart()
 
     def key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:

@@ -67,7 +67,6 @@ class RelationMemory:
                 self._put(relation)
 
     def get(self, oid: int) -> Relation | None:
-        """Return the last description of a relation, None if unknown."""
         return self._relations.get(oid)
 
     def named(self, schema: str, table: str) -> Relation | None:

@@ -176,7 +176,6 @@ class ColumnReselector:
         return change.new if after is None else after
 
     def forget(self, oid: int) -> None:
-        """Forget a dropped relation."""
         self._tables.forget(oid)
 
     def _table(self, relation: Relation) -> _ReselectedTable | None:

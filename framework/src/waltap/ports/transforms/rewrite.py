@@ -100,7 +100,6 @@ class _ColumnValues:
                 changes[index] = msgspec.structs.replace(change, new=new, old=old)
 
     def forget(self, oid: int) -> None:
-        """Forget a dropped relation."""
         self._chosen.forget(oid)
 
     def _choose(self, relation: Relation) -> tuple[tuple[int, Rewrite], ...]:
@@ -160,7 +159,6 @@ class _RelationReplacer:
         return msgspec.structs.replace(batch, parts=parts)
 
     def forget(self, oid: int) -> None:
-        """Forget a dropped relation."""
         self._known.forget(oid)
 
     def _change(self, given: Change) -> Change:
@@ -290,10 +288,8 @@ class RowChange:
 
     @property
     def schema(self) -> str:
-        """Return the schema's name."""
         return self.relation.schema
 
     @property
     def table(self) -> str:
-        """Return the table's name."""
         return self.relation.table

@@ -56,7 +56,6 @@ class DeadLetterCopies:
             raise
 
     def close(self) -> None:
-        """Close the sink; may be called twice."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
@@ -113,7 +112,6 @@ class DeadLetterQueue:
         self._unreported: dict[FailureHandling, int] = {}
 
     def now_ms(self) -> int:
-        """Return the time in ms since 1970 UTC."""
         return self._clock.time_ns() // 1_000_000
 
     def described(self, form: ChangeForm) -> ChangeForm:

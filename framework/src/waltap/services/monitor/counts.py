@@ -70,7 +70,6 @@ class TableStatus:
 
     @property
     def events(self) -> int:
-        """Return the number of events of all kinds."""
         return self.creates + self.updates + self.deletes + self.truncates + self.reads
 
 
@@ -128,7 +127,6 @@ class TableCounts:
     def count(
         self, parts: Iterable[TransactionPart | SnapshotRows | Heartbeat], now_ms: int
     ) -> None:
-        """Count the events of a batch."""
         kept = self._kept
         last: TransactionPart | SnapshotRows | None = None
         if isinstance(parts, TransactionRun):

@@ -221,7 +221,6 @@ class MonitorListener(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve one connection to its end."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -244,16 +243,13 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: MonitorListener
 
     def handle_one_request(self) -> None:
-        """Wait for a request and answer it."""
         self.server.reads(self.connection)
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer a GET request."""
         self._answer()
 
     def do_POST(self) -> None:
-        """Answer a POST request."""
         self._answer()
 
     def _answer(self) -> None:
@@ -295,7 +291,6 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return the name of this server without a version."""
         return "waltap"
 
     def log_message(self, *_arguments: object) -> None:
@@ -432,7 +427,6 @@ class MetricsExposition:
         registry.register(self)  # any object with `collect` is a collector
 
     def text(self) -> bytes:
-        """Return the current metrics in the text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)
@@ -453,7 +447,6 @@ class MetricsExposition:
 
     @hookimpl
     def on_batch(self, batch: Batch, seconds: float) -> None:
-        """Count the events and the time of a batch."""
         self._write.observe(seconds)
         self._size.observe(batch.events)
         parts = batch.parts
@@ -464,18 +457,15 @@ class MetricsExposition:
 
     @hookimpl
     def on_flush(self, durable: Positions, seconds: float) -> None:
-        """Count the time of a flush."""
         self._flush.observe(seconds)
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
-        """Count a failure by its code."""
         code = getattr(error, "code", "WT-9000")
         self._failures.labels(self._pipeline, code, str(retried).lower()).inc()
 
     @hookimpl
     def on_schema_change(self, old: object) -> None:
-        """Count a changed relation."""
         if old is not None:
             self._changes.inc()
 

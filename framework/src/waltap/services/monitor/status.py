@@ -76,7 +76,6 @@ class RecentFailure:
 
     @classmethod
     def of(cls, error: BaseException, at_ms: int, *, retried: bool) -> "RecentFailure":
-        """Return the failure that reports ``error``."""
         if isinstance(error, WaltapError):
             return cls(
                 at_ms=at_ms,
@@ -309,11 +308,9 @@ class StatusHistory:
         self._before: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(1)

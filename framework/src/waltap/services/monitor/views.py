@@ -35,7 +35,6 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render the segments."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment

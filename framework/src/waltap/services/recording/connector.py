@@ -111,7 +111,6 @@ class RecordingConnector(Connector):
         return _RecordedStream(self._path, decoder, self._answers)
 
     def describe(self, relation: Relation) -> Relation:
-        """Return the recorded description of ``relation``."""
         return self._answers.described(relation)
 
     def undo(self) -> None:
@@ -225,7 +224,6 @@ class _RecordedAnswers:
         return answer
 
     def _value(self, noted: RecordedAnswer) -> Any:
-        """Return the decoded answer."""
         # Equal relations must be one object, as they were when recorded.
         if noted.value in self._relations:
             return self._relations[noted.value]

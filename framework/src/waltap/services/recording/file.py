@@ -198,7 +198,6 @@ class RecordingWriter:
         self.frames = 0
 
     def put(self, entry: Entry) -> None:
-        """Add one entry."""
         data = self._encode(entry)
         self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
         if type(entry) is RecordedFrames:

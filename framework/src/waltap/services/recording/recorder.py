@@ -105,7 +105,6 @@ class _Section:
             self._writer.put(self._header)
 
     def put(self, entry: Entry) -> None:
-        """Add one entry."""
         self.begin()
         self._writer.put(entry)
 

@@ -82,7 +82,6 @@ class ProgressDisplay:
         self._progress.ask = self._take
 
     def start(self) -> None:
-        """Begin to draw."""
         self._progress.start()
 
     def stop(self) -> None:
@@ -107,7 +106,6 @@ class ProgressDisplay:
 
     @hookimpl
     def on_state(self, state: str, detail: str) -> None:
-        """Print the state of the pipeline."""
         # streaming has a line with its own numbers
         if state == "streaming" and self._stream is None:
             self._stream = self._progress.add_task("streaming", total=None, noun="changes")

@@ -151,7 +151,6 @@ class StructRewrite:
         self._known = SchemaMemory(self._made)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with its struct rewritten."""
         assert record.value_schema is not None
         schema, convert = self._known.of(record.value_schema)
         if convert is None:
@@ -226,10 +225,6 @@ class VectorToJson:
         self._rewrite = StructRewrite(_vector, inside=False)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with JSON vectors.
-
-        Raises: RecordUnfit for a value that is not a struct.
-        """
         if record.value is None:
             return record
         if record.value_schema is None or record.value_schema.kind is not ConnectKind.STRUCT:
@@ -309,10 +304,6 @@ class SwapCoordinates:
         self._rewrite = StructRewrite(_geometries(self._swapped), inside=True)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with x and y swapped.
-
-        Raises: RecordUnfit.
-        """
         return _rewritten(record, self._rewrite)
 
     def _swapped(self, value: Any) -> Any:
@@ -330,10 +321,6 @@ class GeometryFormat:
         self._rewrite = StructRewrite(_geometries(self._converted), inside=False)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with the other format.
-
-        Raises: RecordUnfit.
-        """
         return _rewritten(record, self._rewrite)
 
     def _converted(self, value: Any) -> Any:

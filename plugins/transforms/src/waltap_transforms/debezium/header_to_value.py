@@ -63,10 +63,6 @@ class HeaderToValue:
         ](SCHEMAS_KEPT)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with the new fields.
-
-        Raises: RecordUnfit.
-        """
         if record.value is None:
             return record
         schema = record.value_schema

@@ -220,10 +220,6 @@ class DecodeMessageContent:
         self._schemas = SchemaMemory(_event_schema, most=SCHEMAS_KEPT)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with expanded messages.
-
-        Raises: RecordUnfit.
-        """
         schema = record.value_schema
         if schema is None or schema.name != self._name or record.value is None:
             return record

@@ -50,10 +50,6 @@ class ExtractChangedRecordState:
         self._names = SchemaMemory(_names)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with the headers.
-
-        Raises: RecordUnfit.
-        """
         if record.value is None or not is_envelope(record):
             return record
         assert record.value_schema is not None

@@ -101,10 +101,6 @@ class ByLogicalTableRouter:
         self._values: SchemaMemory[_RoutedValues] = SchemaMemory(self._made, most=TOPICS_KEPT)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with their new topics, in order.
-
-        Raises: RecordUnfit.
-        """
         return [self._routed(record) for record in records]
 
     def _routed(self, record: ConnectRecord) -> ConnectRecord:
@@ -227,10 +223,6 @@ class PartitionRouting:
         self._old = SchemaMemory(lambda schema: self._reads(schema, "before"))
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with its partitions.
-
-        Raises: RecordUnfit.
-        """
         event = record.value
         # Truncates and logical messages have no row to choose a partition by.
         if event is None or not is_envelope(record) or event.get("op") in ("t", "m"):

@@ -43,7 +43,6 @@ class SchemaChangeFilter:
         self._excluded = frozenset(properties.excluded)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the records that stay, in order."""
         return [record for record in records if self._stays(record)]
 
     def _stays(self, record: ConnectRecord) -> bool:
@@ -123,10 +122,6 @@ class ExtractSchema:
         self._known = SchemaMemory(self._made)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with ``sourceSchema``.
-
-        Raises: RecordUnfit.
-        """
         event = record.value
         if event is None or not is_envelope(record):
             return record

@@ -338,10 +338,6 @@ class RecordFilter:
         self._condition = properties.expression(properties.condition)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the records that stay, in order.
-
-        Raises: RecordUnfit.
-        """
         return [record for record in records if self._stays(record)]
 
     def _stays(self, record: ConnectRecord) -> bool:
@@ -363,10 +359,6 @@ class ContentBasedRouter:
         self._topic = properties.expression(properties.topic_expression)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with their topics, in order.
-
-        Raises: RecordUnfit.
-        """
         out = []
         for record in records:
             action = self._concerned(record)

@@ -219,10 +219,6 @@ class TimezoneConverter:
         self._reported: set[str] = set()
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        """Return ``record`` with converted times.
-
-        Raises: RecordUnfit.
-        """
         event, schema = record.value, record.value_schema
         if event is None or schema is None or not is_envelope(record):
             return record

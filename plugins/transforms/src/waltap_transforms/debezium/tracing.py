@@ -147,10 +147,6 @@ class ActivateTracingSpan:
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return a batch's records with their span headers, in order.
-
-        Raises: RecordUnfit.
-        """
         return [
             msgspec.structs.replace(record, headers=self._tracing.headers(record))
             if record.value is not None and is_envelope(record)

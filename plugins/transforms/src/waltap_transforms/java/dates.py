@@ -84,7 +84,6 @@ class SimpleDateFormat:
         self._first_year = time.gmtime().tm_year - 80
 
     def format(self, instant: int) -> str:
-        """Format ``instant``."""
         moment = _moment(instant)
         return "".join(
             part.text if not part.letter else _written(part, moment) for part in self._parts
