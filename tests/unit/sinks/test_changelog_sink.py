@@ -1,6 +1,7 @@
 """The change log: whole transactions only, in order, typed, none lost, none doubled."""
 
 import datetime as dt
+import re
 import shutil
 from contextlib import nullcontext
 from decimal import Decimal
@@ -513,3 +514,20 @@ def test_sweep_removes_what_no_manifest_names(filled: WrittenLog) -> None:
     orphan.write_bytes(b"")
     assert filled.log.vacuum(before=FAR) == 1
     assert (kept.exists(), orphan.exists()) == (True, False)
+
+
+@pytest.mark.parametrize("damage", ["segment cut", "segment gone", "manifest cut"])
+def test_a_check_names_a_damaged_file_and_what_helps(log: WrittenLog, damage: str) -> None:
+    with log.open():
+        for number in range(3):
+            log.flush(people(log.db, number))
+    (checked,) = log.sink.check()
+    assert checked.verdict == "ok"
+    kind, what = damage.split()
+    path = sorted((log.folder / "log" / f"{kind}s").rglob("*.*"))[1]
+    path.write_bytes(path.read_bytes()[:-9]) if what == "cut" else path.unlink()
+    (checked,) = log.sink.check()
+    assert checked.verdict == "warning"
+    assert "damaged files: 1;" in checked.found
+    assert path.name in checked.found
+    assert re.search(rf"Restore \S*{path.name} from a copy", checked.remedy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
 from waltap.errors import WaltapError
 from waltap_sinks.changelog.continuity import log_identity
@@ -250,12 +251,35 @@ class ChangeLog:
 
     def newest(self, count: int) -> list[Manifest]:
         """Return the newest ``count`` manifests, oldest first."""
+        return [self._load(path) for path in self._newest(count)]
+
+    def _newest(self, count: int) -> list[str]:
         found: list[str] = []
         for epoch, bucket in self._buckets(newest_first=True):
             found[:0] = [path for _log_position, path in self._log_positions(epoch, bucket)]
             if len(found) >= count:
                 break
-        return [self._load(path) for path in found[-count:]]
+        return found[-count:]
+
+    def damages(self, count: int) -> Iterator[ChangeLogDamaged]:
+        """Yield the damages of the newest ``count`` manifests and their segments, by size."""
+        for path in self._newest(count):
+            try:
+                segments = [part for table in self._load(path).tables for part in table.segments]
+            except ChangeLogDamaged as error:
+                yield error
+                continue
+            except FilesUnavailable:
+                if self.store.has(path):
+                    raise
+                continue  # retention removed it meanwhile
+            for part in segments:
+                size = self.store.size(part.path) if self.store.has(part.path) else None
+                # Retention removes segments after their manifest.
+                if size != part.bytes and self.store.has(path):
+                    text = "is missing" if size is None else f"has {size:,} bytes"
+                    text = f"{part.path} {text}; {path} says {part.bytes:,} bytes"
+                    yield ChangeLogDamaged(text, path=part.path)
 
     @staticmethod
     def _gap(previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:

@@ -76,6 +76,9 @@ class PendingTables:
 # instead of 1,149.
 UNCONVERTED_BYTES = 8 * 1024 * 1024
 
+# The manifests that `check` compares with their segments: a request for each file of a bucket.
+EXAMINED, REQUESTED = 1_000, 20
+
 
 class ChangeLogSink(Sink):
     """Write changes as Parquet segments and publish them by manifests.
@@ -157,6 +160,10 @@ class ChangeLogSink(Sink):
             self._check_owner(last)
         if self._context.has_offset and not self._repairs:
             self._require_published(last)
+        damages = list(ChangeLog(self._store).damages(EXAMINED if self._store.local else REQUESTED))
+        if damages:
+            found = f"damaged files: {len(damages):,}; the first: {damages[0].problem}"
+            return [PreflightCheck.warning("sink changelog", found, damages[0].advice())]
         return [PreflightCheck.ok("sink changelog", self._store.location)]
 
     def open(self) -> Position | None:
