@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.offset import (
-    NEWEST_VERSION,
     BranchPositions,
     Offset,
     PartitionOffset,
@@ -16,10 +14,6 @@ from waltap.ports.offsets.offset import (
     decoded,
 )
 from waltap_testing.crash import KillPoint, in_child
-from waltap_testing.offset_store_suite import FULL
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "offset-1.json"
-
 
 ONE = Offset.of(
     PartitionOffset(position=Position(1), slot="s", database="d", system_id="7", timeline=1)
@@ -41,18 +35,6 @@ def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
 
 
 # --- the stored form -------------------------------------------------------------------------------
-
-
-def test_an_offset_of_version_1_is_read_and_stored_as_the_newest(tmp_path: Path) -> None:
-    """What waltap stored until partitions had names: tests/golden/offset-1.json is one with everything."""
-    path = tmp_path / "offset.json"
-    path.write_bytes(GOLDEN.read_bytes())
-    store = FileOffsetStore(path)
-    before = store.load()
-    assert before == FULL
-    store.store(before)
-    assert msgspec.json.decode(path.read_bytes())["version"] == NEWEST_VERSION == 2
-    assert store.load() == before
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ code. Each chunk reads a range of codes that is wide enough for about one chunk 
 range is followed by one twice as wide.
 
 The offset stores the order with the progress (`ChunkState.order`): the numbers of the hashed
-columns. Without an order, chunks follow the key. That is the case for keys without a hash part and
-for snapshots that an earlier version began.
+columns. Without an order, as for keys without a hash part, chunks follow the key.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ NothingStored = OffsetError.define("NothingStored", "WT-6003")
 
 
 NEWEST_VERSION = 2
-"""Version of the stored form. Stores use `encoded` and `decoded`, which reads every earlier version."""
+"""Version of the stored form, which `encoded` writes and `decoded` reads."""
 
 
 class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,34 +126,22 @@ def encoded(offset: Offset) -> bytes:
 
 
 def decoded(data: bytes) -> Offset:
-    """Return the offset that `encoded` stored, in this version or an earlier one.
+    """Return the offset that `encoded` stored.
 
-    Version 1 (until 0.1) knew one partition, whose fields were beside the rest.
-    Raises: ValueError when it is none, or of a later version.
+    Raises: ValueError when it is none, or of another version.
     """
     try:
         version = msgspec.json.decode(data, type=_OffsetVersion).version
-        if version > NEWEST_VERSION:
+        if version != NEWEST_VERSION:
             message = f"it has version {version}; this waltap knows {NEWEST_VERSION}"
             raise ValueError(message)
-        if version == 1:
-            found = msgspec.json.decode(data, type=_Version1)
-            sole = msgspec.convert(msgspec.to_builtins(found), PartitionOffset)
-            return Offset(partitions={SOLE: sole}, snapshot=found.snapshot, signals=found.signals)
         return msgspec.json.decode(data, type=Offset)
     except UNREADABLE as error:
         raise ValueError(str(error)) from error
 
 
 class _OffsetVersion(msgspec.Struct):
-    version: int = 1
-
-
-class _Version1(PartitionOffset, frozen=True, kw_only=True):
-    """The stored form of version 1, without named partitions."""
-
-    snapshot: SnapshotProgress | None = None
-    signals: dict[str, object] = {}
+    version: int
 
 
 class OffsetStore(abc.ABC):

@@ -22,7 +22,7 @@ class ChunkState(msgspec.Struct, frozen=True):
     exhausted: bool = False
     # The end of the table was reported.
     end_reported: bool = msgspec.field(name="told", default=False)
-    # As for `ChunkSource.chunk`. Earlier versions stored none: their order is that of the key.
+    # As for `ChunkSource.chunk`.
     order: list[int] = []
 
 
@@ -46,12 +46,7 @@ class IncrementalState(msgspec.Struct):
     @classmethod
     def restored(cls, stored: Mapping[str, object]) -> "IncrementalState":
         """Read the state from an offset."""
-        state = msgspec.convert(stored, cls)
-        # Versions until 0.1 stored only the chunk of the head, without its name.
-        if "chunks" not in stored and state.queue:
-            head = msgspec.convert(stored, ChunkState)
-            state.chunks = {state.queue[0].name: head} if head.maximum else {}
-        return state
+        return msgspec.convert(stored, cls)
 
     @property
     def head(self) -> ChunkState:
