@@ -41,10 +41,7 @@ class AcknowledgedSink(Sink):
         self._sent += count
 
     def write(self, batch: Batch) -> None:
-        """Send the batch's records.
-
-        Raises: SinkError.
-        """
+        """Send the batch's records."""
         self._gap.check()
         if self._pending is not batch:
             self._pending, self._sent = batch, 0

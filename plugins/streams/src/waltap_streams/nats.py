@@ -185,10 +185,7 @@ class NatsSink(AcknowledgedSink):
             self._server.run(self._make())
 
     def maintain(self) -> None:
-        """Let the client answer the server's pings.
-
-        Raises: SinkError.
-        """
+        """Let the client answer the server's pings."""
         if self._stream is not None:
             # The client's loop only runs during calls; without one the server would miss its
             # answers.

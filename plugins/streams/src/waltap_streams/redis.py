@@ -264,10 +264,7 @@ class RedisSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Check the login and report the server's persistence.
-
-        Raises: SinkError.
-        """
+        """Check the login and report the server's persistence."""
         try:
             with self._server.failing():
                 found: Any = self._server.connected().info()
@@ -306,10 +303,7 @@ class RedisSink(Sink):
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records, or buffer them.
-
-        Raises: SinkError.
-        """
+        """Append the batch's records, or buffer them."""
         self._fail_stop.check()
         with self._gap, self._server.failing():
             self._take(batch)
@@ -336,10 +330,7 @@ class RedisSink(Sink):
             self._commit()
 
     def flush(self) -> Positions | None:
-        """Commit buffered entries and return their positions.
-
-        Raises: SinkError.
-        """
+        """Commit buffered entries and return their positions."""
         self._fail_stop.check()
         if not self._once:
             return self._accepted or None
