@@ -248,7 +248,8 @@ class PostgresProperties(Properties):
     publish_via_partition_root: bool = declare(
         "publish.via.partition.root",
         default=False,
-        summary="Publish rows of partitions as rows of the partitioned table.",
+        summary="Publish rows of partitions as rows of the partitioned table. PostgreSQL then publishes "
+        "no TRUNCATE of a single partition: its rows stay at the destination.",
     )
     replica_identity_autoset_values: CommaList = declare(
         "replica.identity.autoset.values",
