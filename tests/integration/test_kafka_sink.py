@@ -153,6 +153,22 @@ def test_a_time_that_a_record_has_is_that_of_the_message(
     assert now > before
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_a_time_that_the_topic_refuses_is_not_tried_again(
+    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], guarantee: str
+) -> None:
+    hour = {"message.timestamp.after.max.ms": "3600000"}
+    create(kafka.bootstrap, NewTopic(topic, 1, config=hour))
+    made = opened(delivery__guarantee=guarantee)
+    late = int(time.time() + 86_400) * 1000
+    with pytest.raises(KafkaTopicUnusable, match=f"{topic}.*timestamp") as refused:
+        for _ in range(2):
+            made.write(batch(1, Record(topic, b"k", b"v", timestamp=late)))
+            made.flush()
+    assert refused.value.retry is RetryVerdict.NEVER
+    assert "message.timestamp" in refused.value.advice()
+
+
 # --- topics ---------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,8 @@ UNFIT: Final = frozenset(
         KafkaError.INVALID_RECORD,
         KafkaError.POLICY_VIOLATION,
         KafkaError.INVALID_MSG,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
 
