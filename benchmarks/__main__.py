@@ -1,5 +1,6 @@
-"""``python -m benchmarks`` stream-json|stream-changelog|one-row|stream-kafka|stream-sql|snapshot|
-snapshot-sql|parallel-snapshot|decoders|large-transaction|start|scale|all: one server, one run, one table.
+"""``python -m benchmarks`` stream-json|stream-changelog|one-row|stream-kafka|stream-kafka-avro|stream-sql|
+snapshot|snapshot-sql|parallel-snapshot|decoders|large-transaction|start|scale|all: one server, one run,
+one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from scripts.printed_output import print_speed
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
+from tests.harness.servers.registry import Registry
 
 from benchmarks import report
 from benchmarks.contender import (
@@ -46,6 +48,7 @@ DECODERS: list[tuple[str, str, tuple[str, ...], dict[str, str]]] = [
 ]
 """(name, output plugin, options for pg_recvlogical, properties for waltap)."""
 
+AVRO_CONVERTER = "io.confluent.connect.avro.AvroConverter"
 PEERS = ["Debezium", "Debezium, tuned"]
 BARS = (
     report.Bar(contender="waltap, change log", of="Debezium", times=12.0),
@@ -137,9 +140,26 @@ def stream(benchmark: str, options: argparse.Namespace) -> None:
 
 
 def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
-    """Drain one backlog into one broker through every contender, as JSON."""
-    broker = Kafka.create(quick=False, heap_mb=1024)
+    """Drain one backlog into one broker through every contender, as JSON or Avro."""
+    with contextlib.ExitStack() as servers:
+        broker = Kafka.create(quick=False, heap_mb=1024)
+        servers.callback(broker.remove)
+        converters: dict[str, str] = {}
+        if benchmark == "stream-kafka-avro":
+            registry = Registry.create()
+            servers.callback(registry.remove)
+            for side in ("key", "value"):
+                converters[f"{side}.converter"] = AVRO_CONVERTER
+                converters[f"{side}.converter.schema.registry.url"] = registry.url
+        makers = _into_kafka(broker, converters, options)
+        _finish(benchmark, options, _drained(makers, options), "pg_recvlogical")
+
+
+def _into_kafka(
+    broker: Kafka, converters: Mapping[str, str], options: argparse.Namespace
+) -> list[Make]:
     settings = {
+        **converters,
         "waltap.sink.bootstrap.servers": broker.bootstrap,
         "waltap.sink.topic.creation.default.retention.bytes": "100000000",
     }
@@ -157,18 +177,15 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
     def theirs(name: str, tuning: dict[str, str]) -> Make:
         def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
             place = folder / slot
-            return Debezium(name, database, place, slot, round_, tuning, kafka=broker.bootstrap)
+            own = {**converters, **tuning}
+            return Debezium(name, database, place, slot, round_, own, kafka=broker.bootstrap)
 
         return make
 
-    try:
-        makers = [_maker(PgRecvlogical, "pg_recvlogical"), ours("at_least_once")]
-        makers += [ours("exactly_once")]
-        if options.peer:
-            makers += [theirs(n, t) for n, t in zip(PEERS, ({}, TUNED), strict=True)]
-        _finish(benchmark, options, _drained(makers, options), "pg_recvlogical")
-    finally:
-        broker.remove()
+    makers = [_maker(PgRecvlogical, "pg_recvlogical"), ours("at_least_once"), ours("exactly_once")]
+    if options.peer:
+        makers += [theirs(n, t) for n, t in zip(PEERS, ({}, TUNED), strict=True)]
+    return makers
 
 
 def sql(benchmark: str, options: argparse.Namespace) -> None:
@@ -300,6 +317,7 @@ BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-changelog": stream,
     "one-row": one_row,
     "stream-kafka": stream_kafka,
+    "stream-kafka-avro": stream_kafka,
     "stream-sql": sql,
     "snapshot-sql": sql,
     "snapshot": snapshot,

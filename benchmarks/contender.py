@@ -233,8 +233,8 @@ def packages_in(folder: Path | None) -> dict[str, str]:
 
 @dataclass
 class Debezium(Contender):
-    """Debezium's embedded engine; records are rendered as JSON, counted and dropped, or sent to the
-    broker at ``kafka`` as they are counted."""
+    """Debezium's embedded engine; records are rendered as JSON or Avro, counted and dropped, or sent to
+    the broker at ``kafka`` as they are counted."""
 
     settings: dict[str, str] = field(default_factory=dict)
     kafka: str = ""
@@ -264,7 +264,9 @@ class Debezium(Contender):
 
     def drain(self, rows: int, until_lsn: str) -> Result:
         """Stream the backlog; timed by the engine itself from the first record to the last."""
-        sent = ("--kafka", self.kafka) if self.kafka else ()
+        sent = ["--kafka", self.kafka] if self.kafka else []
+        if "AvroConverter" in self.settings.get("value.converter", ""):
+            sent += ["--format", "avro"]
         return self._reported(rows, self._run("no_data", "--count", rows, *sent))
 
     def snapshot(self, rows: int) -> Result:
