@@ -153,6 +153,14 @@ class TypeSuite(RigSuite):
                 mark = '"' if column.quoted else ""
                 written = [None if t is None else f"{mark}{t}{mark}" for t in found.to_pylist()]
                 assert written == [None if t is None else mapping.json(t) for t in group]
+                numbers = column.numbers and column.numbers(pa.array(group, pa.string()))
+                for text, number in zip(
+                    group, numbers.to_pylist() if numbers else [], strict=False
+                ):
+                    given = None if text is None else mapping.to_connect(text)
+                    if isinstance(given, bytes):
+                        given = int.from_bytes(given, "big", signed=True)
+                    assert text is None or given == number, text
 
     def test_malformed_text_is_a_value_error(self, rig: TypeRig) -> None:
         """Malformed text raises ValueError and no other exception."""

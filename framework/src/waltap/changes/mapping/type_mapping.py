@@ -103,6 +103,9 @@ class JsonColumn:
     convert: "Callable[[pa.StringArray], pa.Array | None]"
     # The texts lack the quotation marks around them.
     quoted: bool = False
+    # Returns the column's integers, of 64 bits: the values that `to_connect` returns, or the unscaled
+    # numbers of its decimals. None as in `convert`; the integer of a NULL is arbitrary.
+    numbers: "Callable[[pa.StringArray], pa.Int64Array | None] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 
 from waltap.base.cache import BoundedDict
-from waltap.changes.decode.message import Change, Delete, LogicalMessage, Truncate, Update
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    InsertBlock,
+    LogicalMessage,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import (
@@ -389,8 +396,12 @@ class ConvertedFormat(Format):
             return
         # The counters of transaction metadata differ from row to row.
         if (kind is INSERTS or kind is UPDATES) and frame.order is None:
-            images = [change.new for change in run]  # type: ignore[union-attr]
-            lsns = [change.lsn for change in run]
+            images: Sequence[Tuple]
+            if isinstance(run, InsertBlock):
+                images, lsns = run.rows, run.lsns.tolist()
+            else:
+                images = [change.new for change in run]  # type: ignore[union-attr]
+                lsns = [change.lsn for change in run]
             if self._straight(table, images, lsns, OPERATIONS[kind], frame, read=False):
                 return
         for change in run:

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+Piece = Any
+"""A text or array of texts; bytes or a binary array."""
+
+_CONSTANT: Final = (str, bytes)
+
 # About this much text is joined at a time. Text that stays in the processor's cache is faster to
 # make and to write, and its memory is reused.
 STEP_BYTES: Final = 2 << 20
@@ -22,12 +27,12 @@ class TextRows:
     """Hold the ``pieces`` of ``count`` rows.
 
     A piece is an Arrow array of strings with one value for each row, or a text that all rows contain.
-    No value is null. Immutable.
+    No value is null. Rows of bytes have binary arrays and bytes. Immutable.
     """
 
     __slots__ = ("_count", "pieces")
 
-    def __init__(self, pieces: "Sequence[pa.StringArray | str]", count: int) -> None:
+    def __init__(self, pieces: "Sequence[Piece]", count: int) -> None:
         self.pieces, self._count = _merged(pieces) or ("",), count
 
     def __len__(self) -> int:
@@ -38,7 +43,7 @@ class TextRows:
         return TextRows([*before, *self.pieces, after], self._count)
 
     def array(self) -> "pa.StringArray":
-        """Return the rows as one array."""
+        """Return the rows as one array, of binary for rows of bytes."""
         import pyarrow as pa
 
         parts = [part for part, _ in self._steps()]
@@ -51,6 +56,10 @@ class TextRows:
         for _, text in self._steps():
             yield memoryview(text)
 
+    def values(self) -> list[bytes]:
+        """Return the bytes of each row."""
+        return [value for array, _ in self._steps() for value in _bytes_of(array)]
+
     def _steps(self) -> "Iterator[tuple[pa.StringArray, pa.Buffer]]":
         """Yield arrays of some rows, each with its joined text."""
         rows = self._rows_together()
@@ -60,7 +69,7 @@ class TextRows:
     def _rows_together(self) -> int:
         size = 0
         for piece in self.pieces:
-            if isinstance(piece, str):
+            if isinstance(piece, _CONSTANT):
                 size += len(piece) * self._count
             else:
                 size += piece.nbytes
@@ -68,19 +77,20 @@ class TextRows:
         return max(1, min(MOST_ROWS, -(-self._count // steps)))
 
 
-def _merged(pieces: "Sequence[pa.StringArray | str]") -> "tuple[pa.StringArray | str, ...]":
+def _merged(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return ``pieces`` with neighbouring texts joined."""
-    merged: list[pa.StringArray | str] = []
+    merged: list[Piece] = []
     for piece in pieces:
-        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += piece
-        elif not isinstance(piece, str) or piece:
+        last = merged[-1] if merged else None
+        if isinstance(piece, _CONSTANT) and isinstance(last, _CONSTANT):
+            merged[-1] = last + piece  # type: ignore[operator]  # of one kind
+        elif not isinstance(piece, _CONSTANT) or piece:
             merged.append(piece)
     return tuple(merged)
 
 
 def _joined(
-    pieces: "tuple[pa.StringArray | str, ...]", start: int, count: int
+    pieces: tuple[Piece, ...], start: int, count: int
 ) -> "tuple[pa.StringArray, pa.Buffer]":
     """Return ``count`` rows as an array and as joined text."""
     import numpy as np
@@ -90,24 +100,25 @@ def _joined(
     # One array has the values of all columns, then the constant texts; `take` reads it in the order
     # of rows. That costs half of `binary_join_element_wise`, which looks at every argument twice for
     # each row.
-    columns = [piece.slice(start, count) for piece in pieces if not isinstance(piece, str)]
-    constants = [piece for piece in pieces if isinstance(piece, str)]
-    flat = pa.concat_arrays([*columns, pa.array(constants, pa.string())])
+    columns = [piece.slice(start, count) for piece in pieces if not isinstance(piece, _CONSTANT)]
+    constants = [piece for piece in pieces if isinstance(piece, _CONSTANT)]
+    form = columns[0].type if columns else pa.scalar(constants[0]).type
+    flat = pa.concat_arrays([*columns, pa.array(constants, form)])
     width, begins, at = len(pieces), np.empty(len(pieces), "i4"), len(columns) * count
     column = 0
     for place, piece in enumerate(pieces):
-        if isinstance(piece, str):
+        if isinstance(piece, _CONSTANT):
             begins[place], at = at, at + 1
         else:
             begins[place], column = column, column + count
-    varies = tuple(not isinstance(piece, str) for piece in pieces)
+    varies = tuple(not isinstance(piece, _CONSTANT) for piece in pieces)
     indexes = np.add(_row_numbers(varies)[:count], begins).reshape(-1)
     taken = pc.take(flat, pa.array(indexes), boundscheck=False)
     _, ends, text = taken.buffers()
     text = text or pa.py_buffer(b"")
     # A row ends where its last piece ends.
     bounds = np.frombuffer(ends, "<i4", count * width + 1)[::width].copy()
-    array = pa.StringArray.from_buffers(count, pa.py_buffer(bounds), text)
+    array = pa.Array.from_buffers(form, count, [None, pa.py_buffer(bounds), text])
     return array, text.slice(0, int(bounds[-1]))
 
 
@@ -184,9 +195,9 @@ class RecordBlock(LazySequence[Record]):
     def _make(self) -> list[Record]:
         made: list[Record] = []
         topic, headers = self.topic, self.headers
-        for keys, values in self.chunks:
-            all_values = _bytes_of(values)
-            all_keys = [None] * len(all_values) if keys is None else _bytes_of(keys)
+        for keys, values in self._chunks:
+            all_values = values.values()
+            all_keys = [None] * len(all_values) if keys is None else keys.values()
             made += [
                 Record(topic, key, value, headers)
                 for key, value in zip(all_keys, all_values, strict=True)

@@ -101,6 +101,15 @@ QUOTED: Final = JsonColumn(convert=_escaped, quoted=True)
 AS_IT_IS: Final = JsonColumn(convert=lambda array: array)
 
 
+def _cast(array: "pa.Array") -> "pa.Int64Array | None":
+    import pyarrow as pa
+
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid:  # a number of more than 64 bits, or text that is no integer
+        return None
+
+
 def whole(largest: int) -> JsonColumn:
     """Return the writer of integers from 0 to ``largest``, unchanged.
 
@@ -130,7 +139,7 @@ def whole(largest: int) -> JsonColumn:
                 return None
         return array
 
-    return JsonColumn(convert=convert)
+    return JsonColumn(convert=convert, numbers=_cast)
 
 
 def _words(array: "pa.StringArray") -> "pa.Array | None":
@@ -183,26 +192,23 @@ def decimals(scale: int) -> JsonColumn:
     It writes base64 of the unscaled number, in two's complement and the fewest bytes that hold it.
     """
 
-    def convert(array: "pa.StringArray") -> "pa.Array | None":
-        import pyarrow as pa
+    def unscaled(array: "pa.StringArray") -> "pa.Int64Array | None":
         import pyarrow.compute as pc
 
-        digits = array
-        if scale:
-            # Every text must have exactly ``scale`` digits behind its point.
-            places = pc.subtract(pc.binary_length(array), scale + 1)
-            right = pc.equal(pc.find_substring(array, "."), places)
-            if not pc.all(right, min_count=0).as_py():
-                return None
-            digits = pc.replace_substring(array, ".", "", max_replacements=1)
-        try:
-            numbers = _integers(digits.cast(pa.int64()))
-        except pa.ArrowInvalid:
-            # A number of more than 64 bits, or NaN.
+        if not scale:
+            return _cast(array)
+        # Every text must have exactly ``scale`` digits behind its point.
+        places = pc.subtract(pc.binary_length(array), scale + 1)
+        right = pc.equal(pc.find_substring(array, "."), places)
+        if not pc.all(right, min_count=0).as_py():
             return None
-        return _base64(array, numbers)
+        return _cast(pc.replace_substring(array, ".", "", max_replacements=1))
 
-    return JsonColumn(convert=convert, quoted=True)
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        numbers = unscaled(array)
+        return None if numbers is None else _base64(array, _integers(numbers))
+
+    return JsonColumn(convert=convert, quoted=True, numbers=unscaled)
 
 
 def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
@@ -247,17 +253,31 @@ def _pairs() -> Any:
 # --- dates and times ------------------------------------------------------------------------------
 
 
-def _day_numbers(array: "pa.StringArray") -> "pa.Array | None":
+def _day_numbers(array: "pa.StringArray") -> "pa.Int64Array | None":
     import pyarrow as pa
 
     try:
-        return array.cast(pa.date32()).cast(pa.int32()).cast(pa.string())
+        return array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
     except pa.ArrowInvalid:
         return None
 
 
+def _number_texts(
+    numbers: "Callable[[pa.StringArray], pa.Int64Array | None]",
+) -> JsonColumn:
+    """Return the writer of a column's ``numbers`` in decimal."""
+
+    def convert(array: "pa.StringArray") -> "pa.Array | None":
+        import pyarrow as pa
+
+        found = numbers(array)
+        return None if found is None else found.cast(pa.string())
+
+    return JsonColumn(convert=convert, numbers=numbers)
+
+
 # Dates of the years 1 to 9999 as days since 1970.
-DAYS: Final = JsonColumn(convert=_day_numbers)
+DAYS: Final = _number_texts(_day_numbers)
 
 
 def timestamps(divisor: int) -> JsonColumn:
@@ -266,7 +286,7 @@ def timestamps(divisor: int) -> JsonColumn:
     The number is microseconds over ``divisor``; the years are 1 to 9999.
     """
 
-    def convert(array: "pa.StringArray") -> "pa.Array | None":
+    def since_1970(array: "pa.StringArray") -> "pa.Int64Array | None":
         import pyarrow as pa
 
         try:
@@ -277,9 +297,9 @@ def timestamps(divisor: int) -> JsonColumn:
             numbers = pa.py_buffer(_integers(micros) // divisor)
             validity, nulls = _validity(array)
             micros = pa.Array.from_buffers(pa.int64(), len(array), [validity, numbers], nulls)
-        return micros.cast(pa.string())
+        return micros
 
-    return JsonColumn(convert=convert)
+    return _number_texts(since_1970)
 
 
 _SHORTEST, _LONGEST = len("2020-01-01 00:00:00+00"), len("2020-01-01 00:00:00.000001+00")

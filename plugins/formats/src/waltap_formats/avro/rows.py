@@ -7,19 +7,20 @@ case uses `waltap_formats.avro.binary`, with the same bytes.
 """
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from waltap.base.generated import define
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.relation import TypeKind
+from waltap.changes.decode.row_block import RowBlock, has_columns, texts_of
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events.shape import ShapeColumn, TableShape, column_value
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping
 from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys, Written
+from waltap.encoders.format.record_block import TextRows
 from waltap.encoders.json.codec import MISFITS
 from waltap_formats.avro.binary import (
     LAST,
@@ -30,106 +31,10 @@ from waltap_formats.avro.binary import (
     long_bytes,
     unsigned,
 )
+from waltap_formats.avro.columns import Pieces, column_writer, varints
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-# Avro's numbers for whole columns of text, by pyarrow and numpy.
-#
-# The bytes equal the output of `waltap_formats.avro.rows`. If a value has an unusual form, the
-# result is None, and those functions write the column.
-
-WriteColumn = Callable[[Sequence[Any]], list[bytes] | None]
-
-# Fewer rows are not worth the conversion to pyarrow.
+# Fewer rows are not worth the conversion to columns.
 FEWEST = 64
-
-# Other types of values mean unchanged or masked ones, which only the general way handles.
-_PLAIN = ({str}, {str, type(None)})
-
-
-def column_writer(
-    mapping: ColumnMapping, kind: ConnectKind, branch: bytes, null: bytes | None
-) -> WriteColumn | None:
-    """Return the writer of a column of integers.
-
-    ``branch`` precedes each number, and ``null`` is written for None. Return None if the column
-    has no such writer.
-    """
-    if kind not in {ConnectKind.INT32, ConnectKind.INT64} or not _installed():
-        return None
-    quick = mapping.json_column
-    whole = mapping.integers  # the cast refuses texts that are no numbers
-    if not whole and (quick is None or quick.quoted or kind is not ConnectKind.INT64):
-        return None
-    limit = 1 << RANGES[kind]
-
-    def write(values: Sequence[Any]) -> list[bytes] | None:
-        if len(values) < FEWEST or set(map(type, values)) not in _PLAIN:
-            return None
-        # Imported late, since pyarrow and numpy are optional.
-        import pyarrow as pa
-
-        texts = pa.array(values, pa.string())
-        # NULL in a required field is an error of its row.
-        if texts.null_count and null is None:
-            return None
-        try:
-            digits = texts if whole or quick is None else quick.convert(texts)
-            numbers = None if digits is None else digits.cast(pa.int64())
-        except pa.ArrowInvalid:
-            return None
-        return None if numbers is None else _varints(numbers, limit, branch, null)
-
-    return write
-
-
-def _installed() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in ("numpy", "pyarrow"))
-
-
-def _varints(
-    numbers: "pa.Int64Array", limit: int, branch: bytes, null: bytes | None
-) -> list[bytes] | None:
-    import numpy as np
-
-    # The buffer's content under a NULL is undefined.
-    plain = numbers.fill_null(0) if numbers.null_count else numbers
-    values = np.frombuffer(plain.buffers()[1], "<i8", len(plain), 8 * plain.offset)
-    low, high = int(values.min()), int(values.max())
-    if not -limit <= low <= high < limit:
-        return None
-    # Zig-zag, then seven bits a byte, for all numbers at once.
-    left = ((values << 1) ^ (values >> 63)).astype("u8")
-    # Bytes of the longest number.
-    widest = max(1, -(-int(left.max()).bit_length() // 7))
-    width = np.ones(len(values), "i8")
-    for more in range(1, widest):
-        width += left >= np.uint64(1 << 7 * more)
-    before = len(branch)
-    out = np.empty((len(values), before + widest), "u1")
-    for index, byte in enumerate(branch):
-        out[:, index] = byte
-    for index in range(widest):
-        # The high bit of a byte means that another one follows.
-        bits = left >> np.uint64(7 * index) & np.uint64(0x7F)
-        out[:, before + index] = bits | np.where(index < width - 1, np.uint64(0x80), np.uint64(0))
-    data, step = out.tobytes(), before + widest
-    starts = range(0, len(data), step)
-    # Numbers of one width need no computed ends.
-    if int(width.min()) == widest:
-        found = [data[start : start + step] for start in starts]
-    else:
-        ends = (np.arange(len(values)) * step + before + width).tolist()
-        found = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-    if numbers.null_count:
-        assert null is not None
-        for index in np.flatnonzero(~numbers.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            found[index] = null
-    return found
-
-
 SMALL = 8192
 # Limits of the caches of encoded texts: entries, characters of a text, and of an integer's text.
 TEXTS_KEPT, LONGEST_KEPT, SHORT = 16_384, 10, 5
@@ -161,8 +66,8 @@ class _ColumnCode:
         self._width = len(shape.plan.relation.columns)
         self.names: dict[str, Any] = {}
         self.used: set[int] = set()
-        # Columns that may be encoded as a whole, with the expression of one value as fallback.
-        self.columns: dict[int, str] = {}
+        # The writers of whole columns, in the order of the expressions.
+        self.columns: list[Callable[[RowBlock], Pieces]] = []
 
     def unpack(self, *others: "_ColumnCode") -> str:
         """Return the statement that binds the used columns' values."""
@@ -175,17 +80,16 @@ class _ColumnCode:
     def expression(self, column: ShapeColumn, schema: Schema) -> str:
         """Return the expression of a column's bytes."""
         index, mapping, part = column.index, column.mapping, self._part
-        if index in self._shared and part:
-            return f"same{index}"
         write = avro_writer(schema, defaults=self._defaults, what=f"the field {column.field.name}")
         convert = column_value(column, read=self._read)
         # The stream never has a value of such a type, so its bytes are constant.
         if mapping.streamed_as_null and not self._read:
-            return repr(write(convert(None)))
+            constant = write(convert(None))
+            self.columns.append(lambda _block: [constant])
+            return repr(constant)
         self.used.add(index)
-        other = f"_other{part}{index}"
+        other, value = f"_other{part}{index}", f"v{index}"
         self.names[other] = lambda value: write(convert(value))
-        value = f"v{index}"
         # Only the general way applies a mask.
         masked = column.transform is not None and column.transform.value is not None
         plain = None if masked else self._of_text(column, schema, value)
@@ -195,50 +99,46 @@ class _ColumnCode:
             # Only a text takes the fast way; NULL, unchanged values and bytes take the general
             # one.
             made = f"({plain}) if {value}.__class__ is str else {other}({value})"
-            if not part and self._as_column(column, schema, self.names[other]):
-                self.columns[index] = made
-                self.used.discard(index)
-                made = f"b{index}"
-        return f"(same{index} := {made})" if index in self._shared else made
+        self._add_column(column, schema, made, None if masked else self.names[other])
+        if index not in self._shared:
+            return made
+        return f"same{index}" if part else f"(same{index} := {made})"
 
-    def _as_column(
-        self, column: ShapeColumn, schema: Schema, other: Callable[[Any], bytes]
-    ) -> bool:
-        """Return whether a column may be encoded as a whole.
+    def _add_column(
+        self,
+        column: ShapeColumn,
+        schema: Schema,
+        expression: str,
+        other: Callable[[Any], bytes] | None,
+    ) -> None:
+        """Add the writer of a whole column; ``expression`` writes single values.
 
-        If so, store its encoder.
+        ``other`` writes a value; None if no column of these may be written at once.
         """
-        mapping, null = column.mapping, None
+        index, mapping, null = column.index, column.mapping, None
         if self._read and mapping.read is not None:
             mapping = mapping.read
-        with contextlib.suppress(*MISFITS):  # null in a required field is a row's error
-            null = other(None)
-        write = column_writer(mapping, schema.kind, _branch(schema), null)
-        if write is not None:
-            self.names[f"_column{column.index}"] = write
-        return write is not None
+        quick = None
+        # An unknown label must be found.
+        if other is not None and self._labels(column) is None:
+            with contextlib.suppress(*MISFITS):  # null in a required field is a row's error
+                null = other(None)
+            quick = column_writer(mapping, schema.kind, _branch(schema), null)
+        names, by_value = self.names, f"by_value{self._part}{index}"
+        source = f"def {by_value}(values):\n    return [{expression} for v{index} in values]\n"
 
-    def functions(self) -> str:
-        """Return the source of functions that encode whole columns."""
-        return "".join(
-            f"""
-def column{index}(_rows):
-    values = [row[{index}] for row in _rows]
-    found = _column{index}(values)
-    return found if found is not None else [{source} for v{index} in values]
-"""
-            for index, source in self.columns.items()
-        )
+        def write(block: RowBlock) -> Pieces:
+            texts = block.columns[index]
+            found = None if quick is None else quick(texts)
+            if found is not None:
+                return found
+            import pyarrow as pa
 
-    def loop(self, *others: str) -> str:
-        """Return the head of the loop over rows.
+            if by_value not in names:
+                define(source, f"Avro column {index} of {self._shape.plan.relation.name}", names)
+            return [pa.array(names[by_value](texts_of(texts)), pa.binary())]
 
-        It also iterates ``others`` and the columns that were encoded as a whole.
-        """
-        names = ["_values", *others, *(f"b{index}" for index in self.columns)]
-        of = ["_rows", *(f"{name}s" for name in others)]
-        of += [f"column{index}(_rows)" for index in self.columns]
-        return f"for {', '.join(names)}{',' if len(names) == 1 else ''} in zip({', '.join(of)}):"
+        self.columns.append(write)
 
     def _of_text(self, column: ShapeColumn, schema: Schema, value: str) -> str | None:
         """Return the expression of a text's bytes.
@@ -401,6 +301,14 @@ def _width(shape: TableShape) -> int:
     return len(shape.keys) + (shape.plan.key_field is not None)
 
 
+def _key_tail(shape: TableShape) -> bytes:
+    """Return the bytes of the field that a key has beside its columns."""
+    if shape.plan.key_field is None:
+        return b""
+    text = shape.plan.key_field[1].encode()
+    return long_bytes(len(text)) + text
+
+
 def _keys(shape: TableShape, code: _ColumnCode, *, read: bool) -> str:
     """Return the expression of a key's bytes."""
     parts = [
@@ -408,8 +316,7 @@ def _keys(shape: TableShape, code: _ColumnCode, *, read: bool) -> str:
         for column in shape.keys
     ]
     if shape.plan.key_field is not None:
-        text = shape.plan.key_field[1].encode()
-        parts.append(repr(long_bytes(len(text)) + text))
+        parts.append(repr(_key_tail(shape)))
     return f"_key_form % ({', '.join(parts)},)"
 
 
@@ -463,12 +370,12 @@ def create_writer(
     keys, add = _ColumnCode(shape, read=read, defaults=defaults, part="k", shared=shared), ""
     if key_prefix is not None:
         add = f"add_key({_keys(shape, keys, read=read)})"
-    source = f"""{code.functions()}
+    source = f"""
 def creates(_rows, _lsns, _tail):
     keys, values = [], []
     add_key, add = keys.append, values.append
     low = high = 0
-    {code.loop("_lsn")}
+    for _values, _lsn in zip(_rows, _lsns):
         {code.unpack(keys)}
         if not low <= _lsn < high:
             form, table, low, high = _tail(_lsn)
@@ -481,20 +388,30 @@ def alike(_rows, _tail):
     keys, values = [], []
     add_key, add = keys.append, values.append
     form = _form + b"%b"
-    {code.loop()}
+    for _values in _rows:
         {code.unpack(keys)}
         add(form % ({parts} _tail))
         {add}
     return keys, values
 """
+    opening = prefix + b"\x00\x02"
     space = {
         **code.names,
         **keys.names,
-        "_form": _escaped(prefix + b"\x00\x02") + b"%b" * len(shape.values),
+        "_form": _escaped(opening) + b"%b" * len(shape.values),
         "_key_form": _escaped(key_prefix or b"") + b"%b" * _width(shape),
     }
     define(source, f"Avro values of {shape.plan.relation.name}", space)
-    write = _framed(space["creates"], space["alike"], shape, value, defaults=defaults)
+
+    def columns(block: RowBlock, tail: Pieces) -> Written:
+        found = [piece for column in code.columns for piece in column(block)]
+        values = TextRows([opening, *found, *tail], len(block)).values()
+        if key_prefix is None:
+            return [], values
+        found = [piece for column in keys.columns for piece in column(block)]
+        return TextRows([key_prefix, *found, _key_tail(shape)], len(block)).values(), values
+
+    write = _framed(space["creates"], space["alike"], columns, shape, value, defaults=defaults)
     if key_prefix is not None:
         return write
     # Another converter writes the keys.
@@ -547,9 +464,25 @@ def _tails(
     return tail
 
 
+def _tail_pieces(
+    head: bytes, lead: bytes, middle: bytes, after: bytes, lsns: Sequence[int]
+) -> Pieces:
+    """Return the tails of rows with these LSNs, of the same bytes as by `_tails`."""
+    import numpy as np
+    import pyarrow as pa
+
+    numbers = pa.array(lsns, pa.int64())
+    digits = numbers.cast(pa.string()).cast(pa.binary())
+    values = np.array(lsns, "i8")
+    sizes = np.diff(np.frombuffer(digits.buffers()[1], "<i4", len(digits) + 1))
+    lengths = varints(sizes.astype("i8") + (len(lead) + 2))
+    return [head, lengths, lead, digits, b'"]' + middle, varints(values), after]
+
+
 def _framed(
     write: Callable[..., Written],
     alike: Callable[..., Written],
+    columns: Callable[[RowBlock, Pieces], Written],
     shape: TableShape,
     value: Schema,
     *,
@@ -557,7 +490,7 @@ def _framed(
 ) -> WriteCreates:
     """Return the writer that supplies the bytes that rows share.
 
-    ``write`` gets rows with an LSN each, and ``alike`` rows with one LSN.
+    ``write`` gets rows with an LSN each, and ``alike`` rows with one LSN. ``columns`` gets many rows.
     """
     top = {field.name: field.schema for field in value.fields}
     source = {
@@ -585,10 +518,14 @@ def _framed(
         facts |= frame.stamps
         after += joined(ends, tuple(ends))
         sequence = facts["sequence"]
+        block = RowBlock.of(images) if len(images) >= FEWEST and has_columns() else None
         if sequence[-1] == ",":  # the LSN comes with each row
-            tail = _tails(before + b"\x02", sequence.encode() + b'"', between + b"\x02", after)
-            return write(images, lsns, tail)
+            texts = before + b"\x02", sequence.encode() + b'"', between + b"\x02", after
+            if block is not None:
+                return columns(block, _tail_pieces(*texts, lsns))  # type: ignore[arg-type]
+            return write(images, lsns, _tails(*texts))
         whole = source["sequence"](sequence) + between + source["lsn"](lsns[0] if lsns else None)
-        return alike(images, before + whole + after)
+        tail = before + whole + after
+        return alike(images, tail) if block is None else columns(block, [tail])
 
     return creates
