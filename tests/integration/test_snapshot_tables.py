@@ -115,19 +115,3 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
     finally:
         release.set()
     assert pipeline.destination.ids("t") == [1, 2, 3]
-
-
-def test_an_exact_number_of_rows_is_delivered_and_the_snapshot_is_taken_anew(
-    database: Database, pipeline: PipelineRig
-) -> None:
-    from waltap.pipeline import Limits
-
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)"
-    )
-    pipeline.settings |= {"snapshot.fetch.size": 30}
-    pipeline.run(limits=Limits(max_records=42))
-    assert pipeline.destination.ids("t") == list(range(1, 43))
-    pipeline.destination.events.clear()
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t") == list(range(1, 101))

@@ -239,6 +239,17 @@ def test_wal_of_others_is_confirmed_while_nothing_is_pending(new: New) -> None:
     assert not pipeline.destination.writes
 
 
+def test_heartbeats_are_not_in_the_way_of_progress(new: New) -> None:
+    """They are written like anything else, and may always be waiting for their flush."""
+    pipeline = new(heartbeat_interval_ms=50, offset_flush_interval_ms=500)
+    for second in (5, 25, 45):
+        pipeline.source.foreign(at=second)
+    pipeline.run(stop_at=60.0)
+    progress = [at for at, _ in pipeline.source.confirmed]
+    assert all(any(s < at <= s + 10.0 + 2 * POLL for at in progress) for s in (5, 25, 45))
+    assert pipeline.source.slot_lsn == pipeline.source.wal_end
+
+
 def test_a_server_that_shuts_down_hears_at_once_what_is_durable(new: New) -> None:
     pipeline = new(status_update_interval_ms=60_000)
     pipeline.source.foreign(at=3.0)
@@ -313,6 +324,15 @@ def test_so_many_changes_and_not_one_more(new: New) -> None:
     assert pipeline.destination.durable == list(range(1, 14))
     pipeline.run(stop_at=100.0)
     assert pipeline.destination.durable == list(range(1, 31))
+
+
+def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new: New) -> None:
+    pipeline = new()
+    pipeline.source.tables[ITEMS] = ROWS
+    pipeline.run(max_records=142)
+    assert pipeline.destination.durable == list(range(1, 143))
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable[142:] == list(range(1, 1001))
 
 
 def test_what_a_limit_cut_off_is_not_passed_over_where_idle_progress_is_due(new: New) -> None:
