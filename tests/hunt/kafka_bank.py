@@ -10,20 +10,19 @@ to read, and wherever one transaction ends and the next begins.
 import argparse
 import json
 import random
-import signal
 import threading
 import time
 import uuid
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
-from tests.harness import command
-from tests.harness.command import Command
+from tests.harness.engine_process import EngineProcess
 from tests.harness.kafka import create
-from tests.harness.pipeline import until
+from tests.harness.meanwhile import WAIT_S, meanwhile
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.hunt.bank_day import run_bank
@@ -31,7 +30,6 @@ from tests.hunt.bank_day import run_bank
 ACCOUNTS = 50
 BALANCE = 1_000
 TOTAL = ACCOUNTS * BALANCE
-WAIT_S = 240.0
 TRANSFERS, BOOKS = "bank.public.transfers", "bank.public.accounts"
 
 TABLES = """
@@ -52,53 +50,36 @@ END $$;
 ROWS_PER_TRANSFER = 3
 
 
-class Teller(threading.Thread):
-    """Moves money until ``rows`` rows were written, then in small sums until `finish` is called."""
+class Teller:
+    """Moves money until ``rows`` rows were written, then in small sums until it is to stop."""
 
     def __init__(self, database: Database, rows: int, seed: int) -> None:
-        super().__init__(daemon=True)
         self._database, self._rows, self._chance = database, rows, random.Random(seed)
-        self._finish = threading.Event()
         self.moved = 0
 
-    def run(self) -> None:
+    def work(self, stop: threading.Event) -> None:
         with self._database.connect() as connection:
-            while self.moved * ROWS_PER_TRANSFER < self._rows or not self._finish.is_set():
+            while self.moved * ROWS_PER_TRANSFER < self._rows or not stop.is_set():
                 done = self.moved * ROWS_PER_TRANSFER >= self._rows
                 count = 1 if done else self._chance.choice((1, 1, 2, 5, 40, 200))
                 connection.execute("CALL move_money(%s)", [count])
                 self.moved += count
-                self._finish.wait(0.02 if done else 0.001)
-
-    def finish(self) -> None:
-        """Let it end once it has done its work, and wait for that."""
-        self._finish.set()
-        self.join(WAIT_S * 10)
-        assert not self.is_alive()
+                stop.wait(0.02 if done else 0.001)
 
 
-class Auditor(threading.Thread):
+class Auditor:
     """Reads the books as any consumer does; ``wrong`` has what is not as promised."""
 
     def __init__(self, kafka: Kafka) -> None:
-        super().__init__(daemon=True)
         self._kafka = kafka
         self.balances: dict[int, int] = {}
         self.versions: dict[int, int] = {}
         self.transfers: Counter[int] = Counter()
         self.wrong: list[str] = []
         self.sums = 0
-        self._closing = threading.Event()
         self._transaction: int | None = None
-        self.failed: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            self._read()
-        except BaseException as error:
-            self.failed = error
-
-    def _read(self) -> None:
+    def read(self, stop: threading.Event) -> None:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._kafka.bootstrap,
@@ -113,7 +94,7 @@ class Auditor(threading.Thread):
             [TopicPartition(BOOKS, 0, OFFSET_BEGINNING)]
             + [TopicPartition(TRANSFERS, p, OFFSET_BEGINNING) for p in range(3)]
         )
-        while not self._closing.is_set():
+        while not stop.is_set():
             for message in consumer.consume(1000, 0.1):
                 error = message.error()
                 if error is None:
@@ -146,21 +127,17 @@ class Auditor(threading.Thread):
         if len(self.wrong) < 20:
             self.wrong.append(what)
 
-    def close(self) -> None:
-        self._closing.set()
-        self.join(WAIT_S)
+    def taken(self) -> int:
+        return len(self.transfers) + sum(self.versions.values())
 
 
 class Bank:
     """One run of the story."""
 
     def __init__(self, database: Database, kafka: Kafka, folder: Path, seed: int) -> None:
-        self._database, self._kafka, self._folder = database, kafka, folder
-        self._chance = random.Random(seed)
-        self._seed = seed
-        self._engine: Command | None = None
-        self._log = folder / "engine.log"
-        settings = {
+        self._database, self._kafka = database, kafka
+        self._seed, self._chance = seed, random.Random(seed)
+        source = {
             **database.properties(),
             "slot.name": database.name,
             "publication.name": database.name,
@@ -171,103 +148,57 @@ class Bank:
             "slot.retry.delay.ms": 2000,
         }
         sink = {
+            "type": "kafka",
             "bootstrap.servers": kafka.bootstrap,
             "delivery.guarantee": "exactly_once",
             "transactional.id": f"bank-{database.name}",
         }
-        lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
-        lines += ["[sink]", 'type = "kafka"', *map(_line, sink.items())]
-        (folder / "bank.toml").write_text("\n".join(lines))
+        self._engine = EngineProcess(folder, source, sink)
 
     def play(self, *, rows: int, kills: int, restarts: int) -> Auditor:
         """Return the books at the end of it all."""
-        database, kafka = self._database, self._kafka
+        database, kafka, engine = self._database, self._kafka, self._engine
         create(kafka.bootstrap, NewTopic(BOOKS, 1), NewTopic(TRANSFERS, 3))
         database.execute(TABLES % {"accounts": ACCOUNTS})
-        auditor = Auditor(kafka)
-        teller = Teller(database, rows, self._seed)
+        auditor, teller = Auditor(kafka), Teller(database, rows, self._seed)
         try:
-            self._start()
-            until(self._ready, "the first start", WAIT_S)
+            engine.start()
+            engine.until(engine.ready, "the first start")
             database.execute(
                 "INSERT INTO accounts SELECT g, %s, 0 FROM generate_series(1, %s) g",
                 BALANCE, ACCOUNTS,
             )  # fmt: skip
-            auditor.start()
-            teller.start()
             events = ["kill"] * kills + ["restart"] * restarts
             self._chance.shuffle(events)
-            for event in events:
-                self._live(auditor)
-                if event == "kill":
-                    self._kill()
-                    self._start()
-                else:
-                    kafka.kill()
-                    kafka.start()
-            teller.finish()
-            self._live(auditor)
-            while not self._is_complete(auditor, teller.moved):
-                self._until_more(auditor, teller.moved)
+            with meanwhile(auditor.read) as reading:
+                with meanwhile(teller.work, within=WAIT_S * 10):
+                    for event in events:
+                        self._live(auditor, reading[0])
+                        if event == "kill":
+                            engine.kill()
+                            engine.start()
+                        else:
+                            kafka.kill()
+                            kafka.start()
+                rest = ROWS_PER_TRANSFER * teller.moved
+                self._until(auditor, reading[0], rest, WAIT_S * 10)
         finally:
-            self._kill()
-            auditor.close()
-        assert auditor.failed is None, auditor.failed
+            engine.kill()
         return auditor
 
-    def _is_complete(self, auditor: Auditor, moved: int) -> bool:
-        assert self._engine is not None
-        assert self._engine.poll() is None, self._log.read_text()[-3000:]
-        assert auditor.failed is None, auditor.failed
-        changes = sum(auditor.versions.values())
-        return len(auditor.transfers) >= moved and changes >= 2 * moved
-
-    def _live(self, auditor: Auditor) -> None:
+    def _live(self, auditor: Auditor, reading: "Future[None]") -> None:
         """Wait until something came, then for a random moment."""
-        before = len(auditor.transfers)
-
-        def came() -> bool:
-            assert self._engine is not None
-            assert self._engine.poll() is None, self._log.read_text()[-3000:]
-            assert auditor.failed is None, auditor.failed
-            return len(auditor.transfers) > before
-
-        until(came, "life", WAIT_S)
+        self._until(auditor, reading, auditor.taken() + 1)
         time.sleep(self._chance.random() * 0.5)  # the random moment itself
 
-    def _until_more(self, auditor: Auditor, moved: int) -> None:
-        """Wait until something more came, or all of it."""
-        before = len(auditor.transfers) + sum(auditor.versions.values())
-        until(
-            lambda: (
-                len(auditor.transfers) + sum(auditor.versions.values()) > before
-                or self._is_complete(auditor, moved)
-            ),
-            "the rest to come",
-            WAIT_S,
+    def _until(
+        self, auditor: Auditor, reading: "Future[None]", taken: int, within: float = WAIT_S
+    ) -> None:
+        self._engine.until(
+            lambda: reading.done() or auditor.taken() >= taken, f"{taken} rows", within
         )
-        time.sleep(0.05)
-
-    def _start(self) -> None:
-        (self._folder / "ready").unlink(missing_ok=True)
-        with self._log.open("ab") as out:
-            self._engine = command.start(
-                "run", "bank.toml", "--ready-file", "ready", cwd=self._folder, out=out, errors=out
-            )
-
-    def _ready(self) -> bool:
-        assert self._engine is not None
-        assert self._engine.poll() is None, self._log.read_text()[-3000:]
-        return (self._folder / "ready").exists()
-
-    def _kill(self) -> None:
-        if self._engine is not None:
-            self._engine.send_signal(signal.SIGKILL)
-            self._engine.wait()
-
-
-def _line(item: tuple[str, object]) -> str:
-    return f"{json.dumps(item[0])} = {json.dumps(item[1])}"
+        if reading.done():
+            reading.result()
 
 
 def verdict(auditor: Auditor, moved: int) -> list[str]:

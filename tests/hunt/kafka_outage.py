@@ -5,18 +5,17 @@ python -m tests.hunt.kafka_outage --seconds 180 --rows-per-second 2500 [--guaran
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka.admin import NewTopic
+from tests.harness.engine_process import EngineProcess
 from tests.harness.kafka import create, read_all
-from tests.harness.pipeline import until
+from tests.harness.meanwhile import meanwhile
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -24,19 +23,17 @@ TOPIC = "away.public.items"
 BEFORE_S, SAMPLE_S, WAIT_S = 10.0, 1.0, 900.0
 
 
-class Writer(threading.Thread):
-    """Commits ``rate`` rows a second, ten transactions of them, until `finish`."""
+class Writer:
+    """Commits ``rate`` rows a second, ten transactions of them, until it is to stop."""
 
     def __init__(self, database: Database, rate: int) -> None:
-        super().__init__(daemon=True)
         self._database, self._rows = database, max(1, rate // 10)
-        self._finish = threading.Event()
         self.written = 0
 
-    def run(self) -> None:
+    def work(self, stop: threading.Event) -> None:
         due = time.monotonic()
         with self._database.connect() as connection:
-            while not self._finish.is_set():
+            while not stop.wait(max(0.0, due - time.monotonic())):
                 first = self.written + 1
                 connection.execute(
                     "INSERT INTO items SELECT n, repeat('x', 200) FROM generate_series(%s::int, %s::int) n",
@@ -44,12 +41,6 @@ class Writer(threading.Thread):
                 )
                 self.written += self._rows
                 due += 0.1
-                self._finish.wait(max(0.0, due - time.monotonic()))
-
-    def finish(self) -> None:
-        self._finish.set()
-        self.join(WAIT_S)
-        assert not self.is_alive()
 
 
 @dataclass
@@ -72,7 +63,7 @@ class Outage:
     def __init__(
         self, database: Database, kafka: Kafka, folder: Path, guarantee: str, rate: int
     ) -> None:
-        self._database, self._kafka, self._folder, self._rate = database, kafka, folder, rate
+        self._database, self._kafka, self._rate = database, kafka, rate
         source = {
             **database.properties(),
             "slot.name": database.name,
@@ -82,59 +73,43 @@ class Outage:
             "slot.retry.delay.ms": 500,
         }
         sink = {
+            "type": "kafka",
             "bootstrap.servers": kafka.bootstrap,
             "delivery.guarantee": guarantee,
             "transactional.id": f"away-{database.name}",
         }
-        lines = ['name = "away"', "[source]", 'type = "postgres"', *map(_line, source.items())]
-        lines += ["[sink]", 'type = "kafka"', *map(_line, sink.items())]
-        (folder / "away.toml").write_text("\n".join(lines))
-        self._log = folder / "engine.log"
+        self._engine = EngineProcess(folder, source, sink)
 
     def play(self, seconds: float) -> Found:
         """Return what was seen; ``seconds``: how long the broker is away."""
         found = Found()
         create(self._kafka.bootstrap, NewTopic(TOPIC, 1))
         self._database.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
-        writer = Writer(self._database, self._rate)
-        with self._log.open("wb") as out:
-            engine = subprocess.Popen(
-                [sys.executable, "-m", "waltap", "run", "away.toml", "--ready-file", "ready"],
-                cwd=self._folder, stdout=out, stderr=out,
-            )  # fmt: skip
-
-        def lives(condition: Callable[[], object]) -> Callable[[], object]:
-            def met() -> object:
-                assert engine.poll() is None, self._log.read_text()[-3000:]
-                return condition()
-
-            return met
-
+        writer, engine = Writer(self._database, self._rate), self._engine
         try:
-            until(lives(lambda: (self._folder / "ready").exists()), "readiness", WAIT_S)
-            writer.start()
-            self._sample(engine.pid, BEFORE_S, lives, [])
-            found.before = _resident(engine.pid)
-            self._kafka.kill()
-            # what had arrived may still be confirmed for a moment: two status updates
-            self._sample(engine.pid, min(15.0, seconds / 4), lives, found.sizes)
-            confirmed, wrote = self._confirmed(), writer.written
-            self._sample(engine.pid, seconds - min(15.0, seconds / 4), lives, found.sizes)
-            found.confirmed_while_away = self._confirmed() - confirmed
-            found.rows_while_away = writer.written - wrote
-            self._kafka.start()
-            writer.finish()
+            engine.start()
+            engine.until(engine.ready, "readiness", WAIT_S)
+            with meanwhile(writer.work, within=WAIT_S):
+                self._sample(BEFORE_S, [])
+                found.before = _resident(engine.pid)
+                self._kafka.kill()
+                # what had arrived may still be confirmed for a moment: two status updates
+                self._sample(min(15.0, seconds / 4), found.sizes)
+                confirmed, wrote = self._confirmed(), writer.written
+                self._sample(seconds - min(15.0, seconds / 4), found.sizes)
+                found.confirmed_while_away = self._confirmed() - confirmed
+                found.rows_while_away = writer.written - wrote
+                self._kafka.start()
             back = time.monotonic()
             end = int(self._database.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0][0])
             done = False
             while not done:
                 done = self._confirmed() >= end
-                self._sample(engine.pid, SAMPLE_S, lives, found.sizes)
+                self._sample(SAMPLE_S, found.sizes)
                 assert time.monotonic() - back < WAIT_S, "not everything came"
             found.recovery_s = time.monotonic() - back
         finally:
             engine.kill()
-            engine.wait()
         found.rows = writer.written
         self._judge(found)
         return found
@@ -154,18 +129,12 @@ class Outage:
         ((lsn,),) = self._database.execute(query, self._database.name)
         return int(lsn)
 
-    @staticmethod
-    def _sample(
-        pid: int,
-        seconds: float,
-        lives: Callable[[Callable[[], object]], Callable[[], object]],
-        sizes: list[int],
-    ) -> None:
+    def _sample(self, seconds: float, sizes: list[int]) -> None:
         """Note the engine's size each second, for so long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            lives(lambda: True)()
-            sizes.append(_resident(pid))
+            self._engine.lives()
+            sizes.append(_resident(self._engine.pid))
             time.sleep(SAMPLE_S)
 
 
@@ -175,10 +144,6 @@ def _resident(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) << 10
     return 0
-
-
-def _line(item: tuple[str, object]) -> str:
-    return f"{json.dumps(item[0])} = {json.dumps(item[1])}"
 
 
 def main() -> None:

@@ -13,20 +13,20 @@ import argparse
 import json
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.harness.engine_process import EngineProcess
+from tests.harness.meanwhile import meanwhile
 from tests.harness.servers.postgres import Cluster, Database
 
-WAIT_S = 240.0
 WRITERS = 4
 PLACEHOLDER = "__debezium_unavailable_value"
 LARGE = 2_500
@@ -41,36 +41,24 @@ FROM generate_series(1, {rows}) g;
 SIGNALS = "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)"
 
 
-class Writer(threading.Thread):
+class Writer:
     """Changes rows whose key is its own, modulo `WRITERS`: each row's ``v`` goes up with every change."""
 
     def __init__(self, database: Database, tables: int, rows: int, number: int, seed: int) -> None:
-        super().__init__(daemon=True)
         self._database, self._tables, self._number = database, tables, number
         self._chance = random.Random(seed * WRITERS + number)
         self._rows = [set(range(number or WRITERS, rows + 1, WRITERS)) for _ in range(tables)]
         self._version, self._next = 0, rows + WRITERS + number - rows % WRITERS
-        self._finish = threading.Event()
         self.transactions = 0
-        self.failed: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            with self._database.connect() as connection:
-                while not self._finish.wait(self._chance.random() * 0.03):
-                    with connection.transaction():
-                        for _ in range(self._chance.choice((1, 1, 2, 3, 5, 12))):
-                            for statement, values in self._change():
-                                connection.execute(statement, values)
-                    self.transactions += 1
-        except BaseException as error:
-            self.failed = error
-
-    def finish(self) -> None:
-        self._finish.set()
-        self.join(WAIT_S)
-        if self.failed is not None:
-            raise self.failed
+    def work(self, stop: threading.Event) -> None:
+        with self._database.connect() as connection:
+            while not stop.wait(self._chance.random() * 0.03):
+                with connection.transaction():
+                    for _ in range(self._chance.choice((1, 1, 2, 3, 5, 12))):
+                        for statement, values in self._change():
+                            connection.execute(statement, values)
+                self.transactions += 1
 
     def _change(self) -> Iterator[tuple[str, list[Any]]]:
         chance = self._chance
@@ -177,8 +165,8 @@ class Soak:
     ) -> None:
         self._database, self._folder, self._seed = database, folder, seed
         self._tables, self._rows, self._chance = tables, rows, random.Random(seed)
-        self._engine: subprocess.Popen[bytes] | None = None
-        self._read, self._number, self._log = 0, 0, folder / "engine.log"
+        self._read, self._number = 0, 0
+        self._engine = EngineProcess(folder, self._source(), {"type": "jsonl", "path": "out.jsonl"})
         self.consumer, self.done = Consumer(), Counter[str]()
         self._writers: list[Writer] = []
 
@@ -188,26 +176,22 @@ class Soak:
         database.execute(SIGNALS)
         for number in range(self._tables):
             database.execute(TABLE.format(n=number, rows=self._rows, large=LARGE))
-        self._write_profile()
         self._writers = [
             Writer(database, self._tables, self._rows, number, self._seed)
             for number in range(WRITERS)
         ]
         try:
             self._start()
-            for writer in self._writers:
-                writer.start()
-            self._until(self._ready, "the first start")
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                self._act()
-                time.sleep(self._chance.random() * min(2.0, seconds / 20))
-            self._signal("resume-snapshot", {})
-            for writer in self._writers:
-                writer.finish()
+            with meanwhile(*(writer.work for writer in self._writers)):
+                self._engine.until(self._engine.ready, "the first start")
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    self._act()
+                    time.sleep(self._chance.random() * min(2.0, seconds / 20))
+                self._signal("resume-snapshot", {})
             self._end()
         finally:
-            self._kill()
+            self._engine.kill()
         return self.consumer.wrong + self._differences()
 
     # --- what happens -------------------------------------------------------------------------
@@ -231,10 +215,10 @@ class Soak:
         elif what in {"pause", "resume"}:
             self._signal(f"{what}-snapshot", {})
         else:
-            self._kill(signal.SIGKILL if what == "kill" else signal.SIGTERM)
+            self._engine.kill(signal.SIGKILL if what == "kill" else signal.SIGTERM)
             self._start()
             if self._chance.random() < 0.7:
-                self._until(self._ready, "a start")
+                self._engine.until(self._engine.ready, "a start")
 
     def _signal(self, kind: str, data: dict[str, Any]) -> None:
         self._number += 1
@@ -248,8 +232,8 @@ class Soak:
 
     # --- the engine ---------------------------------------------------------------------------
 
-    def _write_profile(self) -> None:
-        settings = {
+    def _source(self) -> dict[str, Any]:
+        return {
             **self._database.properties(),
             "slot.name": self._database.name,
             "publication.name": self._database.name,
@@ -267,45 +251,20 @@ class Soak:
             "provide.transaction.metadata": "true",
             "waltap.state.dir": "state",
         }
-        lines = ['name = "soak"', "[source]", 'type = "postgres"']
-        lines += [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in settings.items()]
-        lines += ["[sink]", 'type = "jsonl"', 'path = "out.jsonl"']
-        (self._folder / "soak.toml").write_text("\n".join(lines))
 
     def _start(self) -> None:
         self._take()
         self.consumer.begin(self._stored())
-        (self._folder / "ready").unlink(missing_ok=True)
-        with self._log.open("ab") as out:
-            self._engine = subprocess.Popen(
-                [sys.executable, "-m", "waltap", "run", "soak.toml", "--ready-file", "ready"],
-                cwd=self._folder, stdout=out, stderr=out,
-            )  # fmt: skip
+        self._engine.start()
 
     def _stored(self) -> int:
         """Return up to where the stored offset says that all is delivered."""
         try:
-            offset = json.loads((self._folder / "state/soak/offset.json").read_text())
+            offset = json.loads((self._folder / "state/p/offset.json").read_text())
         except FileNotFoundError:
             return 0
         (partition,) = offset["partitions"].values()
         return int(partition["position"]["end_lsn"])
-
-    def _kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        if self._engine is not None:
-            self._engine.send_signal(how)
-            self._engine.wait(WAIT_S)
-
-    def _ready(self) -> bool:
-        return (self._folder / "ready").exists()
-
-    def _until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert self._engine is not None
-            assert self._engine.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
-            time.sleep(0.02)
 
     # --- what came ----------------------------------------------------------------------------
 
@@ -324,8 +283,8 @@ class Soak:
 
     def _end(self) -> None:
         """Wait until no table is to be read any more, and what was written last has come."""
-        self._until(self._ready, "the last start")
-        self._until(lambda: not self._waiting(), "the last snapshot")
+        self._engine.until(self._engine.ready, "the last start")
+        self._engine.until(lambda: not self._waiting(), "the last snapshot")
         database = self._database
         database.execute("INSERT INTO t0 VALUES (0, 0, 'the end', NULL)")
 
@@ -333,11 +292,11 @@ class Soak:
             self._take()
             return 0 in self.consumer.rows.get("t0", {})
 
-        self._until(came, "the last row")
+        self._engine.until(came, "the last row")
 
     def _waiting(self) -> bool:
         try:
-            offset = json.loads((self._folder / "state/soak/offset.json").read_text())
+            offset = json.loads((self._folder / "state/p/offset.json").read_text())
         except FileNotFoundError:
             return True
         signals = offset.get("signals") or {}

@@ -8,23 +8,20 @@ in the histories every version of them once.
 """
 
 import argparse
-import json
+import contextlib
 import random
-import signal
 import threading
 import time
 from pathlib import Path
 
 import psycopg
-from tests.harness import command
-from tests.harness.command import Command
-from tests.harness.pipeline import until
+from tests.harness.engine_process import EngineProcess
+from tests.harness.meanwhile import WAIT_S, meanwhile
 from tests.harness.servers.postgres import Cluster, Database
 from tests.hunt.bank_day import run_bank
 
 ACCOUNTS = 200
 BALANCE = 1_000
-WAIT_S = 240.0
 
 TABLES = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL, version int NOT NULL, note text);
@@ -67,76 +64,51 @@ SELECT (SELECT count(*) FROM (
 """How many versions of a row do not follow the one before, or are doubled, or lack a value."""
 
 
-class Teller(threading.Thread):
-    """Moves money until `finish` is called."""
+class Teller:
+    """Moves money until it is to stop."""
 
     def __init__(self, database: Database, number: int, seed: int, pause: float) -> None:
-        super().__init__(daemon=True)
         self._database, self._number, self._pause = database, number, pause
         self._chance = random.Random(seed * 100 + number)
-        self._finish = threading.Event()
-        self.failed: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            with self._database.connect(autocommit=False) as connection:
-                n = 0
-                while not self._finish.is_set():
-                    n += 1
-                    try:
-                        connection.execute(
-                            "CALL move_money(%s)", [self._chance.choice((1, 1, 1, 2, 5, 40))]
-                        )
-                        connection.execute("INSERT INTO marks VALUES (%s, %s)", [self._number, n])
-                        connection.commit()
-                    except psycopg.errors.DeadlockDetected:
-                        connection.rollback()
-                    self._finish.wait(self._chance.random() * self._pause)
-        except BaseException as error:
-            self.failed = error
-
-    def finish(self) -> None:
-        """Let it end, and wait for that."""
-        self._finish.set()
-        self.join(WAIT_S)
-        assert not self.is_alive()
-        assert self.failed is None, self.failed
+    def work(self, stop: threading.Event) -> None:
+        n = 0
+        with self._database.connect(autocommit=False) as connection:
+            while not stop.wait(self._chance.random() * self._pause):
+                n += 1
+                some = self._chance.choice((1, 1, 1, 2, 5, 40))
+                try:
+                    connection.execute("CALL move_money(%s)", [some])
+                    connection.execute("INSERT INTO marks VALUES (%s, %s)", [self._number, n])
+                    connection.commit()
+                except psycopg.errors.DeadlockDetected:
+                    connection.rollback()
 
 
-class Auditor(threading.Thread):
+class Auditor:
     """Reads the target's books again and again; ``wrong`` has what is not as promised."""
 
     def __init__(self, target: Cluster, accounts: int) -> None:
-        super().__init__(daemon=True)
-        self._target, self._accounts = target, accounts
-        self._closing = threading.Event()
+        self._target = target
+        self._right = (accounts * BALANCE, 0, accounts, 3000)
         self.reads = self.states = 0
         self.wrong: list[str] = []
 
-    def run(self) -> None:
+    def read(self, stop: threading.Event) -> None:
         last: object = None
-        while not self._closing.is_set():
+        while not stop.is_set():
             try:
                 with self._target.connect("bank") as connection:
-                    while not self._closing.is_set():
+                    while not stop.wait(0.002):
                         row = connection.execute(READ).fetchone()
                         assert row is not None
                         self.states += row != last
                         last = row
                         self.reads += 1
-                        if (
-                            row[:4] != (self._accounts * BALANCE, 0, self._accounts, 3000)
-                            and len(self.wrong) < 9
-                        ):
+                        if row[:4] != self._right and len(self.wrong) < 9:
                             self.wrong.append(f"read {self.reads}: {row}")
-                        self._closing.wait(0.002)
             except psycopg.Error:  # the target was killed: it is read again when it is back
-                self._closing.wait(0.05)
-
-    def close(self) -> None:
-        self._closing.set()
-        if self.ident is not None:
-            self.join(WAIT_S)
+                stop.wait(0.05)
 
 
 class Bank:
@@ -152,11 +124,8 @@ class Bank:
         accounts: int = ACCOUNTS,
     ) -> None:
         self._accounts = accounts
-        self._source, self._target, self._folder = source, target, folder
+        self._source, self._target = source, target
         self._chance, self._seed = random.Random(seed), seed
-        self._engine: Command | None = None
-        self._log = folder / "engine.log"
-        self.restarts = 0
         settings = {
             **source.properties(),
             "slot.name": "sql_bank",
@@ -167,51 +136,45 @@ class Bank:
             "retriable.restart.connector.wait.ms": 300,
         }
         sink = {
+            "type": "sql",
             "url": target.dsn("bank"),
             "table.name.format": "replica.{table}",
             "history.mode": "beside",
         }
-        lines = ['name = "bank"', "[source]", 'type = "postgres"', *map(_line, settings.items())]
-        lines += ["[sink]", 'type = "sql"', *map(_line, sink.items())]
-        (folder / "bank.toml").write_text("\n".join(lines))
+        self._engine = EngineProcess(folder, settings, sink)
 
     def play(self, *, kills: int, reads: int, writers: int, pause: float) -> Auditor:
         """Return the auditor at the end of it all."""
-        source, target = self._source, self._target
+        source, target, engine = self._source, self._target, self._engine
         source.execute(TABLES.format(accounts=self._accounts, balance=BALANCE))
         target.execute("CREATE DATABASE bank")
         auditor = Auditor(target, self._accounts)
         tellers = [Teller(source, n, self._seed, pause) for n in range(writers)]
         try:
-            for teller in tellers:
-                teller.start()
-            self._start()
-            until(self._there, "the snapshot", WAIT_S)
-            auditor.start()
-            for number in range(kills):
-                self._live(auditor)
-                if number % 2:
-                    self._kill()
-                    self._start()
-                else:
-                    target.kill()
-                    target.start()
-            self._live(auditor)
-            until(lambda: self._running() and auditor.reads >= reads, "the reads", WAIT_S * 10)
-            for teller in tellers:
-                teller.finish()
-            ((marks,),) = source.execute("SELECT count(*) FROM marks")
-            until(lambda: self._running() and self._marks() == marks, "the rest to come", WAIT_S)
+            with contextlib.ExitStack() as auditing:
+                with meanwhile(*(teller.work for teller in tellers)):
+                    engine.start()
+                    engine.until(self._there, "the snapshot")
+                    auditing.enter_context(meanwhile(auditor.read))
+                    for number in range(kills):
+                        self._live(auditor)
+                        if number % 2:
+                            engine.kill()
+                            engine.start()
+                        else:
+                            target.kill()
+                            target.start()
+                    self._live(auditor)
+                    engine.until(lambda: auditor.reads >= reads, "the reads", WAIT_S * 10)
+                ((marks,),) = source.execute("SELECT count(*) FROM marks")
+                engine.until(lambda: self._marks() == marks, "the rest to come")
         finally:
-            self._kill()
-            auditor.close()
+            engine.kill()
         return auditor
 
     def _there(self) -> bool:
-        self._running()
-        return bool(
-            self._target.execute("SELECT to_regclass('replica.accounts') IS NOT NULL", "bank")[0][0]
-        )
+        ((there,),) = self._target.execute("SELECT to_regclass('replica.accounts')", "bank")
+        return there is not None
 
     def _marks(self) -> int:
         ((marks,),) = self._target.execute("SELECT count(*) FROM replica.marks", "bank")
@@ -220,26 +183,8 @@ class Bank:
     def _live(self, auditor: Auditor) -> None:
         """Wait until the target moved on, then for a random moment."""
         before = auditor.states
-        until(lambda: self._running() and auditor.states > before + 1, "life", WAIT_S)
+        self._engine.until(lambda: auditor.states > before + 1, "life")
         time.sleep(self._chance.random() * 0.3)  # the random moment itself
-
-    def _running(self) -> bool:
-        assert self._engine is not None
-        assert self._engine.poll() is None, self._log.read_text()[-3000:]
-        return True
-
-    def _start(self) -> None:
-        with self._log.open("ab") as out:
-            self._engine = command.start("run", "bank.toml", cwd=self._folder, out=out, errors=out)
-
-    def _kill(self) -> None:
-        if self._engine is not None:
-            self._engine.send_signal(signal.SIGKILL)
-            self._engine.wait()
-
-
-def _line(item: tuple[str, object]) -> str:
-    return f"{json.dumps(item[0])} = {json.dumps(item[1])}"
 
 
 def verdict(source: Database, target: Cluster, auditor: Auditor) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import psycopg
 from tests.differential.engines import PEER
+from tests.harness.meanwhile import meanwhile
 from tests.harness.servers.postgres import Cluster, Database
 
 SLOT, PUBLICATION, PREFIX = "turns", "turns", "shop"
@@ -65,8 +66,6 @@ class Handovers:
         self.offsets = folder / "offsets.dat"
         self.turns: list[tuple[str, Path]] = []
         self._ids, self._txs = itertools.count(1), itertools.count(1)
-        self._stop = threading.Event()
-        self._failure: BaseException | None = None
         self.file = folder / "connector.properties"
         folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(
@@ -94,30 +93,14 @@ class Handovers:
     @contextmanager
     def writing(self, writers: int = 2) -> Iterator[None]:
         """Commit transactions meanwhile."""
-        threads = [
-            threading.Thread(target=self._write, args=(self.random.getrandbits(32),), daemon=True)
-            for _ in range(writers)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
+        with meanwhile(*[self._write] * writers, within=SECONDS):
             yield
-        finally:
-            self._stop.set()
-            for thread in threads:
-                thread.join(SECONDS)
-        if self._failure is not None:
-            raise self._failure
 
-    def _write(self, seed: int) -> None:
-        chance = random.Random(seed)
-        try:
-            with self.database.connect() as connection:
-                connection.autocommit = False
-                while not self._stop.is_set():
-                    self._transaction(connection, chance)
-        except BaseException as error:
-            self._failure = error
+    def _write(self, stop: threading.Event) -> None:
+        chance = random.Random(self.random.getrandbits(32))
+        with self.database.connect(autocommit=False) as connection:
+            while not stop.wait(chance.random() * self._pause_s):
+                self._transaction(connection, chance)
 
     def _transaction(self, connection: "psycopg.Connection[Any]", chance: random.Random) -> None:
         tx, size = next(self._txs), chance.choice([1, 1, 3, 20, 150])
@@ -134,7 +117,6 @@ class Handovers:
                 (tx, chance.randint(1, ACCOUNTS)),
             )
         connection.commit()
-        self._stop.wait(chance.random() * self._pause_s)
 
     # --- the turns --------------------------------------------------------------------------
 

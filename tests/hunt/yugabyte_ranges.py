@@ -9,9 +9,7 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 """
 
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,12 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.harness.engine_process import EngineProcess
+from tests.harness.meanwhile import meanwhile
 from tests.harness.servers import output_plugin
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.yugabyte.wire import hash_code
 
-PATIENCE_S = 120.0
 KEYS = 80
 
 
@@ -33,9 +32,8 @@ class KilledRanges:
 
     def __init__(self, server: Yugabyte, folder: Path, seed: int) -> None:
         self.server, self.folder = server, folder
+        folder.mkdir(parents=True, exist_ok=True)
         self._random = random.Random(seed)
-        self._stop = threading.Event()
-        self._failure: BaseException | None = None
         self._committed: list[tuple[int, int]] = []
         self._streamed: set[int] = set()
         self.lives = self.events = self.repeated = self.written = 0
@@ -43,7 +41,8 @@ class KilledRanges:
         database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, version int NOT NULL)")
         database.execute(f"INSERT INTO t SELECT n, 'old', 0 FROM generate_series(1, {KEYS // 2}) n")
         name = database.name[:50]
-        self._properties = {
+        source = {
+            "type": "yugabyte",
             **server.properties(),
             "topic.prefix": "ranges",
             "streaming.mode": "parallel",
@@ -60,59 +59,45 @@ class KilledRanges:
             "offset.flush.interval.ms": 0,
             "retriable.restart.connector.wait.ms": 100,
         }
+        self._engine = EngineProcess(folder, source, {"type": "jsonl", "path": "out.jsonl"})
 
     # --- the writer ---------------------------------------------------------------------------
 
-    def _write(self, seed: int) -> None:
-        chance, version = random.Random(seed), 0
-        try:
-            with self.server.database.connect() as connection:
-                connection.autocommit = False
-                while not self._stop.is_set():
-                    versions: list[tuple[int, int]] = []
-                    for _ in range(chance.choice([1, 1, 2, 8])):
-                        version += 1
-                        key = chance.randint(1, KEYS)
-                        if chance.random() < 0.2:
-                            connection.execute("DELETE FROM t WHERE id = %s", (key,))
-                            continue
-                        connection.execute(
-                            "INSERT INTO t VALUES (%s, %s, %s) ON CONFLICT (id)"
-                            " DO UPDATE SET version = excluded.version",
-                            (key, f"row {version}", version),
-                        )
-                        versions.append((key, version))
-                    connection.commit()
-                    self._committed += versions
-                    self.written += 1
-                    self._stop.wait(chance.random() * 0.05)
-        except BaseException as error:
-            self._failure = error
+    def _write(self, stop: threading.Event) -> None:
+        chance, version = random.Random(self._random.getrandbits(32)), 0
+        with self.server.database.connect(autocommit=False) as connection:
+            while not stop.wait(chance.random() * 0.05):
+                versions: list[tuple[int, int]] = []
+                for _ in range(chance.choice([1, 1, 2, 8])):
+                    version += 1
+                    key = chance.randint(1, KEYS)
+                    if chance.random() < 0.2:
+                        connection.execute("DELETE FROM t WHERE id = %s", (key,))
+                        continue
+                    connection.execute(
+                        "INSERT INTO t VALUES (%s, %s, %s) ON CONFLICT (id)"
+                        " DO UPDATE SET version = excluded.version",
+                        (key, f"row {version}", version),
+                    )
+                    versions.append((key, version))
+                connection.commit()
+                self._committed += versions
+                self.written += 1
 
     # --- lives --------------------------------------------------------------------------------
 
     def play(self, kills: int) -> list[str]:
         """Kill that many lives under the writer, let the last one catch up; return what is wrong."""
-        writer = threading.Thread(
-            target=self._write, args=(self._random.getrandbits(32),), daemon=True
-        )
-        writer.start()
-        try:
+        with meanwhile(self._write):
             for _ in range(kills):
                 self._life_that_is_killed()
-        finally:
-            self._stop.set()
-            writer.join(PATIENCE_S)
-        if self._failure is not None:
-            raise self._failure
-        process = self._started()
+        self._start()
         try:
-            self._until(lambda: self._rows()[0] == self._table(), process)
-        except TimeoutError as error:
+            self._engine.until(lambda: self._rows()[0] == self._table(), "the events to give it")
+        except AssertionError as error:
             return [str(error), *self._different()]
         finally:
-            process.kill()
-            process.wait(PATIENCE_S)
+            self._engine.kill()
         return self._rows()[1] + self._lost()
 
     def _lost(self) -> list[str]:
@@ -127,42 +112,19 @@ class KilledRanges:
         return lost
 
     def _life_that_is_killed(self) -> None:
-        process = self._started()
+        self._start()
         try:
             if self._random.random() < 0.85:
                 size = self._size() + self._random.randint(1, 20_000)
-                self._until(lambda: self._size() >= size, process)
+                self._engine.until(lambda: self._size() >= size, "events")
             else:  # while it starts
                 time.sleep(self._random.random())
         finally:
-            process.kill()
-            process.wait(PATIENCE_S)
+            self._engine.kill()
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        def table(values: dict[str, Any]) -> str:
-            return "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in values.items())
-
-        self.folder.mkdir(parents=True, exist_ok=True)
-        profile = "[source]\ntype = 'yugabyte'\n" + table(self._properties)
-        profile += "[sink]\n" + table({"type": "jsonl", "path": "out.jsonl"})
-        (self.folder / "p.toml").write_text(profile)
+    def _start(self) -> None:
         self.lives += 1
-        with (self.folder / "log.txt").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "waltap", "run", "p.toml"],
-                cwd=self.folder, stdout=log, stderr=log, env=os.environ | {"WALTAP_LOG": "json"},
-            )  # fmt: skip
-
-    def _until(self, condition: Any, process: "subprocess.Popen[bytes]") -> None:
-        """Wait. Raises: TimeoutError; RuntimeError when the life ends by itself."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            if process.poll() is not None:
-                log = (self.folder / "log.txt").read_text(errors="replace")
-                raise RuntimeError(f"the engine ended by itself: {log[-3000:]}")
-            if time.monotonic() > deadline:
-                raise TimeoutError("the events do not give the table")
-            time.sleep(0.02)
+        self._engine.start()
 
     # --- the judge ----------------------------------------------------------------------------
 
