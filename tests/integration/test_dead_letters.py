@@ -53,7 +53,7 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     found = {n for (n,) in target.execute("SELECT id FROM replica.people")}
     assert found == {*range(1, 51), 60} - {8}
     kept = dead_letters_of(to_sql)
-    assert [(each.op, each.code, each.place.index) for each in kept] == [
+    assert [(each.op, each.code, each.location.index) for each in kept] == [
         ("c", "WT-5703", 1),
         ("c", "WT-5705", 2),
         ("u", "WT-5703", 0),
@@ -216,7 +216,7 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     )
     assert _ids(kafka, topic) == [1, 2, 4, 5]
     (dead_letter,) = dead_letters_of(pipeline)
-    assert (dead_letter.code, dead_letter.table, dead_letter.place.index) == (
+    assert (dead_letter.code, dead_letter.table, dead_letter.location.index) == (
         "WT-5405",
         "public.t",
         2,
@@ -271,7 +271,7 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeli
     to_lines.catch_up()
     assert _written(to_lines) == [1, 3]
     (dead_letter,) = dead_letters_of(to_lines)
-    assert (dead_letter.table, dead_letter.op, dead_letter.place.index) == ("public.n", "c", 1)
+    assert (dead_letter.table, dead_letter.op, dead_letter.location.index) == ("public.n", "c", 1)
     assert dead_letter.record is None
     # with null in its place it can be delivered
     del to_lines.settings["event.converting.failure.handling.mode"]

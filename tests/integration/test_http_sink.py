@@ -92,5 +92,5 @@ def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
     assert {(each.code, each.table, each.op) for each in dead_letters} == {
         ("WT-5602", "public.t", "c")
     }
-    assert [each.place.index for each in dead_letters] == [2, 16, 17]
+    assert [each.location.index for each in dead_letters] == [2, 16, 17]
     assert run.engine.status().dead_letters == 3

@@ -33,11 +33,11 @@ ADVICE = {
     errno.ENFILE: "The machine has no file descriptor left: raise fs.file-max (sysctl), or end what "
     "holds so many (`lsof | wc -l`).",
     errno.ENOMEM: "The machine has no memory left for this: give the process more, or end others.",
-    errno.EROFS: "This filesystem is mounted read-only: mount it for writing, or choose another place.",
+    errno.EROFS: "This filesystem is mounted read-only: mount it for writing, or choose another path.",
     errno.EDQUOT: "The disk quota of this user is used up: make room, or have it raised.",
     errno.ENAMETOOLONG: "Choose a shorter name: a file system takes 255 bytes for each part of a path.",
     errno.ENOSPC: "Make room on the disk.",
-    errno.EACCES: "Give this user the right to read and write there, or choose another place.",
+    errno.EACCES: "Give this user the right to read and write there, or choose another path.",
 }
 STRONGER = frozenset(ADVICE) - {errno.ENOSPC, errno.EACCES}
 """Reasons that the remedies of error classes omit; they do mention room and rights."""
@@ -181,8 +181,8 @@ class SystemRefused(WaltapError):
         advice = system_advice(error, all_known=True)
         if advice is None:
             return None
-        place = f"{error.filename}: " if error.filename else ""
-        return cls(f"{place}{error.strerror}", advice=advice)
+        file = f"{error.filename}: " if error.filename else ""
+        return cls(f"{file}{error.strerror}", advice=advice)
 
     @classmethod
     def of_text(cls, text: str) -> "SystemRefused | None":

@@ -33,7 +33,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
     return [
         ConnectorSpec(
             name="recording",
-            summary="A stream that `waltap record` kept, in the place of a server.",
+            summary="A stream that `waltap record` stored, instead of a server.",
             properties=lazy("waltap.services.recording.file:RecordingProperties"),
             factory=lazy("waltap.services.recording.connector:RecordingConnector"),
         )

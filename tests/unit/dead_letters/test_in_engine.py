@@ -93,7 +93,7 @@ def test_a_dead_letter_is_kept_and_all_others_come_in_order(
     engine = pipeline.run(stop_at=10.0)
     assert pipeline.destination.durable == [1, 3, 5, 6, 7, 8, 10]
     dead_letters = store.all()
-    assert [each.place.index for each in dead_letters] == [1, 3, 3]
+    assert [each.location.index for each in dead_letters] == [1, 3, 3]
     assert {(each.code, each.reason, each.table, each.op) for each in dead_letters} == {
         ("WT-5999", "too long", "public.items", "c")
     }
@@ -147,7 +147,7 @@ def test_killed_between_a_letter_and_the_rest_of_its_batch(
         nonlocal calls
         calls += 1
         if calls == 2:
-            assert [each.place.index for each in store.all()] == [2]
+            assert [each.location.index for each in store.all()] == [2]
             raise Killed
         refuse(batch)
 

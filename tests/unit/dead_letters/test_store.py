@@ -45,7 +45,7 @@ def test_a_letter_is_kept_with_why_and_where(tmp_path: Path) -> None:
     (kept,) = DeadLetterStore(tmp_path / "d").put([dead_letter(3)])
     assert DeadLetterStore(tmp_path / "d").all() == [kept]
     assert (kept.id, kept.code, kept.reason, kept.attempts) == ("1A0-3", "WT-5000", "too long", 1)
-    assert str(kept.place) == "0/1A0, change 3"
+    assert str(kept.location) == "0/1A0, change 3"
 
 
 def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> None:

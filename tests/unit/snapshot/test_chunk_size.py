@@ -21,24 +21,24 @@ from waltap.ports.snapshot.chunk_source import ChunkSize
 def test_slow_chunks_make_smaller_ones_and_quick_ones_larger(seconds, rows):
     size = ChunkSize(1000, 2.0)
     for each in seconds:
-        size.took(each)
+        size.record_duration(each)
     assert size.rows == rows
 
 
 def test_without_a_target_nothing_changes():
     size = ChunkSize(1000, 0)
-    size.took(60.0)
+    size.record_duration(60.0)
     assert size.rows == 1000
 
 
 def test_small_chunks_get_no_smaller():
     size = ChunkSize(10, 2.0)
-    size.took(60.0)
+    size.record_duration(60.0)
     assert size.rows == 10
 
 
 def test_another_table_begins_anew():
     size = ChunkSize(1000, 2.0)
-    size.took(60.0)
+    size.record_duration(60.0)
     size.restart()
     assert size.rows == 1000

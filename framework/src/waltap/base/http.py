@@ -51,7 +51,7 @@ class HttpAnswer:
 class HttpClient:
     """A client whose requests end by a deadline, or soon after the run stops.
 
-    ``options`` are those of `httpx.Client`. Proxies come from the environment.
+    ``options`` go to `httpx.Client`. Proxies come from the environment.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HttpClient:
     def send(
         self, method: str, url: str, *, most_bytes: int | None = None, **options: Any
     ) -> HttpAnswer:
-        """Send one request. ``options`` are those of `httpx.Client.request`.
+        """Send one request. ``options`` go to `httpx.Client.request`.
 
         With ``most_bytes`` the answer's body is skipped, up to that size, so that the connection can
         be used again.

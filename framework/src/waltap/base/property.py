@@ -87,7 +87,7 @@ def declare(
     - ``common``: most profiles set it, so `waltap init` lists it.
     - ``pipeline_name``: a waltap profile's default is the pipeline's name, as an identifier.
     - ``path``: a text that names a file or folder, a URI, or one of these words. Relative paths start
-      at the profile's folder, as those of a field of type `Path` do.
+      at the profile's folder, as in a field of type `Path`.
     - ``words``: the allowed entries of a comma list. Case is ignored, as for a closed set.
     - ``renewed``: the origin of the value is kept, to read it again (`Properties.renewal`).
     - ``reloadable``: a SIGHUP changes the value during a run. Only for properties of the engine, whose

@@ -160,7 +160,7 @@ def whole_address(text: str | None) -> str | None:
     Raises: ValueError, which quotes no part of it: the address may contain a password.
     """
     try:
-        # A special character in a password splits the address at the wrong place.
+        # A special character in a password splits the address at the wrong character.
         port = urlsplit(text or "").port
     except ValueError:
         port = 0

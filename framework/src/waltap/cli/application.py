@@ -1,4 +1,4 @@
-"""The application: its commands, ours and those of plugins, and how it ends.
+"""The application: its commands, ours and the plugins', and how it ends.
 
 Exit codes: 0 done; 1 failed; 2 bad configuration or usage; 3 retriable, and retries are spent; 4 a run
 that a changed profile ended; 130 interrupted.
@@ -255,7 +255,7 @@ class LateCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """Built-in commands, and those of plugins, which load on demand."""
+    """Built-in commands, and commands of plugins, which load on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS, *sorted(set(self._host.commands) - set(COMMANDS))]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 PINNED: Final = "SET search_path = pg_catalog, pg_temp"
-"""Temporary objects come last: without a place in the path they would come first."""
+"""Temporary objects come last: outside the path they would come first."""
 
 USERS_PATH: Final = "SET LOCAL search_path TO DEFAULT"
 """Before SQL of a profile, in a transaction: the path of the role or the database."""

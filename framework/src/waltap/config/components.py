@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Which format writes keys, values and header values, and with which properties.
 #
 # ``[format] type`` is the format of keys and values; ``key.converter``, ``value.converter`` and
-# ``header.converter`` name that of one side. The properties of a side's format follow the
+# ``header.converter`` name the format of one side. The properties of a side's format follow the
 # side's name (``value.converter.schema.registry.url``), or, for all sides at once, by itself
 # (``schema.registry.url``).
 
@@ -139,7 +139,7 @@ JAVA_CLASS = re.compile(r"\w+(\.\w+)*\.[A-Z][\w$]*")
 
 
 def _java_class(property_name: str, name: str) -> PropertyProblem:
-    what = "names a Java class, which waltap cannot load, and no plugin takes its place"
+    what = "names a Java class, which waltap cannot load, and no plugin replaces it"
     allowed = (
         "the name of a converter that a plugin's register_converters contributes; with this class among "
         "its aliases it is found by it: docs/plugin-authors/write-a-converter.md"
@@ -435,11 +435,13 @@ class TransformResolver:
     ) -> tuple[Component[PredicateSpec] | None, bool, bool]:
         """Return ``predicate`` and ``negate`` of a transform, and whether they can be."""
         own = declarations(spec.properties) if spec.properties is not None else []
-        taken = {name for declaration in own for name in (*declaration.names, *declaration.refused)}
+        own_names = {
+            name for declaration in own for name in (*declaration.names, *declaration.refused)
+        }
         given = {
             name: space.settings[name]
             for name in ("predicate", "negate")
-            if name in space.settings and name not in taken
+            if name in space.settings and name not in own_names
         }
         for name in given:
             space.claim(name)

@@ -41,7 +41,7 @@ KAFKA = "kafka"
 
 @dataclass(frozen=True, slots=True)
 class GivenProperty:
-    """One given property: its name, value, and place.
+    """One given property: its name, value, and location.
 
     ``whole``: the name is complete, also for a property of a sink or transform.
     """
@@ -56,7 +56,7 @@ class GivenProperty:
 class RawSinkBranch:
     """One of several sinks, as given.
 
-    ``prefix`` is that of its properties; ``transforms`` as in `RawProfile`.
+    ``prefix`` is the prefix of its properties; ``transforms`` as in `RawProfile`.
     """
 
     prefix: str
@@ -72,12 +72,12 @@ class RawProfile:
     ``settings`` is the flat namespace of everything but sinks and transforms. ``types`` holds the
     ``type`` of each section by section name. ``transforms`` and ``converters`` of columns are in their
     order, by the prefix that their users write before their properties; ``sink_prefix`` is the sink's,
-    where that is not as usual. ``predicates`` are those of transforms, by the names they are called
-    there; ``branches`` are several sinks, ``dead_letters`` is the one that gets copies of dead letters.
+    where that is not as usual. ``predicates`` of transforms are listed by the names that those use;
+    ``branches`` are several sinks, ``dead_letters`` is the one that gets copies of dead letters.
     ``problems`` are those found while reading, ``ignored`` names that have no effect, each with the
     reason. ``written``: the prefix of ``transforms.`` and ``predicates.`` in the file. ``stopped`` is the
     setting that says that this is not to run, with its value. Relative paths start at ``folder``
-    (absolute): that of the file, for tables in memory the current one.
+    (absolute): the file's folder, for tables in memory the current one.
     """
 
     origin: str

@@ -67,13 +67,13 @@ class CatalogNames:
         kinds = ("schemas", "tables", "columns", "types", "cells")
         found: dict[str, dict[str, None]] = {kind: {} for kind in kinds}
         for schema, table, column, type_name in columns:
-            place = f"{schema}.{table}"
-            found["schemas"][schema] = found["tables"][place] = None
+            name = f"{schema}.{table}"
+            found["schemas"][schema] = found["tables"][name] = None
             if column is not None and type_name is not None:
-                found["columns"][f"{place}.{column}"] = found["cells"][f"{place}:{column}"] = None
-                found["types"][f"{place}.{type_name}"] = None
+                found["columns"][f"{name}.{column}"] = found["cells"][f"{name}:{column}"] = None
+                found["types"][f"{name}.{type_name}"] = None
                 if type_name in _SERIAL:
-                    found["types"][f"{place}.{_SERIAL[type_name]}"] = None
+                    found["types"][f"{name}.{_SERIAL[type_name]}"] = None
         self._of = {kind: list(names) for kind, names in found.items()}
         self._of |= {"topics": list(topics), "unrenamed": list(unrenamed)}
 

@@ -268,14 +268,13 @@ class EngineProperties(Properties):
         "notification.enabled.channels",
         default=(),
         summary="Where notifications go: sink (records of notification.sink.topic.name), log, "
-        "webhook, those of plugins. jmx is accepted and shows none.",
+        "webhook, plugins' channels. jmx is accepted and shows none.",
     )
     log_level: Literal["debug", "info", "warning", "error"] | None = declare(
         "waltap.log.level",
         reloadable=True,
         default=None,
-        summary="The least level that is logged; by default that of the variable WALTAP_LOG_LEVEL, else "
-        "info.",
+        summary="The least level that is logged; by default WALTAP_LOG_LEVEL's level, else info.",
     )
     log_file: Path | None = declare(
         "waltap.log.file",

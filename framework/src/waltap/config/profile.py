@@ -80,9 +80,9 @@ class Profile:
     decoder: Component[DecoderSpec]
     snapshotter: Component[SnapshotterSpec]
     snapshot_query: Component[SnapshotterSpec] | None = None
-    """Decides about the SELECTs of a snapshot in place of ``snapshotter``."""
+    """Decides about the SELECTs of a snapshot instead of ``snapshotter``."""
     snapshot_lock: Component[SnapshotterSpec] | None = None
-    """Decides about the locks of a snapshot in place of ``snapshotter``."""
+    """Decides about the locks of a snapshot instead of ``snapshotter``."""
     capture: "CaptureProperties"
     engine: "EngineProperties"
     format: Component[FormatSpec]
@@ -186,14 +186,14 @@ class SelectionProperties(Properties):
         default=None,
         advanced=True,
         aliases=("format.key",),
-        summary="Format of keys, by name or Kafka Connect class, where it is another than that of values.",
+        summary="Format of keys, by name or Kafka Connect class, where it is not the format of values.",
     )
     value_converter: str | None = declare(
         "value.converter",
         default=None,
         advanced=True,
         aliases=("format.value",),
-        summary="Format of values, by name or Kafka Connect class; `type` in [format] is that of keys and "
+        summary="Format of values, by name or Kafka Connect class; `type` in [format] is for keys and "
         "values.",
     )
     offset_store: str | None = declare(

@@ -71,7 +71,7 @@ NATIVE = {
     "value.converter": "[format] type",
     f"{SINK_PREFIX}type": "[sink] type",
 }
-"""Property of a Debezium file → its place in a waltap profile."""
+"""Property of a Debezium file → its name in a waltap profile."""
 
 SHARING: tuple[type[Spec], ...] = (
     ConnectorSpec, DecoderSpec, SnapshotterSpec, TopicNamingSpec, FormatSpec, OffsetStoreSpec,
@@ -228,7 +228,7 @@ class _ProfileResolver:
         formats.refuse_others(uses, all_known=all_known)
         self._topic_of_notifications(engine, capture)
         if self._host.implements("choose_password"):
-            flat.claim("database.connection.factory.class")  # the plugin takes its place
+            flat.claim("database.connection.factory.class")  # the plugin replaces it
         self._leftovers(sink is not None and not branches)
         survey = self._found(name)
         if survey.problems:
@@ -385,7 +385,7 @@ class _ProfileResolver:
         return found
 
     def _written(self, property_name: str) -> str:
-        """Return a place under the name that the user wrote in the file."""
+        """Return the name of the property that the user wrote in the file."""
         section = property_name.removesuffix(".type").removeprefix("waltap.")
         setting = self._flat.settings.get(property_name) or self._types.get(section)
         return setting.name if setting is not None and setting.whole else property_name
@@ -471,7 +471,7 @@ class _ProfileResolver:
             return None
         names = {each.casefold() for each in (spec.name, *spec.aliases)}
         if given is None or str(given.value).strip().casefold() not in names:
-            # the profile's properties are those of another sink
+            # the profile's properties are for another sink
             mine = {n: s for n, s in self._sink.settings.items() if s.origin == "--set"}
             self._sink.settings = mine
         if colon:

@@ -67,7 +67,7 @@ from waltap.ports.specs import (
 
 
 Failed = Callable[[Exception], Exception | None]
-"""Takes an implementation's exception. Returns the error to raise in its place; None ignores it."""
+"""Takes an implementation's exception. Returns the error to raise instead; None ignores it."""
 
 Accept = Callable[[Any], Any]
 """Returns the result to use for an implementation's result. Raises: for a result that cannot be used."""
@@ -133,7 +133,7 @@ def guard(
             held.force_result(before)
         return None
 
-    # pluggy has no public place for this: its monitoring sees whole calls, not implementations
+    # pluggy has no public interface for this: its monitoring sees whole calls, not implementations
     implementation.function = wrap if is_wrapper(implementation) else call  # type: ignore[misc]
 
 
@@ -388,7 +388,7 @@ class Host:
         notice(arguments)
 
     def blamed(self, error: Exception) -> Exception:
-        """Return the error to report in place of ``error``.
+        """Return the error to report instead of ``error``.
 
         A refusal of the operating system becomes SystemRefused. An exception from the code of an installed
         plugin becomes PluginRaised. Other errors are returned unchanged.

@@ -340,8 +340,8 @@ class _JavaMapReader:
         end = self._at + size
         if end > len(self._data):
             raise IndexError(end)
-        taken, self._at = self._data[self._at : end], end
-        return taken
+        part, self._at = self._data[self._at : end], end
+        return part
 
 
 # Parse the keys of Kafka Connect offsets. Sans-IO.
@@ -431,7 +431,7 @@ class FileOffsets(ConnectOffsets):
 def storage_at(text: str, profile: "Profile", host: "Host", *, new: bool = False) -> ConnectOffsets:
     """Return the storage that ``text`` names.
 
-    ``text`` is a file's path, or a place that a plugin's ``choose_connect_offsets`` knows. With ``new``
+    ``text`` is a file's path, or a location that a plugin's ``choose_connect_offsets`` knows. With ``new``
     a file may be created.
 
     Raises: DebeziumOffsetsUnreadable, HookRaised, and the errors of the hook's plugin.

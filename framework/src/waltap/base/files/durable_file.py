@@ -62,9 +62,9 @@ def close_to_others(folder: Path) -> None:
     """
     root = folder.resolve()
     _close(root)
-    for place, folders, files in os.walk(root):
+    for parent, folders, files in os.walk(root):
         for name in (*folders, *files):
-            _close(Path(place, name))
+            _close(Path(parent, name))
 
 
 def _close(path: Path) -> None:

@@ -98,7 +98,7 @@ class FileLocation(NamedTuple):
     base: str
     # The location without its query, which messages may show and callers may extend.
     shown: str
-    # An object store's endpoint, account or server. Two places of one ``base`` differ in it.
+    # An object store's endpoint, account or server. Two locations of one ``base`` differ in it.
     host: str = ""
 
 
@@ -127,7 +127,7 @@ def opened(location: str, storage: StorageProperties) -> FileLocation:
         raise LocationUnknown(f"{shown} is of a kind that is not known: {scheme}", path=shown)
     if scheme in (*S3, *GCS) and not parts.netloc:
         raise LocationUnknown(f"{shown} names no bucket", path=shown)
-    # The lock of the place is named by the endpoint, so the endpoint must be known here.
+    # The lock of the location is named by the endpoint, so the endpoint must be known here.
     given = urllib.parse.parse_qs(parts.query).get("endpoint_override", [""])[0]
     endpoint = given or storage.storage_endpoint or ""
     if scheme in S3:

@@ -144,7 +144,7 @@ def _holder(file: int) -> str:
     run on another system or in another container.
     """
     held = os.fstat(file)
-    inode, place = str(held.st_ino), f"{os.major(held.st_dev):02x}:{os.minor(held.st_dev):02x}"
+    inode, disk = str(held.st_ino), f"{os.major(held.st_dev):02x}:{os.minor(held.st_dev):02x}"
     written = _written(file)
     try:
         locks = [line.split() for line in LOCKS.read_text("ascii").splitlines()]
@@ -156,7 +156,7 @@ def _holder(file: int) -> str:
         for lock in locks
         if len(lock) > 5 and lock[1] == "FLOCK" and lock[5].rpartition(":")[2] == inode
     }
-    here = [pid for pid, device in found.items() if device == place] or list(found)
+    here = [pid for pid, device in found.items() if device == disk] or list(found)
     return written if written in here or not here else here[0]
 
 

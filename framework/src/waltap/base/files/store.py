@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from pyarrow import parquet
 
 
-# Locks for places whose storage keeps none, among the processes of one user on one machine.
+# Locks for locations whose storage keeps none, among the processes of one user on one machine.
 #
 # A killed engine leaves its Spark process, which applies the remaining changes and ends. The next
 # engine starts another one at once, which must wait for the first, wherever the files are.
 
 
-def machine_lock(place: str) -> Path | None:
-    """Return the lock file for writers of ``place``.
+def machine_lock(destination: str) -> Path | None:
+    """Return the lock file for writers of ``destination``.
 
     Its folder exists. The result is None if this user cannot keep or lock such a file; then other
     writers stay unknown.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    name = hashlib.sha256(place.encode()).hexdigest()[:32]
+    name = hashlib.sha256(destination.encode()).hexdigest()[:32]
     try:
         # The XDG specification says to ignore a relative path.
         base = state if state.is_absolute() else Path.home() / ".local/state"
@@ -104,10 +104,10 @@ class FileStore:
         self.storage = storage = storage or StorageProperties()
         self._attempts = storage.storage_attempts
         try:
-            place = opened(location, storage)
+            found = opened(location, storage)
         except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
             raise self._failure("cannot be opened", cause) from cause
-        self._fs, base, self.location, host = place
+        self._fs, base, self.location, host = found
         self._base = base.rstrip("/")
         self.local: bool = self._fs.type_name == "local"
         self._remote = not self.local

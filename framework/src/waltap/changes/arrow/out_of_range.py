@@ -19,8 +19,8 @@ class ArrowMisfit(SinkError):
     )
 
     def __init__(self, kind: str, where: str = "") -> None:
-        place = f" of {where}" if where else ""
-        super().__init__(f"a value{place} does not fit its Arrow type: {kind}", kind=kind)
+        of_column = f" of {where}" if where else ""
+        super().__init__(f"a value{of_column} does not fit its Arrow type: {kind}", kind=kind)
         self.kind = kind
 
 
@@ -34,8 +34,8 @@ class ArrowMalformed(SinkError):
     )
 
     def __init__(self, kind: str, where: str = "") -> None:
-        place = f" of {where}" if where else ""
-        super().__init__(f"a value{place} is not the text of its type: {kind}", kind=kind)
+        of_column = f" of {where}" if where else ""
+        super().__init__(f"a value{of_column} is not the text of its type: {kind}", kind=kind)
         self.kind = kind
 
 

@@ -145,7 +145,7 @@ _PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
 
 def split_patterns(text: str) -> tuple[str, ...]:
     """Split a comma list of patterns; an escaped comma is part of one."""
-    # NUL holds the place of an escaped comma: no name of PostgreSQL contains it.
+    # NUL represents an escaped comma: no name of PostgreSQL contains it.
     parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
     return tuple(part for part in parts if part)
 

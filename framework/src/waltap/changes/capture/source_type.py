@@ -130,7 +130,7 @@ def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
         short, full = _LENGTH_OF_TIME[name]
         if typmod < 0:
             return (full, 6)
-        # The point takes a place, too, where there are fraction digits.
+        # The point takes a character, too, where there are fraction digits.
         return (short + typmod + (typmod > 0), typmod)
     if name == "interval":
         return (49, 6)

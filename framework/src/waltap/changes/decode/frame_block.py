@@ -53,7 +53,7 @@ class FrameBlock(LazySequence["Frame"]):
     def numbers(self, offsets: "np.ndarray[Any, Any]", kind: str) -> "np.ndarray[Any, Any]":
         """Return the numbers that begin at ``offsets`` in the buffer.
 
-        ``kind`` is a numpy type, such as ">u4". Raises: IndexError for a place outside.
+        ``kind`` is a numpy type, such as ">u4". Raises: IndexError for an index outside.
         """
         import numpy as np
 
@@ -84,7 +84,7 @@ class FrameBlock(LazySequence["Frame"]):
         return FrameBlock(self.data, self.starts[some], self.ends[some], self.lsns[some])
 
     def where(self, chosen: "np.ndarray[Any, Any]") -> "FrameBlock":
-        """Return the frames whose place in ``chosen`` is true."""
+        """Return the frames whose index in ``chosen`` is true."""
         return FrameBlock(self.data, self.starts[chosen], self.ends[chosen], self.lsns[chosen])
 
     def _make(self) -> "list[Frame]":

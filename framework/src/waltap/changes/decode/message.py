@@ -72,7 +72,7 @@ class InsertBlock(LazySequence[Insert]):
     """Hold neighbouring inserts into one relation as columns.
 
     A block is a message that represents its inserts, and a sequence of them. ``lsns`` has the LSN
-    of each row as a 64-bit integer; ``xid`` is that of all rows.
+    of each row as a 64-bit integer; ``xid`` is the transaction of all rows.
     """
 
     __slots__ = ("lsns", "relation", "rows", "xid")
@@ -363,7 +363,7 @@ Message = SingleMessage | InsertBlock | TransactionBlock
 
 
 def singly(messages: Iterable[Message]) -> Iterator[SingleMessage]:
-    """Yield ``messages`` with those of a block in its place."""
+    """Yield ``messages``, and the messages of a block instead of the block."""
     for message in messages:
         if isinstance(message, InsertBlock):
             yield from message

@@ -319,13 +319,13 @@ def difference(old: Relation, new: Relation) -> list[str]:
         found.append(f"was {old.name}")
     # A column's number survives a rename; its name identifies it only where the catalogue gave no
     # number.
-    before = {_place(column): column for column in old.columns}
-    after = {_place(column): column for column in new.columns}
+    before = {_column_id(column): column for column in old.columns}
+    after = {_column_id(column): column for column in new.columns}
     found += [f"{c.name}: added ({_type(c)})" for p, c in after.items() if p not in before]
     found += [f"{c.name}: dropped" for p, c in before.items() if p not in after]
-    for place, column in after.items():
-        if place in before:
-            found += _of_column(before[place], column)
+    for column_id, column in after.items():
+        if column_id in before:
+            found += _of_column(before[column_id], column)
     before_key, key = old.primary_key, new.primary_key
     # None means that the catalogue was not asked: that is no change of the key.
     if before_key is not None and key is not None and before_key != key:
@@ -355,7 +355,7 @@ def _of_column(old: Column, new: Column) -> list[str]:
     return found
 
 
-def _place(column: Column) -> object:
+def _column_id(column: Column) -> object:
     return column.name if column.number is None else column.number
 
 

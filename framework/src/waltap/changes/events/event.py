@@ -102,7 +102,7 @@ class EventRow(MutableMapping[str, Any]):
         del self._own()[name]
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a field; it keeps its place.
+        """Rename a field; it keeps its index.
 
         Raises KeyError where ``old`` is missing, and ValueError where ``new`` exists.
         """

@@ -193,7 +193,7 @@ class EventContext:
 class EventColumn:
     """Describe one column of event rows."""
 
-    # The column's place in tuples.
+    # The column's index in tuples.
     index: int
     column: Column
     field: str

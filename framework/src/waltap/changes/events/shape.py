@@ -29,7 +29,7 @@ ConnectValues = Callable[[Tuple], dict[str, Any]]
 class ShapeColumn:
     """Describe one column of rows or keys."""
 
-    # The column's place in tuples.
+    # The column's index in tuples.
     index: int
     mapping: ColumnMapping
     transform: ColumnTransform | None

@@ -2,7 +2,7 @@
 
 The engine asks a converter once per column of a relation version. It either leaves the column
 alone or returns a `ColumnConversion`. The engine converts values by column, before it renders a
-batch. From then on a tuple has the JSON text of the Connect value in place of PostgreSQL's text,
+batch. From then on a tuple has the JSON text of the Connect value instead of PostgreSQL's text,
 and `conversion_mapping` reads it. So every format, snapshots and streams, rows and keys treat
 converted columns like any others.
 """

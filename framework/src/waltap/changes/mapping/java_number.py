@@ -70,7 +70,7 @@ def _layout(digits: str, point: int) -> str:
 
 
 def _digits(fraction: int, power: int, significant: int) -> tuple[str, int]:
-    """Return the digits and the point's place of ``fraction``.
+    """Return the digits and the point's position of ``fraction``.
 
     The top bit of ``fraction`` weighs 2**power.
     """

@@ -144,7 +144,7 @@ class ColumnMapping:
     read: "ColumnMapping | None" = None
     # The type is unknown; the values are the bytes of its text.
     opaque: bool = False
-    # A converter gives schema and values: texts are those of `waltap.changes.mapping.conversion`, not
+    # A converter gives schema and values: texts are as in `waltap.changes.mapping.conversion`, not
     # PostgreSQL's.
     converted: bool = False
 

@@ -92,7 +92,7 @@ class EarlyDeliveries:
         self._path = path
         self._entries: dict[tuple[int, str], EarlyDelivery] = {}
         # Records are new, so `keep` has something to do.
-        self.unkept = False
+        self.unsaved = False
 
     def load(self, resume_lsn: int) -> None:
         """Read the records of an earlier run."""
@@ -113,7 +113,7 @@ class EarlyDeliveries:
         After a restart the server may send it, and this may record it, again.
         """
         self._entries[xid, gid] = EarlyDelivery(xid=xid, gid=gid, end_lsn=end_lsn)
-        self.unkept = True
+        self.unsaved = True
 
     def decide(self, xid: int, gid: str, end_lsn: int) -> bool:
         """Record the decision at ``end_lsn``; return whether the entry exists."""
@@ -121,7 +121,7 @@ class EarlyDeliveries:
         if entry is None:
             return False
         entry.decided = end_lsn
-        self.unkept = True
+        self.unsaved = True
         return True
 
     def undecided(self) -> list[str]:
@@ -130,11 +130,11 @@ class EarlyDeliveries:
 
     def keep(self) -> None:
         """Make the records durable."""
-        if self._path is None or not self.unkept:
+        if self._path is None or not self.unsaved:
             return
         entries = list(self._entries.values())
         replace_durably(self._path, msgspec.json.format(msgspec.json.encode(entries), indent=1))
-        self.unkept = False
+        self.unsaved = False
 
     def passed(self, end_lsn: int) -> None:
         """Forget transactions whose decision is at or before ``end_lsn``.
@@ -148,7 +148,7 @@ class EarlyDeliveries:
         # entries.
         if over and not self._entries and self._path is not None:
             self._path.unlink(missing_ok=True)
-            self.unkept = False
+            self.unsaved = False
 
 
 TwoPhasePolicy = Literal["commit", "prepare"]
@@ -174,7 +174,7 @@ class TransactionAssembler:
     the end LSN of the last delivered transaction, for `TransactionPart.previous_end_lsn`.
     ``describe`` completes relations that were announced before their transaction had committed,
     when the rows are handed out. ``warn`` gets a text and the GID when a prepared transaction's
-    fate differs from that of its delivered rows.
+    fate differs from the fate of its delivered rows.
 
     Beyond ``spill_memory_bytes``, waiting changes go to files in ``spill_dir``. None keeps them
     in memory only: then prepared transactions do not survive a restart, and they hold back
@@ -274,7 +274,7 @@ class TransactionAssembler:
         The engine must call it before it makes a position durable that contains the parts handed
         out so far.
         """
-        if self._early.unkept:
+        if self._early.unsaved:
             with self._area.guarded():
                 self._early.keep()
 
@@ -608,10 +608,10 @@ class TransactionAssembler:
 
         The policy decides whether it is delivered here or at its commit.
         """
-        late = message.end_lsn <= self._resume.end_lsn
+        before_resume = message.end_lsn <= self._resume.end_lsn
         # An earlier run delivered the first rows at PREPARE, so the others follow here.
         begun = self._resume.index and message.prepare_lsn == self._resume.commit_lsn
-        if (self._policy == "prepare" or begun) and not late:
+        if (self._policy == "prepare" or begun) and not before_resume:
             self._early.note(message.xid, message.gid, message.end_lsn)
             self._deliver(
                 buffer,
@@ -626,7 +626,7 @@ class TransactionAssembler:
         known = self._prepared.pop(key, None)
         if known is not None:  # sent again: its PREPARE was not confirmed before a restart
             known[1].discard()
-        if not late:
+        if not before_resume:
             buffer.persist(message.gid, message.prepare_lsn, message.end_lsn)
         self._prepared[key] = message.prepare_lsn, buffer
 

@@ -8,7 +8,7 @@ import msgspec
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
 
-# The transaction's commit LSN, its events, and those of each collection.
+# The transaction's commit LSN, its events, and the events of each collection.
 OrderSavepoint = tuple[int | None, int, dict[str, int]]
 NOTHING_COUNTED: Final[OrderSavepoint] = (None, 0, {})
 

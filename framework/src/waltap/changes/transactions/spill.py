@@ -8,7 +8,7 @@ columns. Beyond the memory limit of the `SpillArea` the largest buffers move to 
 gets one chunk at a time, so that memory stays bounded then, too.
 
 On disk and in memory a chunk is: u32 size, u32 number of changes, the changes. Files belong to
-one process run, and the next area removes them, except those of prepared transactions. Each of
+one process run, and the next area removes them, except files of prepared transactions. Each of
 these has a record next to it. Both are written and synced before the end of the PREPARE may be
 confirmed, because the server never sends the rows again after that.
 """
@@ -148,7 +148,7 @@ class SpillArea:
             yield record, int(decided, 16) if decided else None, buffer
 
     def close(self) -> None:
-        """Remove all files except those of prepared transactions."""
+        """Remove all files except files of prepared transactions."""
         for buffer in list(self._buffers):
             if buffer.record_path is None:
                 buffer.discard()
@@ -372,7 +372,7 @@ class TransactionBuffer:
         self.path, self.record_path = path, record_path
         self._file = path.open("r+b")
         actual = os.fstat(self._file.fileno()).st_size
-        # More bytes are no damage: only those of the record are read.
+        # More bytes are no damage: only the record's bytes are read.
         if actual < record.size:
             self.close()
             message = f"{path.name} has {actual} of {record.size} bytes"
@@ -552,7 +552,7 @@ def _schema(width: int) -> "pa.Schema":
 
 
 def _coded(kind: int, values: Tuple) -> tuple[int, _Values]:
-    """Return ``values`` with codes in place of missing values.
+    """Return ``values`` with codes instead of missing values.
 
     The returned kind says whether there is any.
     """

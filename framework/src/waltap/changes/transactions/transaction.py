@@ -72,7 +72,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return found
 
     def with_only(self, changes: Sequence[Change], numbers: Iterable[int]) -> "TransactionPart":
-        """Return the part with ``changes`` in place of its own.
+        """Return the part with ``changes`` instead of its own.
 
         They are some of its changes, or replacements for some, with their ``numbers``, ascending.
         The other changes count as left out.
@@ -126,7 +126,7 @@ class TransactionPart(msgspec.Struct, kw_only=True):
 class TransactionRun(LazySequence[TransactionPart]):
     """Hold neighbouring transactions of one insert each as columns.
 
-    A run is a sequence of parts for readers that know no columns. ``previous_end_lsn`` is that of
+    A run is a sequence of parts for readers that know no columns. ``previous_end_lsn`` belongs to
     the first transaction.
     """
 
@@ -208,7 +208,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     relation: Relation
     # A list of tuples or, where many were read at once, a `RowBlock`: the same rows as columns of
     # text. It is a sequence of tuples for readers that know no columns; readers that do make the
-    # same result of either form. A transform puts a list or a slice in its place, or leaves it.
+    # same result of either form. A transform replaces it by a list or a slice, or leaves it.
     rows: Sequence[Tuple]
     # The database's clock when the scan of the table began, µs since 1970 UTC.
     ts: int

@@ -95,7 +95,7 @@ def init(
 
 
 def without_password(address: str) -> str:
-    """Return a sink's address with a variable's name in place of its password."""
+    """Return a sink's address with a variable's name instead of its password."""
     return _PASSWORD.sub(rf"\g<1>${{env:{VARIABLE}}}@", address)
 
 

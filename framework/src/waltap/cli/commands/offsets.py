@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from waltap.services.debezium_offsets import OffsetMap
 
 
-PLACE = (
+STORAGE_HELP = (
     "The file of a FileOffsetBackingStore, a Connect worker's topic, or kafka://HOST:PORT/TOPIC."
 )
 
@@ -44,7 +44,9 @@ ConnectorName = Annotated[
 
 def import_from(
     file: FileArgument,
-    from_debezium: Annotated[str, typer.Option("--from-debezium", metavar="PLACE", help=PLACE)],
+    from_debezium: Annotated[
+        str, typer.Option("--from-debezium", metavar="STORAGE", help=STORAGE_HELP)
+    ],
     connector: ConnectorName = None,
     yes: Yes = False,
     set_: SetOption = None,
@@ -71,10 +73,10 @@ def import_from(
         there.refuse_snapshot()
         before = stages.store.load()
         with connected(profile, host) as (source, own):
-            offset = _taken(source, profile, there, own)
+            offset = _takeover_offset(source, profile, there, own)
         for note in _notes(stages, there):
             echo(f"{profile.name}: {note}", err=True)
-        had = "" if before is None else f" in the place of {before.sole.position}"
+        had = "" if before is None else f" instead of {before.sole.position}"
         question = f"{profile.name}: go on from {offset.sole.position}{had}"
         confirm(f"{question}. Go on?", yes=yes)
         stages.store.store(offset)
@@ -83,7 +85,9 @@ def import_from(
 
 def export_to(
     file: FileArgument,
-    to_debezium: Annotated[str, typer.Option("--to-debezium", metavar="PLACE", help=PLACE)],
+    to_debezium: Annotated[
+        str, typer.Option("--to-debezium", metavar="STORAGE", help=STORAGE_HELP)
+    ],
     connector: ConnectorName = None,
     yes: Yes = False,
     set_: SetOption = None,
@@ -133,7 +137,7 @@ def _stages(
     return profile, host, PipelineStages(profile, host), name
 
 
-def _taken(
+def _takeover_offset(
     source: "Connector", profile: "Profile", there: "OffsetMap", stages: "PipelineStages"
 ) -> "Offset":
     """Return the offset at which this pipeline continues. Raises: WaltapError."""

@@ -29,7 +29,7 @@ PROFILES = (".toml", ".properties", ".json")
 SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", re.MULTILINE)
 """Text that only profiles have: a folder may contain other files of these suffixes."""
 
-Place = Annotated[
+ProfileOrFolder = Annotated[
     str,
     typer.Argument(metavar="FILE|FOLDER", help="Profile, or a folder of profiles or of states."),
 ]
@@ -150,7 +150,7 @@ def top(
 
 
 def status(
-    place: Place,
+    location: ProfileOrFolder,
     set_: SetOption = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Draw it again and again, until Ctrl-C.")
@@ -163,13 +163,13 @@ def status(
     one line per pipeline and queries no database, nor does --watch. Exit code 1: a pipeline does
     not run and its stream cannot continue.
     """
-    folder, every = Path(place), WATCH_S if watch else None
+    folder, every = Path(location), WATCH_S if watch else None
     if folder.is_dir():
         from waltap.plugins.host import Host
 
         _show_pipelines(folder, members(folder, Host(), set_), as_json=as_json, every=every)
         return
-    profile, host = at_rest(place, set_)
+    profile, host = at_rest(location, set_)
     state_dir = profile.engine.state_dir / profile.name
     member = PipelineInfo(name=profile.name, origin=folder, state_dir=state_dir)
     if watch:

@@ -335,7 +335,7 @@ def stream(
 ) -> BatchStream:
     """Yield the batches of ``profile``: a file, or tables; its sink is unused.
 
-    Relative paths (state, secrets) start at the folder of the file; those of tables at the current
+    Relative paths (state, secrets) start at the folder of the file, for tables at the current
     directory at the time of the call, which the log names.
 
     With ``records`` they are rendered (`Batch.records`); else only `Batch.parts` is filled. With

@@ -49,9 +49,9 @@ class Pipeline:
     """Run one pipeline of ``profile``: a file, or tables.
 
     ``sink`` (``NAME`` or ``NAME:VALUE``) replaces the profile's, ``overrides`` are further properties;
-    ``plugins`` are objects with hooks, registered for this pipeline alone. ``confirmable`` is that of
+    ``plugins`` are objects with hooks, registered for this pipeline alone. ``confirmable`` is as for
     `Engine`: for an owner that keeps WAL on the server until a consumer behind the sink has the data.
-    Relative paths start at the folder of the file; those of tables at the current directory at the time of
+    Relative paths start at the folder of the file, for tables at the current directory at the time of
     the call. Each run has the profile's status page, OpenTelemetry and OpenLineage.
 
     `run` blocks; `start` runs in its own thread, and the ``with`` statement starts and stops. An ended

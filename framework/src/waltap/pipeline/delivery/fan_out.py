@@ -102,9 +102,9 @@ class FanOut(Sink):
         Raises: SinkError.
         """
         stored = self._load() or Positions()
-        reached = self._file.load(stored)
+        progress = self._file.load(stored)
         for branch in self.branches:
-            kept = reached.get(branch.name)
+            kept = progress.get(branch.name)
             try:
                 branch.open(kept, stored, repairs=self._repairs)
             except SinkError as error:
@@ -151,7 +151,7 @@ class FanOut(Sink):
     def write(self, batch: Batch) -> None:
         """Write ``batch`` to each running sink.
 
-        A second call with the same batch writes to the sinks that have not taken it. Raises: SinkError of
+        A second call with the same batch writes to the sinks that do not have it yet. Raises: SinkError of
         a sink that may not be paused, or not now.
         """
         if self._given[0] is not batch and batch.snapshot and _opens(batch):
@@ -175,12 +175,12 @@ class FanOut(Sink):
         return batch
 
     def _each(self, batch: Batch, call: Callable[[PositionedBranch], object]) -> None:
-        """Call ``call`` for each running branch that has not taken ``batch``."""
+        """Call ``call`` for each running branch that does not have ``batch``."""
         if self._given[0] is not batch:
             self._given = batch, set()
-        taken = self._given[1]
+        served = self._given[1]
         for branch in self.branches:
-            if branch.name in taken:
+            if branch.name in served:
                 continue
             if branch.paused is not None:
                 if batch.snapshot or _has_rows(batch):
@@ -193,7 +193,7 @@ class FanOut(Sink):
                 if not may_pause or batch.snapshot or _has_rows(batch):
                     raise
                 self._pause(branch, error)
-            taken.add(branch.name)
+            served.add(branch.name)
         self._written = self._written.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:

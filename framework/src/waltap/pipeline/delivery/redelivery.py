@@ -115,8 +115,8 @@ class Redelivery:
             ids: tuple[str, ...] = ()
             for dead_letter in waiting[first : first + AT_A_TIME]:
                 with_this = (*ids, dead_letter.redelivery_id)
-                own = stored.get(dead_letter.place.partition, Position(0))
-                position = max(own, sink_positions.get(dead_letter.place.partition, own))
+                own = stored.get(dead_letter.location.partition, Position(0))
+                position = max(own, sink_positions.get(dead_letter.location.partition, own))
                 error = _refusal(dead_letter, position, with_this, sink, render)
                 ids = ids if error else with_this
                 found.append(RedeliveryResult(dead_letter, error))
@@ -150,7 +150,7 @@ def _refusal(
 
 
 def _batch(dead_letter: DeadLetter, position: Position, render: Callable[[Batch], Batch]) -> Batch:
-    empty = Batch(parts=[], position=position, partition=dead_letter.place.partition, events=1)
+    empty = Batch(parts=[], position=position, partition=dead_letter.location.partition, events=1)
     if dead_letter.record is not None:
         empty.records = [_with_id(record_of(dead_letter.record), dead_letter)]
         return empty
@@ -183,8 +183,10 @@ def _batch(dead_letter: DeadLetter, position: Position, render: Callable[[Batch]
         made.records = [_with_id(record, dead_letter) for record in made.records]
         # without parts no sink records this transaction as delivered
         made.parts = []
-        if dead_letter.place.record is not None:  # the event's other records were delivered
-            made.records = made.records[dead_letter.place.record : dead_letter.place.record + 1]
+        if dead_letter.location.record is not None:  # the event's other records were delivered
+            made.records = made.records[
+                dead_letter.location.record : dead_letter.location.record + 1
+            ]
     return made
 
 

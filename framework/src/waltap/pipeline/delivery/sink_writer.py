@@ -190,7 +190,7 @@ class SinkWriter:
         self.unflushed_since: float | None = None
         # After a failure the sink may have lost batches, and would confirm them by the next flush.
         self.failed = False
-        self._untaken = False
+        self._in_write = False
         # The last LSN whose changes a snapshot may have seen (`SnapshotOverlap.horizon`).
         self.overlap_until: int | None = None
         self._observes = {
@@ -216,7 +216,7 @@ class SinkWriter:
         started, calls = self._clock.monotonic(), self.counts.calls
         if calls.oldest_commit_ms is None:
             calls.oldest_commit_ms = _first_commit_ms(parts)
-        self._untaken = True
+        self._in_write = True
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
         given = self._batch(parts, partition or self.partition, snapshot=snapshot)
@@ -231,11 +231,11 @@ class SinkWriter:
                 self._counted.append((batch.partition, batch.position, counted))
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
-        self._untaken = False
+        self._in_write = False
         if self._pending_acks is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
-            self._reading.took(chunk_ends(parts))
+            self._reading.delivered(chunk_ends(parts))
         self._count(batch, started)
         self.written = self.written.advanced(batch.partition, batch.position)
         if self.unflushed_since is None:
@@ -363,7 +363,7 @@ class SinkWriter:
         if self._pending_acks is not None and self._acknowledging is not None:
             acked = self._pending_acks.take(self._acknowledging.acknowledged())
             durable, ended = acked.positions, acked.ends_snapshot
-            self._reading.took(acked.chunk_ends)
+            self._reading.delivered(acked.chunk_ends)
             self._note_pending(moved=bool(acked.positions or acked.chunk_ends))
             if self._pending_acks:
                 self.unflushed_since = self._clock.monotonic()
@@ -436,7 +436,7 @@ class SinkWriter:
         calls, oldest = self.counts.calls, self._pending_acks.oldest
         if oldest is None:
             calls.unacknowledged_since = None
-            if not self._untaken:
+            if not self._in_write:
                 calls.oldest_commit_ms = None
         elif moved or calls.unacknowledged_since is None:
             calls.unacknowledged_since = self._clock.monotonic() if moved else oldest.at
@@ -459,7 +459,7 @@ class SinkWriter:
             self._may_write()
             durable = self._sink.flush()
         self.unflushed_since = None
-        if self._pending_acks is None and not self._untaken:
+        if self._pending_acks is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
         found = Positions.of(durable, self.partition)
         if self._observes["on_flush"]:

@@ -144,15 +144,15 @@ class ReloadResult:
 def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, ReloadResult]:
     """Return ``running`` with the reloadable properties of ``wanted``."""
     found = changes(running, wanted)
-    taken = [each for each in found if each.reloadable]
+    reloadable = [each for each in found if each.reloadable]
     update = {
         each.declaration.field: getattr(wanted.engine, each.declaration.field)
-        for each in taken
+        for each in reloadable
         if each.declaration is not None
     }
     engine = running.engine.model_copy(update=update)
     return replace(running, engine=engine), ReloadResult(
-        applied=tuple(each.name for each in taken),
+        applied=tuple(each.name for each in reloadable),
         restart=tuple(each.name for each in found if not each.reloadable),
     )
 
@@ -290,7 +290,7 @@ class Engine:
     def _tenure_ended(self) -> bool:
         """Run while this process may; return whether the run has ended.
 
-        False: the lease was lost and must be taken again. Raises: WaltapError, StopRequested during the
+        False: the lease was lost and must be acquired again. Raises: WaltapError, StopRequested during the
         wait.
         """
         state = self._run.state

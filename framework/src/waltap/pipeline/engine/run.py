@@ -113,7 +113,7 @@ class PipelineRun:
     def _serve(self) -> None:
         """Make the services for a period with the right to run."""
         state = self.state
-        # Signals from outside the stream, and the places of notifications.
+        # Signals from outside the stream, and the channels of notifications.
         self.channels = PipelineChannels(
             state.profile, state.host, state.clock, state.chance, self.listeners
         )

@@ -264,7 +264,7 @@ class StreamLoop:
                 try:
                     self._stream(whole=whole)
                 except SinkError:
-                    # That the sink takes nothing more after it may hide a failure that can be retried.
+                    # The sink's refusal of later batches may hide a failure that can be retried.
                     with suppress(SinkError):
                         self._confirmation.last()
                     raise
@@ -307,7 +307,7 @@ class StreamLoop:
         new_tables.save_known()
 
     def _pull(self, signals: SignalStage) -> None:
-        """Do all periodic steps in turn; only `ReadLoop.pull` waits."""
+        """Do all periodic steps in order; only `ReadLoop.pull` waits."""
         run, state, delivery = self._run, self._state, self._delivery
         clock, stopping = state.clock.monotonic, state.stop.is_set
         self._open_loops(signals)
@@ -386,9 +386,9 @@ class StreamLoop:
             self._merge = PartitionMerge(names, quiet_s, most, state.clock.monotonic())
         read_xmin = connector.xmin_reader() if isinstance(connector, WalSource) else None
         for each in self._readers:
-            took = None if self._merge is None else partial(self._hold, each.partition)
+            accept = None if self._merge is None else partial(self._hold, each.partition)
             self._loops.append(
-                ReadLoop(state, each, signals, self._delivery, overlap, read_xmin, took)
+                ReadLoop(state, each, signals, self._delivery, overlap, read_xmin, accept)
             )
 
     def _hold(self, partition: str, parts: list[TransactionPart]) -> None:
@@ -398,7 +398,7 @@ class StreamLoop:
     def _receive(self, now: float, *, hurried: bool) -> bool | None:
         """Receive from each reader; return whether changes came.
 
-        None: nothing came at all. The readers wait in turn, together as long as one would.
+        None: nothing came at all. The readers wait one after the other, together as long as one would.
         """
         loops, merge = self._loops, self._merge
         if len(loops) == 1:

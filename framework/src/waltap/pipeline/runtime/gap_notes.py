@@ -58,7 +58,7 @@ class GapNotes:
     ) -> str:
         """Store a certificate for the changes after ``offset``.
 
-        ``error`` is the reason. Return the certificate's place. A failure to store it is logged and never
+        ``error`` is the reason. Return the certificate's path. A failure to store it is logged and never
         changes how the run ends.
         """
         had = ""
@@ -87,8 +87,8 @@ class GapNotes:
         )
         try:
             kept = self.gaps.note(gap)
-        except WaltapError as unkept:
-            log.warning("%s", unkept, extra={"pipeline": self._pipeline})
+        except WaltapError as failure:
+            log.warning("%s", failure, extra={"pipeline": self._pipeline})
             return "the log"
         self.count()
         path = self.gaps.folder / f"gap-{kept.identifier}.txt"

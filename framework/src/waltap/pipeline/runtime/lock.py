@@ -84,7 +84,7 @@ class PipelineLock:
         if not self._file.is_current():
             folder = self._file.path.parent
             raise StateFolderGone(
-                f"{folder} was moved or deleted, or another process took its place", path=folder
+                f"{folder} was moved or deleted, or another process replaced it", path=folder
             )
 
     def __enter__(self) -> Self:

@@ -156,7 +156,7 @@ class PipelineStages:
             transforms=(),
             properties=SinkBranchProperties(),
         )
-        # The stages of each branch outlive its sink: one, or those of [[sinks]].
+        # The stages of each branch outlive its sink: one branch, or one for each of [[sinks]].
         self._stages = [self._branch_stages(each, run_id) for each in profile.branches or (only,)]
         self.branch = self._branch()
 
@@ -296,7 +296,7 @@ class PipelineStages:
         profile, folder = self.profile, self.state_dir
         properties = branch.properties
         policy = FailurePolicy.of(profile.engine, profile.capture, properties.errors_tolerance)
-        # One of several sinks may be away for a while, or another's key be that of other rows. Rows that
+        # One of several sinks may be away for a while, or another's key identify other rows. Rows that
         # were delivered at PREPARE may be rolled back.
         at_commit = profile.engine.two_phase_policy == "commit"
         plain = not self.conversions.converters and not policy.tolerant

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 # Ask about offset and slot without the pipeline's lock: both move.
 
 
-TURNS: Final = 20
+MAX_MOVES: Final = 20
 
 Answer = TypeVar("Answer")
 
@@ -50,11 +50,11 @@ def asked_of_the_stored_offset(
 
     ``ask`` reads the slot after the offset was loaded. A running pipeline may store and confirm another
     offset in between, so that the slot seems to have lost changes. A ``refused`` answer counts only if the
-    stored offset is still the same, or has moved ``TURNS`` times. Raises: OffsetError; the errors of
+    stored offset is still the same, or has moved ``MAX_MOVES`` times. Raises: OffsetError; the errors of
     ``ask``.
     """
     offset = store.load()
-    for _ in range(TURNS):
+    for _ in range(MAX_MOVES):
         answer = ask(offset)
         before, offset = offset, store.load() if refused(answer) else offset
         if offset == before:

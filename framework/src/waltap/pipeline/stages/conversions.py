@@ -1,7 +1,7 @@
 """Choose and apply the converters of columns.
 
 The stage comes after every transform of batches, which see the values of the server, and before the
-format. The contract is that of `waltap.changes.mapping.conversion`.
+format. `waltap.changes.mapping.conversion` has the contract.
 """
 
 import logging
@@ -57,7 +57,7 @@ class _ChosenConversion:
 
 @dataclass(frozen=True, slots=True)
 class _ConvertedColumn:
-    """Hold a converted column, and its place in tuples."""
+    """Hold a converted column, and its index in tuples."""
 
     index: int
     column: Column

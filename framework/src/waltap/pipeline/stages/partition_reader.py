@@ -94,7 +94,7 @@ class PartBatcher:
         self._parts: list[TransactionPart] = []
         self._changes, self._due_at = 0, 0.0
         self._ready = 0
-        """The number of parts that may be taken."""
+        """The number of parts that may be written."""
 
     @property
     def changes(self) -> int:
@@ -126,11 +126,11 @@ class PartBatcher:
         """Return the parts to write now, mostly none or all; keep the rest."""
         if not self._ready or (now < self._due_at and self._changes < self._most):
             return []
-        taken, self._parts = self._parts[: self._ready], self._parts[self._ready :]
+        ready, self._parts = self._parts[: self._ready], self._parts[self._ready :]
         self._ready = 0
         if self._changes:
-            self._changes -= sum(len(part.changes) for part in taken)
-        return taken
+            self._changes -= sum(len(part.changes) for part in ready)
+        return ready
 
     def wait(self, longest: float, now: float) -> float:
         """Return how long to wait for more, at most ``longest``, in seconds."""
@@ -138,9 +138,9 @@ class PartBatcher:
 
     def take_all(self) -> list[TransactionPart]:
         """Return everything, and begin again."""
-        taken, self._parts = self._parts, []
+        ready, self._parts = self._parts, []
         self._ready = self._changes = 0
-        return taken
+        return ready
 
 
 @dataclass(slots=True, eq=False)
@@ -202,9 +202,9 @@ class ReadLoop:
         delivery: SinkWriter,
         overlap: SnapshotOverlap | None,
         read_xmin: Callable[[], int | None] | None,
-        took: Callable[[list[TransactionPart]], None] | None = None,
+        accept: Callable[[list[TransactionPart]], None] | None = None,
     ) -> None:
-        """Prepare one stream; ``took`` gets received parts in place of `take`."""
+        """Prepare one stream; ``accept`` gets received parts instead of `take`."""
         engine = state.profile.engine
         self._state, self._stream, self._assembler = state, reader.stream, reader.assembler
         self._signals, self._delivery = signals, delivery
@@ -213,8 +213,8 @@ class ReadLoop:
         whole = delivery.whole_transactions
         self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
         # Runs stay together where nothing looks at single parts before they are written.
-        self._runs = not (engine.linger_ms or whole or overlap or read_xmin or took)
-        self._took = took or self.take
+        self._runs = not (engine.linger_ms or whole or overlap or read_xmin or accept)
+        self._accept = accept or self.take
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []
 
@@ -241,7 +241,7 @@ class ReadLoop:
                 for part in parts:
                     part.xmin = xmin
             self._state.received(parts[-1].end_lsn or parts[-1].commit_lsn)
-            self._took(parts)
+            self._accept(parts)
         if len(messages) < FEW_MESSAGES:
             self._messages, self._parts = [], []
         return wrote or bool(parts)

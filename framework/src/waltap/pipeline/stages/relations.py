@@ -90,7 +90,7 @@ class DescribedRelations:
         )
 
     def ask(self, connector: Connector) -> None:
-        """Describe relations by ``connector``, that of a new connection."""
+        """Describe relations by ``connector``, which has a new connection."""
         self.connector = connector
 
     def describe(self, relation: Relation) -> Relation:

@@ -56,7 +56,7 @@ class BlockingSnapshot:
     def take(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
         """Deliver the tables of ``requests``.
 
-        ``point`` is the signal's place in the stream, None for a signal of another channel. Return False
+        ``point`` is the signal's position in the stream, None in another channel. Return False
         if the run ends before: the snapshot must then be taken again. Raises: SinkError, ConnectionLost.
         """
         report = self._report
@@ -269,7 +269,7 @@ class SignalStage:
         self._writes = capture.signal_table is not None and not state.profile.capture.read_only
         self._read = SignalReader(state, channels, lambda: delivery.position).read
         self._watcher: IncrementalSnapshots | None = None
-        self._awaited, self._hasten_at, self._unkept = 0, math.inf, False
+        self._awaited, self._hasten_at, self._unsaved = 0, math.inf, False
         self._reader = BlockingSnapshot(state, channels, connector, delivery)
         if not isinstance(connector, ChunkedSource):
             return
@@ -322,7 +322,7 @@ class SignalStage:
     @property
     def watching(self) -> bool:
         """Return whether a chunk waits for a position or store."""
-        return self._watcher is not None and (self._watcher.until is not None or self._unkept)
+        return self._watcher is not None and (self._watcher.until is not None or self._unsaved)
 
     @property
     def blocking(self) -> bool:
@@ -353,7 +353,7 @@ class SignalStage:
             return
         if delivery.unflushed_since is None:
             delivery.keep_signals()
-            self._unkept = False
+            self._unsaved = False
         if watcher.until is None:
             return
         if lsn < watcher.until:
@@ -361,7 +361,7 @@ class SignalStage:
             return
         previous = delivery.previous_end_lsn[delivery.partition]
         rows = watcher.advance_to(lsn, previous, self._now_us())
-        self._unkept = True
+        self._unsaved = True
         if rows:
             delivery.write(rows, signals=watcher.stored)
         else:

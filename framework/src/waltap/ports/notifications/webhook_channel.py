@@ -192,12 +192,12 @@ class WebhookNotifications:
                     return
                 # the head stays queued while it is sent, so that `close` can count it
                 identifier, body = self._queue[0]
-            taken = self._deliver(identifier, body)
+            accepted = self._deliver(identifier, body)
             with self._change:
                 if self._cut:
                     return  # `close` counts the head of the queue as lost with the rest
                 self._queue.popleft()
-                self.lost += not taken
+                self.lost += not accepted
 
     def _deliver(self, identifier: str, body: bytes) -> bool:
         """Send one notification with retries.

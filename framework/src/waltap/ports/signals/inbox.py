@@ -124,7 +124,7 @@ class FileSignals:
             self._taken.unlink()
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                _leave_out(f"{self._path} cannot be taken: {error.strerror}")
+                _leave_out(f"{self._path} cannot be read: {error.strerror}")
             return []
         return [signal for line in lines if line.strip() and (signal := _signal(line)) is not None]
 

@@ -209,7 +209,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
     signal: str
     # a predicate; with ``blocking`` a SELECT of the rows
     condition: str | None = None
-    # column that orders and divides the rows in place of the key
+    # column that orders and divides the rows instead of the key
     surrogate_key: str | None = None
     # read the whole table at once, instead of in chunks beside the stream
     blocking: bool = False

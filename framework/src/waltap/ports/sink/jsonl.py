@@ -187,7 +187,7 @@ class JsonLinesSink(Sink):
     def flush(self) -> Positions | None:
         """Make the written lines durable, in a file that still has its name.
 
-        A pipe or terminal has taken the lines already. Raises: LinesFileError, LinesFileCut.
+        A pipe or terminal has the lines already. Raises: LinesFileError, LinesFileCut.
         """
         self._wait_for_write()
         with self._fail_stop:

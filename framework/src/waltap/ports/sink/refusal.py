@@ -20,14 +20,14 @@ from waltap.errors import RecordError, SinkError, WaltapError
 # Find the undeliverable events of a batch by bisection. Sans-IO.
 #
 # An event is a change of a transaction or a row of a snapshot. `BatchLocation` identifies it by its
-# part and its place in the part. Events are always tried in their order.
+# part and its index in the part. Events are always tried in their order.
 
 
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 class BatchLocation(NamedTuple):
-    """The place of an event in a batch."""
+    """The location of an event in a batch."""
 
     # index of the part in the batch
     part: int
@@ -36,14 +36,14 @@ class BatchLocation(NamedTuple):
 
 
 def every_event(parts: Sequence[Part]) -> Iterator[BatchLocation]:
-    """Yield the place of each event, in order."""
+    """Yield the location of each event, in order."""
     for number, part in enumerate(parts):
         for at in range(events_in([part])):
             yield BatchLocation(number, at)
 
 
 def less(part: Part, gone: Collection[int]) -> Part:
-    """Return a part without the events at some places.
+    """Return a part without the events at some locations.
 
     Its positions do not change.
     """
@@ -172,12 +172,12 @@ def leave_out(batch: Batch, refused: Sequence[RefusedEvent]) -> None:
         gone = {each.index for each in refused}
         batch.records = [each for at, each in enumerate(batch.records) if at not in gone]
         return
-    places = places_of(batch.parts, refused)
-    batch.parts = without(batch.parts, places)
-    batch.events -= len(places)
+    locations = locations_of(batch.parts, refused)
+    batch.parts = without(batch.parts, locations)
+    batch.events -= len(locations)
 
 
-def places_of(
+def locations_of(
     parts: Sequence[Part], refused: Sequence[RefusedEvent]
 ) -> dict[BatchLocation, RefusedEvent]:
     """Return the locations of the refused changes and rows, in order."""

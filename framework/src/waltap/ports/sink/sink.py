@@ -116,7 +116,7 @@ class Sink(abc.ABC):
 
     The contract of an initial snapshot is in `SnapshotRows`.
 
-    Failures. A `write` that raises a SinkError has not taken its batch. With
+    Failures. A `write` that raises a SinkError has not accepted its batch. With
     `RetryVerdict.SAME_BATCH` the sink keeps the earlier batches, and the engine may write the same batch
     again. After `RecordsRefused` the batch has fewer records. With another verdict no write follows, but
     a flush may, which confirms the kept batches.

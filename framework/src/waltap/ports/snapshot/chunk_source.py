@@ -51,7 +51,7 @@ class ChunkSize:
         self._most, self._least, self._target_s = most, min(most, LEAST), target_s
         self.rows = most
 
-    def took(self, seconds: float) -> None:
+    def record_duration(self, seconds: float) -> None:
         """Record the time that the last chunk took."""
         target = self._target_s
         if not target:
@@ -102,7 +102,7 @@ class ChunkSource(Protocol):
     ) -> ReadChunk:
         """Return the last of the requested rows, if any.
 
-        The order is that of ``key``, or one of the source's choice in `ReadChunk.order`.
+        The order follows ``key``, or is one of the source's choice in `ReadChunk.order`.
         """
 
     def chunk(

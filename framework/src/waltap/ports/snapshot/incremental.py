@@ -72,7 +72,7 @@ RECENT = 4096
 class ChunkReader:
     """Read the next chunk after the one in ``state``.
 
-    ``keys`` and ``clock`` are those of `IncrementalSnapshots`.
+    ``keys`` and ``clock`` are as for `IncrementalSnapshots`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ChunkReader:
             order=self._state.head.order,
         )  # fmt: skip
         # Only the query of a chunk counts, not the queries for moved rows and the greatest key.
-        self._size.took(self._clock() - started)
+        self._size.record_duration(self._clock() - started)
         if self._counted(chunk) is None:
             return None
         if not chunk.rows:
@@ -298,7 +298,7 @@ class IncrementalSnapshots:
     def advance_to(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
         """Return the rows to deliver here.
 
-        Every transaction that had committed before ``lsn`` has streamed. ``previous_end_lsn`` is that of
+        Every transaction that had committed before ``lsn`` has streamed. ``previous_end_lsn`` is as in
         `TransactionPart`.
         """
         until = self.until
@@ -314,7 +314,7 @@ class IncrementalSnapshots:
     def resume(self, now: int) -> None:
         """Resume from the state after a restart or a wait.
 
-        ``now`` is that of `process`.
+        ``now`` is as for `process`.
         """
         self._stored = None
         if self.state.queue and self._window is None and not self.state.paused:
@@ -392,7 +392,7 @@ class IncrementalSnapshots:
     def read_at_once(self, now: int) -> None:
         """End the blocking snapshot, and read the present chunk again.
 
-        The rows of that chunk are older than those of the blocking snapshot.
+        The rows of that chunk are older than the rows of the blocking snapshot.
         """
         self._stored = None
         self.state.blocking, self.point = [], None

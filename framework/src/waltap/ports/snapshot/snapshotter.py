@@ -57,7 +57,7 @@ class SnapshotStart:
 
 
 class Snapshotter(abc.ABC):  # noqa: B024 - every answer has a default, and nobody wants all of them
-    """Define one ``snapshot.mode``; defaults are those of ``initial``.
+    """Define one ``snapshot.mode``; the defaults describe ``initial``.
 
     The engine calls the methods in its thread, in this order:
 

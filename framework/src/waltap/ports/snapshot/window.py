@@ -144,7 +144,7 @@ MANY = 1000
 class MovedRows:
     """Record moved rows of tables in their `ChunkState`.
 
-    ``identifying`` is that of `IncrementalSnapshots`.
+    ``identifying`` is as for `IncrementalSnapshots`.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class MovedRows:
         # schema.table → names of the columns that order its chunks, if known.
         self.columns: dict[str, frozenset[str]] = {}
         self._reading: list[str] = []
-        self._turn = False
+        self._reads_moved = False
 
     @property
     def watching(self) -> bool:
@@ -195,8 +195,8 @@ class MovedRows:
         """
         waiting = [key for key, asked in self._state.head.moved.items() if not asked]
         # Large numbers of moved rows alternate with chunks, so that neither has to wait for the other.
-        self._turn = not self._turn and len(waiting) >= MANY
-        self._reading = waiting[:MANY] if exhausted or self._turn else []
+        self._reads_moved = not self._reads_moved and len(waiting) >= MANY
+        self._reading = waiting[:MANY] if exhausted or self._reads_moved else []
         return [msgspec.json.decode(text, type=Key) for text in self._reading]
 
     def mark_absent(self) -> None:

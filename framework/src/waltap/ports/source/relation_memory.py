@@ -53,7 +53,7 @@ class RelationMemory:
         self.validate = validate
 
     def open(self, database: str) -> None:
-        """Load the relations of ``database`` and drop those of another one.
+        """Load the relations of ``database`` and drop relations of another one.
 
         OIDs are unique in one database only. ``database`` is any text that identifies it.
         """
@@ -78,7 +78,7 @@ class RelationMemory:
         return self._moved.get(f"{schema}.{table}", 0)
 
     def put(self, relation: Relation) -> None:
-        """Store a described relation in place of its former version."""
+        """Replace a described relation's former version."""
         known = self._relations.get(relation.oid)
         if known is not None and known.same_shape(relation):
             return

@@ -72,14 +72,14 @@ def _number(before: TransactionPart, after: TransactionPart) -> None:
                 break
         else:
             # The transform replaced a change by a new object.
-            numbers = _numbers_by_place(before, after)
+            numbers = _numbers_by_lsn(before, after)
             break
     # Without a number for every change no gap is certain.
     if len(numbers) == len(after.changes):
         after.gaps = before.gaps_around(numbers)
 
 
-def _numbers_by_place(before: TransactionPart, after: TransactionPart) -> list[int]:
+def _numbers_by_lsn(before: TransactionPart, after: TransactionPart) -> list[int]:
     """Return the numbers of changes by their LSN.
 
     The result is shorter if a change has no counterpart in ``before``: its number is unknown.

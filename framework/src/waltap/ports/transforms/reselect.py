@@ -58,7 +58,7 @@ class ReselectProperties(Properties):
         "reselect.null.values",
         default=True,
         profile_default=False,
-        summary="Read NULLs back too, except those of columns with a default. Some databases "
+        summary="Read NULLs back too, except in columns with a default. Some databases "
         "send NULL for large values. PostgreSQL does not: there this costs a query.",
     )
     by_event_key: bool = declare(

@@ -8,7 +8,7 @@ An author chooses the columns and the function for their values:
                 return lambda values: ["***"] * len(values)
         return rewrite_columns(of_column)
 
-This module walks the batch once. Parts keep their place, order and position.
+This module walks the batch once. Parts keep their index, order and position.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -233,7 +233,7 @@ _FROM_TEXT: dict[int, Callable[[str], object]] = {
 
 # A function of a filter reads rows one by one, so names must not be resolved for each.
 @lru_cache(maxsize=1024)
-def _places(relation: Relation) -> Mapping[str, tuple[int, int]]:
+def _columns(relation: Relation) -> Mapping[str, tuple[int, int]]:
     """Return column name → (index, type OID)."""
     return {c.name: (index, c.type_oid) for index, c in enumerate(relation.columns)}
 
@@ -245,13 +245,13 @@ class RowView(Mapping[str, object]):
     types have PostgreSQL's text. NULL is None, and a value that the server did not send is UNCHANGED.
     """
 
-    __slots__ = ("_places", "_values")
+    __slots__ = ("_columns", "_values")
 
     def __init__(self, relation: Relation, values: Tuple) -> None:
-        self._places, self._values = _places(relation), values
+        self._columns, self._values = _columns(relation), values
 
     def __getitem__(self, name: str) -> object:
-        index, oid = self._places[name]
+        index, oid = self._columns[name]
         value = self._values[index]
         if isinstance(value, str):
             load = _FROM_TEXT.get(oid)
@@ -262,7 +262,7 @@ class RowView(Mapping[str, object]):
 
     def __iter__(self) -> Iterator[str]:
         values = self._values
-        return (name for name, (index, _) in self._places.items() if values[index] is not ABSENT)
+        return (name for name, (index, _) in self._columns.items() if values[index] is not ABSENT)
 
     def __len__(self) -> int:
         return sum(value is not ABSENT for value in self._values)
@@ -272,7 +272,7 @@ class RowView(Mapping[str, object]):
 
         Raises: KeyError.
         """
-        return self._values[self._places[name][0]]
+        return self._values[self._columns[name][0]]
 
 
 @dataclass(frozen=True, slots=True)

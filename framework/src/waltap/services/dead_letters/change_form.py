@@ -26,7 +26,7 @@ Form = dict[str, Any] | str | None
 
 
 class ChangeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change as JSON; fields are those of the message."""
+    """A change as JSON, with the fields of the message."""
 
     # insert, update, delete, truncate, message or row
     kind: str

@@ -93,7 +93,7 @@ class RecordForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of an event in the stream or in a snapshot."""
+    """The location of an event in the stream or in a snapshot."""
 
     # of the transaction; of a row: the LSN of the snapshot
     commit_lsn: int
@@ -119,10 +119,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Times are ms since 1970 UTC.
     """
 
-    # made of sink and place: an event that is refused again is the same dead letter
+    # made of sink and location: an event that is refused again is the same dead letter
     id: str
     sink: str
-    place: EventLocation
+    location: EventLocation = msgspec.field(name="place")  # as stored
     table: str = ""
     op: str = ""
     code: str = ""
@@ -156,12 +156,12 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         shown = msgspec.structs.replace(self, change=None)
         found: dict[str, object] = msgspec.to_builtins(shown)
-        return {**found, "position": str(self.place)}
+        return {**found, "position": str(self.location)}
 
 
 def dead_letter_of(
     sink: str,
-    place: EventLocation,
+    location: EventLocation,
     error: WaltapError,
     now_ms: int,
     *,
@@ -171,9 +171,9 @@ def dead_letter_of(
 ) -> DeadLetter:
     """Return the dead letter of an event that failed with ``error``."""
     return DeadLetter(
-        id=_identifier(sink, place),
+        id=_identifier(sink, location),
         sink=sink,
-        place=place,
+        location=location,
         table="" if change is None else table_of(change),
         op="" if change is None else operation(change),
         code=error.code,
@@ -224,14 +224,14 @@ def record_of(form: RecordForm) -> Record:
     )
 
 
-def _identifier(sink: str, place: EventLocation) -> str:
+def _identifier(sink: str, location: EventLocation) -> str:
     parts = [sink] if sink else []
-    if place.partition:
-        parts.append(place.partition)
-    parts.append(f"{place.commit_lsn:X}")
-    parts.append(place.row or str(place.index))
+    if location.partition:
+        parts.append(location.partition)
+    parts.append(f"{location.commit_lsn:X}")
+    parts.append(location.row or str(location.index))
     text = "-".join(parts)
-    return text if place.record is None else f"{text}.{place.record}"
+    return text if location.record is None else f"{text}.{location.record}"
 
 
 def _sides(data: bytes | None) -> tuple[str | None, str | None]:

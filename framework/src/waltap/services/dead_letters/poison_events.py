@@ -20,7 +20,7 @@ from waltap.ports.sink.refusal import (
     every_event,
     failing,
     leave_out,
-    places_of,
+    locations_of,
     without,
 )
 from waltap.services.dead_letters.change_form import (
@@ -111,13 +111,13 @@ class PoisonEventHandler:
             where, nth = origins.get(index, (None, index))
             if where is None:
                 # a record of no event, such as the BEGIN of a transaction
-                place = EventLocation(
+                location = EventLocation(
                     commit_lsn=given.position.commit_lsn or given.position.end_lsn,
                     index=given.position.index,
                     partition=given.partition,
                     record=nth,
                 )
-                cases.append(_PoisonEvent(error, each.error, place, None, record, None))
+                cases.append(_PoisonEvent(error, each.error, location, None, record, None))
             else:
                 cases.append(self._case(given, where, error, each.error, record, nth))
         return cases
@@ -159,13 +159,13 @@ class PoisonEventHandler:
     def _cases_of_changes(
         self, given: Batch, own: Batch, make: Make, error: RecordsRefused
     ) -> "list[_PoisonEvent]":
-        places = places_of(own.parts, error.refused)
+        locations = locations_of(own.parts, error.refused)
         origins = self._origins_of_events(given, own, make)
         return [
             self._case(given, origins[where], error, each.error)
             if where in origins
             else self._case(own, where, error, each.error)
-            for where, each in places.items()
+            for where, each in locations.items()
         ]
 
     def _origins_of_events(
@@ -196,7 +196,7 @@ class PoisonEventHandler:
         if isinstance(part, TransactionPart):
             change = part.changes[where.at]
             form = change_form(change, part)
-            place = EventLocation(
+            location = EventLocation(
                 commit_lsn=part.commit_lsn or change.lsn,
                 index=part.numbers()[where.at],
                 partition=given.partition,
@@ -205,14 +205,14 @@ class PoisonEventHandler:
         else:
             assert isinstance(part, SnapshotRows), "a heartbeat has no events"
             form = row_form(part, where.at)
-            place = EventLocation(
+            location = EventLocation(
                 commit_lsn=part.lsn or 0,
                 partition=given.partition,
                 row=row_digest(form),
                 record=nth,
             )
         piece = alone(part, where.at, where.at + 1)
-        return _PoisonEvent(error, reason or error, place, form, record, piece)
+        return _PoisonEvent(error, reason or error, location, form, record, piece)
 
     # --- what becomes of them -----------------------------------------------------------------------
 
@@ -234,12 +234,12 @@ class PoisonEventHandler:
         if dead_letters:
             self._dead_letters.keep(dead_letters)
         for handling, case in handled:
-            self._dead_letters.left_out(handling, self._sink, str(case.place), case.reason)
+            self._dead_letters.left_out(handling, self._sink, str(case.location), case.reason)
 
     def _dead_letter(self, case: "_PoisonEvent") -> DeadLetter:
         return dead_letter_of(
             self._sink,
-            case.place,
+            case.location,
             case.reason,
             self._dead_letters.now_ms(),
             change=None if case.form is None else self._dead_letters.described(case.form),
@@ -255,7 +255,7 @@ class _PoisonEvent(msgspec.Struct, frozen=True):
     error: RecordError
     # the error of this event alone
     reason: WaltapError
-    place: EventLocation
+    location: EventLocation
     form: ChangeForm | None
     # the refused record
     record: Record | None
@@ -269,7 +269,7 @@ class _PoisonEvent(msgspec.Struct, frozen=True):
             what = f"{operation(self.form)} of {table_of(self.form)}, "
         elif self.record is not None:
             what = f"a record for {self.record.topic}, "
-        context = f" ({what}{self.place})"
+        context = f" ({what}{self.location})"
         if not self.reason.problem.endswith(context):
             self.reason.problem += context
         return self.reason

@@ -90,13 +90,13 @@ class LastEvent:
 class _RelationCounts:
     """Counts by relation version, and sums of forgotten versions by name."""
 
-    __slots__ = ("events", "named", "placed", "reads")
+    __slots__ = ("events", "named", "positions", "reads")
 
     def __init__(self, named: dict[str, list[int]]) -> None:
         self.named = named
         self.events: Tally[tuple[type, Relation]] = Tally()
         self.reads: Tally[Relation] = Tally()
-        self.placed: dict[Relation, tuple[int, int]] = {}
+        self.positions: dict[Relation, tuple[int, int]] = {}
 
     def sums(self) -> dict[str, list[int]]:
         found = {name: list(sums) for name, sums in self.named.items()}
@@ -104,7 +104,7 @@ class _RelationCounts:
             found.setdefault(relation.name, [0] * _WIDTH)[_READS] += rows
         for (kind, relation), events in list(self.events.items()):
             found.setdefault(relation.name, [0] * _WIDTH)[_OF[kind]] += events
-        for relation, (lsn, committed) in list(self.placed.items()):
+        for relation, (lsn, committed) in list(self.positions.items()):
             sums = found.setdefault(relation.name, [0] * _WIDTH)
             if lsn >= sums[_LSN]:
                 sums[_LSN], sums[_COMMITTED] = lsn, committed // 1000
@@ -132,7 +132,7 @@ class TableCounts:
         if isinstance(parts, TransactionRun):
             inserts, last = parts.block.inserts, parts.last
             kept.events[Insert, inserts.relation] += len(inserts)
-            kept.placed[inserts.relation] = last.commit_lsn, last.commit_ts
+            kept.positions[inserts.relation] = last.commit_lsn, last.commit_ts
             last.changes, parts = inserts, ()
         for part in parts:
             if isinstance(part, TransactionPart):
@@ -144,13 +144,13 @@ class TableCounts:
                 last = part
         if last is not None:
             self.last = _event(last, now_ms)
-        if len(kept.placed) + len(kept.reads) > KEPT:
+        if len(kept.positions) + len(kept.reads) > KEPT:
             self._kept = _RelationCounts(kept.sums())
 
     def forget(self, oids: Collection[int]) -> None:
         """Forget dropped relations; their counts stay, by name."""
         kept, gone = self._kept, set(oids)
-        if any(relation.oid in gone for relation in kept.placed.keys() | kept.reads.keys()):
+        if any(relation.oid in gone for relation in kept.positions.keys() | kept.reads.keys()):
             self._kept = _RelationCounts(kept.sums())
 
     def _count(
@@ -159,22 +159,22 @@ class TableCounts:
         position = part.commit_lsn, part.commit_ts
         if isinstance(changes, InsertBlock):
             kept.events[Insert, changes.relation] += len(changes)
-            kept.placed[changes.relation] = position
+            kept.positions[changes.relation] = position
             return
         # Most transactions of an application change one row: skip the loops for them.
         if len(changes) == 1 and type(changes[0]) in _ROWS:
             change = changes[0]
             kept.events[type(change), change.relation] += 1  # type: ignore[union-attr]
-            kept.placed[change.relation] = position  # type: ignore[union-attr]
+            kept.positions[change.relation] = position  # type: ignore[union-attr]
             return
         if not _ROWS.issuperset(map(type, changes)):
             for change in changes:
                 if isinstance(change, Truncate):  # counts for each of its tables
                     kept.events.update((Truncate, table) for table in change.relations)
-                    kept.placed.update(dict.fromkeys(change.relations, position))
+                    kept.positions.update(dict.fromkeys(change.relations, position))
             changes = [change for change in changes if type(change) in _ROWS]
         kept.events.update(zip(map(type, changes), map(_relation_of, changes), strict=True))
-        kept.placed.update(zip(map(_relation_of, changes), repeat(position), strict=False))
+        kept.positions.update(zip(map(_relation_of, changes), repeat(position), strict=False))
 
     def status(self) -> tuple[TableStatus, ...]:
         """Return the tables that had events."""
@@ -331,12 +331,12 @@ class TablesRead:
         self._tables |= begins
         return bool(begins) and self._unfinished
 
-    def took(self, ends: Iterable[ChunkEnd]) -> None:
-        """Record chunks whose last row the sink has taken."""
+    def delivered(self, ends: Iterable[ChunkEnd]) -> None:
+        """Record chunks whose last row was written to the sink."""
         self._written += ends
 
     def flushed(self) -> bool:
-        """Mark taken chunks as durable; True if the offset must be stored."""
+        """Mark written chunks as durable; True if the offset must be stored."""
         written, self._written = self._written, []
         for table, chunk, complete in written:
             if (known := self._tables.get(table)) is not None:

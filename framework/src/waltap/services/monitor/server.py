@@ -341,7 +341,7 @@ class RequestAccess:
     """Decide whether a request may be answered.
 
     ``host`` is the server's address. A request that changes something needs the token that ``token``
-    returns. Reads need it too, except health checks, unless ``open_reads``. ``place`` is the token's
+    returns. Reads need it too, except health checks, unless ``open_reads``. ``token_file`` is the token's
     file, for the error message.
     """
 

@@ -52,7 +52,7 @@ def table(
 ) -> Table:
     """Return a table; a cell that is a plain string has no markup.
 
-    Columns of ``right`` contain numbers. ``styles`` are those of the rows.
+    Columns of ``right`` contain numbers. ``styles`` are the styles of the rows.
     """
     made = Table(
         title=Text(printable(title), "bold") if title else None,
@@ -89,7 +89,7 @@ def overview(reports: Sequence[dict[str, Any]], order: str = "name", *, now_ms: 
     lines = (_line(each, now_ms) for each in sorted(reports, key=lambda found: _rank(found, order)))
     made = table(HEADS, lines, right=("events/s", "lag", "lag time", "WAL kept", "events"))
     for column in made.columns:
-        # A problem in the place of the state may be long.
+        # A problem instead of the state may be long.
         column.no_wrap = column.header != "state"
     return made
 
@@ -113,13 +113,13 @@ def _line(report: dict[str, Any], now_ms: int) -> list[Cell]:
         state = Text(problem, "red") if problem else Text(f"not running{since}", "dim")
         return [name, state, *[""] * 6]
     slot = run.get("slot") or {}
-    late = max((p["lag_ms"] for p in run["partitions"] if p["lag_ms"] is not None), default=None)
+    lag_ms = max((p["lag_ms"] for p in run["partitions"] if p["lag_ms"] is not None), default=None)
     return [
         name,
         _state(run),
         f"{_rate(run):,.0f}",
         size(_behind(run)),
-        "" if late is None else ago(late),
+        "" if lag_ms is None else ago(lag_ms),
         size(slot["retained_bytes"]) if slot else "",
         _health(slot) if slot else "",
         f"{run['events']:,}",
@@ -170,8 +170,8 @@ def _rows(run: dict[str, Any]) -> Iterator[Row]:
 def _partition_rows(partition: dict[str, Any]) -> Iterator[Row]:
     label = f" of {partition['name']}" if partition["name"] else ""
     lag_ms = partition["lag_ms"]
-    late = "" if lag_ms is None else f", the last change was {ago(lag_ms)} old"
-    yield f"lag{label}", f"{size(partition['lag_bytes'])}{late}"
+    age = "" if lag_ms is None else f", the last change was {ago(lag_ms)} old"
+    yield f"lag{label}", f"{size(partition['lag_bytes'])}{age}"
     yield (
         f"positions{label}",
         (

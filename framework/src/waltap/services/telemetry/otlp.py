@@ -1,8 +1,7 @@
 """Send traces and metrics to an OpenTelemetry collector.
 
 This needs an extra. A delivery, from its first batch to its confirmation, is one span. Each batch and
-the flush are spans within it; a row never has a span. The metrics and their names are those of
-`/metrics`.
+the flush are spans within it; a row never has a span. The metrics have the names of `/metrics`.
 """
 
 import time
