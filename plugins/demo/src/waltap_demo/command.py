@@ -147,9 +147,9 @@ class _DemoRun:
         with server.connect(DATABASE) as connection:
             data, rows = load(connection, self.day)
             counts = row_counts(connection)
-        took = time.monotonic() - started
+        elapsed = time.monotonic() - started
         self._note(", ".join(f"{count:,} {table}" for table, count in counts.items()))
-        self.rates.append(("load by COPY", f"{rows:,} rows in {took:.1f} s"))
+        self.rates.append(("load by COPY", f"{rows:,} rows in {elapsed:.1f} s"))
         return data
 
     def _engine(self, server: EmbeddedServer) -> EngineProcess:
@@ -172,15 +172,19 @@ class _DemoRun:
         progress = ReplayProgress(self.folder / "lake")
         with self._spinner("reading the snapshot") as status:
             engine.wait_until(engine.ready_file.exists, 120, "the snapshot", lambda: None)
-            took = time.monotonic() - started
+            elapsed = time.monotonic() - started
             rows = progress.logged_rows()
-            self._note(f"{rows:,} rows are in the change log after {took:.1f} s; streaming begins")
-            self.rates.append(("snapshot, start of waltap included", _rate(rows, took)))
+            self._note(
+                f"{rows:,} rows are in the change log after {elapsed:.1f} s; streaming begins"
+            )
+            self.rates.append(("snapshot, start of waltap included", _rate(rows, elapsed)))
             status("Spark builds the tables")
             engine.wait_until(lambda: progress.applied_rows() >= rows, 120, "Spark", lambda: None)
-        took = time.monotonic() - started
-        self._note(f"{progress.applied_rows():,} rows are in Spark tables after {took:.1f} s")
-        self.rates.append(("the same, as Spark tables, start of Spark included", _rate(rows, took)))
+        elapsed = time.monotonic() - started
+        self._note(f"{progress.applied_rows():,} rows are in Spark tables after {elapsed:.1f} s")
+        self.rates.append(
+            ("the same, as Spark tables, start of Spark included", _rate(rows, elapsed))
+        )
 
     def _replay(self, server: EmbeddedServer, engine: EngineProcess, data: DayData) -> None:
         events = day_of_operations(data)
@@ -205,9 +209,9 @@ class _DemoRun:
             started = time.monotonic()
             night.play(night_run(self.day), 0)
             self._wait(engine, night)
-            took = time.monotonic() - started
-            self._note(f"{night.rows:,} rows updated at once are in Spark {took:.1f} s later")
-            self.rates.append(("one large transaction, to Spark", _rate(night.rows, took)))
+            elapsed = time.monotonic() - started
+            self._note(f"{night.rows:,} rows updated at once are in Spark {elapsed:.1f} s later")
+            self.rates.append(("one large transaction, to Spark", _rate(night.rows, elapsed)))
 
     def _wait(self, engine: EngineProcess, replay: OperationReplay) -> None:
         with self._spinner("Spark catches up"):
@@ -250,19 +254,19 @@ class _DemoRun:
             rates.add_row(name, value)
         self.console.print(rates)
         lake = self.folder / "lake"
-        places = Table(title="where everything is", show_header=False)
-        places.add_row("profile", str(self.folder / "flights.toml"))
-        places.add_row("change log (Parquet and manifests)", str(lake / "changelog"))
-        places.add_row("Spark tables (Parquet)", str(lake / "tables"))
-        places.add_row("logs", f"{engine.log_file}, {engine.spark_log}")
+        paths = Table(title="where everything is", show_header=False)
+        paths.add_row("profile", str(self.folder / "flights.toml"))
+        paths.add_row("change log (Parquet and manifests)", str(lake / "changelog"))
+        paths.add_row("Spark tables (Parquet)", str(lake / "tables"))
+        paths.add_row("logs", f"{engine.log_file}, {engine.spark_log}")
         waltap = "waltap" if shutil.which("waltap") else sys.argv[0]
-        places.add_row(
+        paths.add_row(
             "query the tables", f'{waltap} spark sql {lake} "select * from flights limit 5"'
         )
         if self.keep_running:
-            places.add_row("database", f'psql "{server.dsn(DATABASE)}"')
-            places.add_row("stop", f"kill {engine.pid}; then stop the server: kill {server.pid}")
-        self.console.print(places)
+            paths.add_row("database", f'psql "{server.dsn(DATABASE)}"')
+            paths.add_row("stop", f"kill {engine.pid}; then stop the server: kill {server.pid}")
+        self.console.print(paths)
         self.console.print(f"Done in {time.monotonic() - self.began:.0f} s.")
 
     def _step(self, text: str) -> None:

@@ -56,7 +56,7 @@ class RegistryProperties(Properties):
         default=None,
         aliases=("schema.registry.ssl.ca.location",),
         path=True,
-        summary="Certificates of authorities to trust, as a PEM file; by default those of the system.",
+        summary="Certificates of authorities to trust, as a PEM file; by default the system's.",
     )
     client_file: str | None = declare(
         "schema.registry.ssl.keystore.location",

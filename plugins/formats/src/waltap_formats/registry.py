@@ -93,10 +93,10 @@ class RegistryClient:
         RegistryAway, RegistryLogin, SchemaIncompatible, SchemaNotRegistered, SchemaInvalid,
         StopRequested.
         """
-        place = subject, schema
-        if place not in self._known:
-            self._known[place] = self._asked(subject, schema, kind, references or [])
-        return self._known[place]
+        request = subject, schema
+        if request not in self._known:
+            self._known[request] = self._asked(subject, schema, kind, references or [])
+        return self._known[request]
 
     # --- requests -------------------------------------------------------------------------------------
 
@@ -208,17 +208,17 @@ class RegistryClient:
             ("schema.registry.ssl.truststore.location", options.ca_file),
             ("schema.registry.ssl.keystore.location", options.client_file),
         )
-        place, file = files[0]
+        property_name, file = files[0]
         try:
             context = ssl.create_default_context(cafile=options.ca_file)
-            place, file = files[1]
+            property_name, file = files[1]
             if options.client_file:
                 # Without a password OpenSSL would prompt at a terminal.
                 password = options.client_key_password or ""
                 context.load_cert_chain(options.client_file, options.client_key, lambda: password)
         except OSError as cause:  # ssl.SSLError is one, too
             problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
-            raise ConfigurationError.of(place, problem) from cause
+            raise ConfigurationError.of(property_name, problem) from cause
         return context
 
 
@@ -226,14 +226,14 @@ def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, s
     """Return an address without login, and its request headers."""
     parts = urlsplit(url.rstrip("/"))
     # A login in the address must not appear in messages.
-    login, _, place = parts.netloc.rpartition("@")
+    login, _, host = parts.netloc.rpartition("@")
     headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
     user = properties.user_info or unquote(login)
     if properties.bearer_token:
         headers["Authorization"] = f"Bearer {properties.bearer_token}"
     elif user:
         headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
-    return urlunsplit((parts.scheme, place, parts.path, "", "")), headers
+    return urlunsplit((parts.scheme, host, parts.path, "", "")), headers
 
 
 def _body(schema: str, kind: str, references: list[Reference]) -> bytes:

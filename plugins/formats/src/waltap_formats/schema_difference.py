@@ -38,48 +38,48 @@ def _of_protobuf(old: str, new: str) -> list[str]:
         return []
 
 
-def _walk(old: Any, new: Any, place: str) -> Iterator[str]:
+def _walk(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
             if name not in ("fields", "properties"):
-                below = place if name in ("type", "items") else _below(place, name)
+                below = path if name in ("type", "items") else _below(path, name)
                 yield from _pair(old, new, name, below)
         for name in ("fields", "properties"):
             if name in old or name in new:
-                yield from _members(_named(old.get(name)), _named(new.get(name)), place)
+                yield from _members(_named(old.get(name)), _named(new.get(name)), path)
     elif isinstance(old, list) and isinstance(new, list):
         plain = [each for each in old if not isinstance(each, dict)]
         if plain != [each for each in new if not isinstance(each, dict)]:
-            yield f"{place or 'the schema'}: {_short(old)} became {_short(new)}"
+            yield f"{path or 'the schema'}: {_short(old)} became {_short(new)}"
         else:
             dicts = [[each for each in side if isinstance(each, dict)] for side in (old, new)]
             for one, other in zip(*dicts, strict=False):
-                yield from _walk(one, other, place)
+                yield from _walk(one, other, path)
     elif old != new:
-        yield f"{place or 'the schema'}: {_short(old)} became {_short(new)}"
+        yield f"{path or 'the schema'}: {_short(old)} became {_short(new)}"
 
 
-def _pair(old: dict[str, Any], new: dict[str, Any], name: str, place: str) -> Iterator[str]:
+def _pair(old: dict[str, Any], new: dict[str, Any], name: str, path: str) -> Iterator[str]:
     if name.startswith("connect.") or name in ("name", "namespace", "doc"):
         return
     if name in old and name in new:
-        yield from _walk(old[name], new[name], place)
+        yield from _walk(old[name], new[name], path)
     elif name in old:
-        yield f"{place} is gone (was {_short(old[name])})"
+        yield f"{path} is gone (was {_short(old[name])})"
     else:
-        yield f"{place} is new ({_short(new[name])})"
+        yield f"{path} is new ({_short(new[name])})"
 
 
-def _members(old: dict[str, Any], new: dict[str, Any], place: str) -> Iterator[str]:
+def _members(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[str]:
     for name in [*old, *(name for name in new if name not in old)]:
         if name not in new:
-            yield f"the field {_below(place, name)} is gone"
+            yield f"the field {_below(path, name)} is gone"
         elif name not in old:
             given = isinstance(new[name], dict) and "default" in new[name]
             without = "" if given else " without a default"
-            yield f"the field {_below(place, name)} is new{without}"
+            yield f"the field {_below(path, name)} is new{without}"
         else:
-            yield from _walk(old[name], new[name], _below(place, name))
+            yield from _walk(old[name], new[name], _below(path, name))
 
 
 def _named(fields: Any) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def _named(fields: Any) -> dict[str, Any]:
     return dict(fields or {})
 
 
-def _below(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _short(value: Any) -> str:
@@ -135,14 +135,14 @@ def read_text(text: str) -> ReadFile:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    place = 0
-    while place < len(text):
-        found = TOKEN.match(text, place)
+    offset = 0
+    while offset < len(text):
+        found = TOKEN.match(text, offset)
         if found is None:
-            raise NotProto(f"no token at character {place}")
+            raise NotProto(f"no token at character {offset}")
         if found.lastgroup is not None:
             yield found.group()
-        place = found.end()
+        offset = found.end()
 
 
 class _TokenReader:
@@ -248,8 +248,8 @@ class _TokenReader:
         return self._tokens[self._at - 1]
 
     def _peek(self, ahead: int = 0) -> str:
-        place = self._at + ahead
-        return self._tokens[place] if place < len(self._tokens) else ""
+        index = self._at + ahead
+        return self._tokens[index] if index < len(self._tokens) else ""
 
     def _expect(self, word: str) -> None:
         found = self._next()
@@ -267,10 +267,10 @@ def _proto_differences(old: ReadFile, new: ReadFile) -> Iterator[str]:
     yield from _messages(old.messages, new.messages, "")
 
 
-def _messages(old: Sequence[MessageType], new: Sequence[MessageType], place: str) -> Iterator[str]:
+def _messages(old: Sequence[MessageType], new: Sequence[MessageType], path: str) -> Iterator[str]:
     before, after = ({each.name: each for each in side} for side in (old, new))
     for name in [*before, *(name for name in after if name not in before)]:
-        below = f"{place}.{name}" if place else name
+        below = f"{path}.{name}" if path else name
         if name not in after:
             yield f"the message {below} is gone"
         elif name not in before:
@@ -280,7 +280,7 @@ def _messages(old: Sequence[MessageType], new: Sequence[MessageType], place: str
             yield from _messages(before[name].messages, after[name].messages, below)
 
 
-def _message_fields(old: list[MessageField], new: list[MessageField], place: str) -> Iterator[str]:
+def _message_fields(old: list[MessageField], new: list[MessageField], path: str) -> Iterator[str]:
     before, after = ({each.number: each for each in side} for side in (old, new))
     for number in sorted({*before, *after}):
         one, other = before.get(number), after.get(number)
@@ -288,9 +288,9 @@ def _message_fields(old: list[MessageField], new: list[MessageField], place: str
             found = one or other
             assert found is not None
             state = "gone" if other is None else "new"
-            yield f"the field {place}.{found.name} (number {number}) is {state}"
+            yield f"the field {path}.{found.name} (number {number}) is {state}"
         elif one.name != other.name:
-            yield f"the field number {number} of {place} was {one.name} and is {other.name}"
+            yield f"the field number {number} of {path} was {one.name} and is {other.name}"
         elif (one.label, one.type) != (other.label, other.type):
             kinds = [" ".join(filter(None, (each.label, each.type))) for each in (one, other)]
-            yield f"the field {place}.{one.name} was {kinds[0]} and is {kinds[1]}"
+            yield f"the field {path}.{one.name} was {kinds[0]} and is {kinds[1]}"

@@ -221,7 +221,7 @@ class KafkaNotifications:
         left = producer.flush(CLOSE_S)
         self._log_failures()
         if left:
-            raise SinkError(f"topic {self._topic}: no broker has taken {left} notifications")
+            raise SinkError(f"topic {self._topic}: no broker has acknowledged {left} notifications")
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

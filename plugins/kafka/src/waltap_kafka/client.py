@@ -58,7 +58,7 @@ LINKS: Final = frozenset(
 )
 
 
-# Settings that producers and consumers share, besides those of TLS and SASL.
+# Settings that producers and consumers share, besides TLS and SASL.
 CONNECTION: Final = frozenset(
     {"bootstrap.servers", "security.protocol", "error_cb", "logger", "client.id", "client.rack"}
 )
@@ -300,7 +300,7 @@ class KafkaClients:
 
 
 def delivery_reports(
-    producer: Producer, topic: str, value: bytes | None, key: Any, wait_s: float, **place: Any
+    producer: Producer, topic: str, value: bytes | None, key: Any, wait_s: float, **target: Any
 ) -> list[KafkaError | None]:
     """Send one record and return its delivery report.
 
@@ -311,6 +311,6 @@ def delivery_reports(
     def report(error: KafkaError | None, _message: Message) -> None:
         reported.append(error)
 
-    producer.produce(topic, value, key, on_delivery=report, **place)
+    producer.produce(topic, value, key, on_delivery=report, **target)
     producer.flush(wait_s)
     return reported

@@ -120,7 +120,7 @@ class TopicOffsets:
 def topic_offsets(location: str, own: object) -> TopicOffsets | None:
     """Return the topic that ``partition`` names.
 
-    ``own`` are the properties of the profile's sink. None means that the place is not Kafka's.
+    ``own`` are the properties of the profile's sink. None means that the location is not Kafka's.
     """
     sink = own if isinstance(own, KafkaSinkProperties) else None
     settings = {} if sink is None else dict(sink.producer)

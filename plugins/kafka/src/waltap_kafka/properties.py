@@ -79,7 +79,7 @@ class KafkaSinkProperties(Properties):
     producer: dict[str, str] = declare_family(
         "producer.NAME",
         pattern=r"producer\..+",
-        summary="Any property of librdkafka, and those of the Java producer that have an equivalent.",
+        summary="Any property of librdkafka, and properties of the Java producer that have an equivalent.",
     )
 
     @model_validator(mode="after")

@@ -387,7 +387,7 @@ class KafkaSink(Sink):
         if not self._stop_seen or left < self._left_at_stop:
             self._stop_seen, self._left_at_stop = now, left
         elif now - self._stop_seen >= self._properties.stop_wait_ms / 1000:
-            log.warning("the run ends with %d records that no broker has taken", left)
+            log.warning("the run ends with %d records that no broker has acknowledged", left)
             raise StopRequested
 
     # --- failures -----------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class TopicCreator:
         text = f"topic {name} cannot {what}: {redacted(error.str())}"
         if error.code() in REFUSALS:
             return self._refused(error)
-        # During a restart every broker may be fenced, so that no replica has a place.
+        # During a restart every broker may be fenced, so that no broker can get a replica.
         fenced = error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
         if (
             fenced

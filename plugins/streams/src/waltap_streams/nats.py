@@ -45,8 +45,8 @@ class NatsServer(StreamServer["Client"]):
     def __init__(self, properties: NatsProperties) -> None:
         self._servers = properties.url.split(",")
         # The profile's url may contain a password, so messages only show hosts.
-        places = (url.rpartition("://")[2].rpartition("@")[2] for url in self._servers)
-        super().__init__(", ".join(places))
+        addresses = (url.rpartition("://")[2].rpartition("@")[2] for url in self._servers)
+        super().__init__(", ".join(addresses))
         self._properties = properties
         self._loop: asyncio.AbstractEventLoop | None = None
         # The client's last asynchronous error, which often says more than a call's exception.

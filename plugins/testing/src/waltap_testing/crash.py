@@ -133,8 +133,8 @@ class CrashChild:
             and frame.f_code.co_filename.startswith(self._own)
             and _is_native(called)
         ):
-            place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            self.mark(f"{NATIVE} {called.__name__} at {place}")
+            source_line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            self.mark(f"{NATIVE} {called.__name__} at {source_line}")
 
     def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

@@ -127,7 +127,7 @@ def _shown_values(values: Tuple) -> Iterator[str]:
             yield "special_numbers"
 
 
-# Far above the time of any recorded frame, far below that of unbounded work.
+# Far above the time of any recorded frame, far below the time of unbounded work.
 SECONDS_PER_FRAME = 1.0
 # A decoded frame may use this many bytes per byte of payload, plus this many in any case.
 PEAK_BYTES_PER_BYTE, PEAK_BYTES = 200, 1 << 20
@@ -441,7 +441,7 @@ class DecoderSuite(RigSuite):
         for recording in rig.recordings:
             for number, (frame, other) in _commits(rig, recording):
                 outcome = _DamageCase(rig, recording, number, 0).feed(other)
-                at = f"{recording.name}, frame {number}: {other!r} in the place of {frame!r}"
+                at = f"{recording.name}, frame {number}: {other!r} instead of {frame!r}"
                 assert isinstance(outcome, DecodeError), f"{at}: {_outcome(outcome)}"
 
     def test_errors_name_the_place(self, rig: DecoderRig) -> None:
@@ -644,9 +644,9 @@ def _feed_in_groups(
 ) -> list[Message]:
     """Feed ``frames`` in groups of the given ``sizes``, repeatedly."""
     messages: list[Message] = []
-    at, turns = 0, cycle(sizes)
+    at, next_sizes = 0, cycle(sizes)
     while at < len(frames):
-        size = next(turns)
+        size = next(next_sizes)
         messages += decoder.feed(frames[at : at + size])
         at += size
     return messages

@@ -176,7 +176,7 @@ def frames_of_slot(
 
     ``execute`` runs SQL and returns rows of (text, bytes); with psycopg: ``lambda sql:
     connection.execute(sql)``. The query uses ``pg_logical_slot_peek_binary_changes``, whose
-    payloads equal those of the replication protocol.
+    payloads are as in the replication protocol.
     """
     arguments = "".join(f", {_literal(k)}, {_literal(v)}" for k, v in options.items())
     sql = (

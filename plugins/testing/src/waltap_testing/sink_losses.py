@@ -49,8 +49,8 @@ def keeping(path: Path) -> Callable[[], Callable[[], None]]:
 
 
 def _all_of(path: Path) -> list[Path]:
-    places = [path, *(path.with_name(path.name + ending) for ending in JOURNALS)]
-    return [each for each in places if each.exists()]
+    paths = [path, *(path.with_name(path.name + ending) for ending in JOURNALS)]
+    return [each for each in paths if each.exists()]
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -223,9 +223,7 @@ class RefusesSingleRecords:
             sink.write(batch)
         # The refused record is kept elsewhere by then; no other record of the batch may count.
         if not once:
-            assert sole(sink.flush()) is None, (
-                "the batch was not taken, and its position not either"
-            )
+            assert sole(sink.flush()) is None, "neither the batch nor its position was accepted"
         sink.close()
         sink = rig.build(tmp_path, has_offset=True)
         after = sole(sink.open()) or Position(0)

@@ -10,7 +10,7 @@ Subclass `SinkSuite` and define the fixture ``new_rig``:
                 return SinkRig(MY_SPEC, MyProperties(path=path), lambda: read_my_file(path))
             return make
 
-Crashes are real: the sink runs in a forked process that is killed at every step in turn. A new
+Crashes are real: the sink runs in a forked process that is killed at each step. A new
 sink then resumes the delivery as an engine would. The suite derives the guarantee from the
 contents of the destination and compares it with `SinkCapabilities`.
 """
@@ -436,7 +436,7 @@ class SinkSuite(
         )
         stored_position = Positions.of(stored_position_of(sink))
         assert bool(stored_position) == once, (
-            "a stored position is that of data stored exactly once"
+            "a stored position belongs to data stored exactly once"
         )
         sink.close()
         again = rig.build(tmp_path, has_offset=True)

@@ -101,7 +101,7 @@ class SnapshotterRig:
         return found
 
     def ask(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """Answer a query in the place of the source."""
+        """Answer a query instead of the source."""
         return [] if self.answers is None else self.answers(sql, parameters)
 
     def rows(self) -> dict[SnapshotFacts, tuple[str, str]]:
@@ -204,7 +204,7 @@ class SnapshotterSuite(RigSuite):
     def test_a_snapshot_begins_and_is_over(self, rig: SnapshotterRig) -> None:
         """`before` and `after` accept every start, several times.
 
-        Also those of a snapshot that was interrupted before it began.
+        Also tables of a snapshot that was interrupted before it began.
         """
         for start, completed in product(rig.starts(), (False, True)):
             mode = rig.build()

@@ -99,7 +99,7 @@ class TransformSuite(RigSuite):
             if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
                 had = iter(_numbered(original))
                 for each in _numbered(part):
-                    assert each in had, f"number and LSN {each} were not those of a change"
+                    assert each in had, f"number and LSN {each} belong to no change"
                 assert part.wire_count == original.wire_count
 
     def test_events_are_counted(self, rig: TransformRig) -> None:

@@ -98,12 +98,12 @@ class RangedConnector(
         if not given or not {column.name for column in table.columns}.issuperset(given):
             raise OneTableOnly(f"{table.name} has no key whose hash could be cut into ranges")
         source, names = identifier(table.schema, table.table), ", ".join(map(identifier, given))
-        place = f"snapshot.select.statement.overrides.{table.name}"
+        property_name = f"snapshot.select.statement.overrides.{table.name}"
         return [
             {
                 "snapshot_select_overrides": (table.name,),
                 "snapshot_select_statements": {
-                    place: f"SELECT * FROM {source} WHERE {hash_condition(names, low, high)}"
+                    property_name: f"SELECT * FROM {source} WHERE {hash_condition(names, low, high)}"
                 },
             }
             for low, high in self.properties.ranges

@@ -33,7 +33,7 @@ class YugabyteProperties(PostgresProperties):
     hostname: str = declare(
         "database.hostname",
         default="localhost",
-        summary="Host of a node; or several with their ports, host:port,host:port, tried in turn.",
+        summary="Host of a node; or several with their ports, host:port,host:port, tried in this order.",
     )
     port: int = declare(
         "database.port",

@@ -69,7 +69,7 @@ class YugabytePublications(PublicationSet):
         assert isinstance(self._properties, YugabyteProperties)
         self._own = self._properties
         # Tables that join the publication of an existing slot; `begun` counts their time from then.
-        self._late: set[TableId] = set()
+        self._unsent: set[TableId] = set()
         self._asked_at: dict[TableId, tuple[float, float]] = {}
         self._reported: set[TableId] = set()
         self._refresh: float | None = None
@@ -99,10 +99,10 @@ class YugabytePublications(PublicationSet):
         return not self._refresh_s() and super().streams_new(schema)
 
     def make(self, *, new_slot: bool = False) -> None:
-        self._late = set() if new_slot else self.unsent()
-        self._refuse(self._late)
+        self._unsent = set() if new_slot else self.unsent()
+        self._refuse(self._unsent)
         super().make(new_slot=new_slot)
-        self._report(self._late)
+        self._report(self._unsent)
 
     def publish(self, table_ids: Iterable[TableId], *, wanted: bool) -> list[TableId]:
         table_ids = list(table_ids)
@@ -126,7 +126,7 @@ class YugabytePublications(PublicationSet):
             known = {
                 member_id: 0
                 for table_id, member_id in members.items()
-                if table_id not in self._late
+                if table_id not in self._unsent
             }
         self._keep(entry, {member_id: known.get(member_id, now) for member_id in members.values()})
 

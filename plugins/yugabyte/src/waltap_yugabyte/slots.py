@@ -199,7 +199,7 @@ class YugabyteSlots(SlotAdmin):
         if name in self._ours:
             return True
         try:
-            ((taken,),) = self.catalogue.query(LOCK_SQL, (_lock(name),))
+            ((locked,),) = self.catalogue.query(LOCK_SQL, (_lock(name),))
         except ConnectionLost:
             raise
         except SourceError as error:  # no locks before 2025.1, or by a flag
@@ -209,10 +209,10 @@ class YugabyteSlots(SlotAdmin):
                 name,
                 error.problem,
             )
-            taken = True
-        if taken:
+            locked = True
+        if locked:
             self._ours.add(name)
-        return bool(taken)
+        return bool(locked)
 
     def _read_by(self, name: str) -> SlotRead:
         try:

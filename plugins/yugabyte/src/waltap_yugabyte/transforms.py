@@ -137,13 +137,13 @@ TRANSFORMS = (
     RecordTransformSpec(
         name="pg-compatible",
         aliases=_aliases("PGCompatible"),
-        summary="Puts values in the place of cells: events as of any PostgreSQL.",
+        summary="Replaces cells by values: events as of any PostgreSQL.",
         factory=lambda _properties, _context: PgCompatible(),
     ),
     RecordTransformSpec(
         name="yb-extract-new-record-state",
         aliases=_aliases("YBExtractNewRecordState"),
-        summary="Puts the row in the place of the event, without the columns that were not sent.",
+        summary="Replaces the event by the row, without the columns that were not sent.",
         properties=ExtractNewRecordStateProperties,
         factory=lambda properties, _context: YbExtractNewRecordState(properties),
     ),

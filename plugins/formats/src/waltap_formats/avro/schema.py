@@ -193,10 +193,10 @@ def _joined(namespace: str | None, name: str) -> str:
     return f"{namespace}.{name}" if namespace else name
 
 
-def _checked(name: str, place: str, what: str) -> str:
+def _checked(name: str, property_name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         problem = f"Avro takes no {what} {json.dumps(name, ensure_ascii=False)}"
-        raise ConfigurationError.of(place, problem, allowed="avro, avro_unicode")
+        raise ConfigurationError.of(property_name, problem, allowed="avro, avro_unicode")
     return name
 
 

@@ -41,22 +41,22 @@ class ProtobufConverter(RegistryConverter[ProtobufProperties]):
         else:
             # Protobuf has no arrays and maps outside of messages.
             if schema.kind not in PRIMITIVES:
-                place = f"{self._context.side}.converter"
+                property_name = f"{self._context.side}.converter"
                 problem = f"Protobuf has no form for {topic}'s values that are no structs"
-                raise ConfigurationError.of(place, problem)
+                raise ConfigurationError.of(property_name, problem)
             write = wrapped_writer(schema)
             prefix = self._registered(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
-            prefix += _place(schema)
+            prefix += _message_index(schema)
         null = None
         if schema.default is not None and not options.ignore_default:
             null = prefix + write(schema.default)
         return lambda value: null if value is None else prefix + write(value)
 
 
-def _place(schema: Schema) -> bytes:
+def _message_index(schema: Schema) -> bytes:
     """Return a wrapper's message index in its file."""
     if schema.name in LOGICAL:
         return b"\x00"
-    place = WRAPPERS.index(PRIMITIVES[schema.kind])
+    index = WRAPPERS.index(PRIMITIVES[schema.kind])
     # Confluent writes the first message's index as a single zero.
-    return long_bytes(1) + long_bytes(place) if place else b"\x00"
+    return long_bytes(1) + long_bytes(index) if index else b"\x00"

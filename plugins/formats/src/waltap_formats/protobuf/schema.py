@@ -184,13 +184,15 @@ class _ProtobufSchemaBuilder:
         Messages that the type needs are defined in ``within``.
         """
         if schema.name in LOGICAL:
-            made, place = LOGICAL[schema.name]
-            self._imports[place] = None
+            made, import_path = LOGICAL[schema.name]
+            self._imports[import_path] = None
             return made, _decimal(schema) if schema.name == DECIMAL else ()
         if schema.kind is ConnectKind.STRUCT:
             called = self._short(schema.name)
             # Confluent's converter adds Message where a field has the same name.
-            called, known = inside.place(f"{called}Message" if called == name else called, schema)
+            called, known = inside.message_name(
+                f"{called}Message" if called == name else called, schema
+            )
             if not known:
                 within.messages.append(self._message(called, schema))
             return called, ()
@@ -200,7 +202,7 @@ class _ProtobufSchemaBuilder:
             entry = "".join(
                 part[:1].upper() + part[1:] for part in self._short(schema.name).split("_")
             )
-            called, known = inside.place(f"{entry}Entry", schema)
+            called, known = inside.message_name(f"{entry}Entry", schema)
             if not known:
                 pair = Field("key", schema.keys), Field("value", schema.values)
                 of = Schema(kind=ConnectKind.STRUCT, fields=pair)
@@ -243,17 +245,17 @@ class _NestedNames:
     """
 
     def __init__(self, outer: str) -> None:
-        self._taken: dict[str, object] = {outer: None}
+        self._used: dict[str, object] = {outer: None}
 
-    def place(self, name: str, schema: Schema) -> tuple[str, bool]:
+    def message_name(self, name: str, schema: Schema) -> tuple[str, bool]:
         """Return the name of ``schema``, and whether it is defined."""
         number, chosen = 1, name
         of = schema.fields if schema.kind is ConnectKind.STRUCT else schema
-        while chosen in self._taken and self._taken[chosen] != of:
+        while chosen in self._used and self._used[chosen] != of:
             number += 1
             chosen = f"{name}{number}"
-        known = chosen in self._taken
-        self._taken[chosen] = of
+        known = chosen in self._used
+        self._used[chosen] = of
         return chosen, known
 
 
@@ -263,11 +265,11 @@ def _decimal(schema: Schema) -> tuple[tuple[str, str], ...]:
     return tuple((made, given[name]) for made, name in names if name in given)
 
 
-def _checked(name: str, place: str, what: str) -> str:
+def _checked(name: str, property_name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         problem = f'Protobuf takes no {what} "{name}"'
         allowed = "avro, avro_unicode, or scrub.invalid.names=true of the converter"
-        raise ConfigurationError.of(place, problem, allowed=allowed)
+        raise ConfigurationError.of(property_name, problem, allowed=allowed)
     return name
 
 
@@ -312,13 +314,13 @@ def _member_lines(member: MessageField) -> Iterator[str]:
 def _meta_lines(parameters: tuple[tuple[str, str], ...]) -> Iterator[str]:
     yield "(confluent.field_meta) = {"
     yield "  params: ["
-    for place, (name, value) in enumerate(parameters):
+    for index, (name, value) in enumerate(parameters):
         pair = [f'key: "{name}"', f'value: "{value}"']
         if name != "connect.type":  # the order of a Java hash map
             pair.reverse()
         yield "    {"
         yield f"      {pair[0]},"
         yield f"      {pair[1]}"
-        yield "    }," if place + 1 < len(parameters) else "    }"
+        yield "    }," if index + 1 < len(parameters) else "    }"
     yield "  ]"
     yield "}"

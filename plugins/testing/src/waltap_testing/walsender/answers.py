@@ -66,7 +66,7 @@ Answer = RowsAnswer | CommandAnswer | CopyOut | ServerError
 Answering = Answer | Sequence[Answer | None] | Callable[[ReceivedQuery], Answer]
 """An answer, several answers, or a function of the query.
 
-Several answers are used in turn, and the last one repeats. None in the list means the walsender's
+Several answers are used in their order, and the last one repeats. None in the list means the walsender's
 own reply.
 """
 
@@ -84,7 +84,7 @@ class AnswerBook:
     timeline: int
     database: str
     wal_end: int
-    # How often each pattern was answered, for answers given in turn.
+    # How often each pattern was answered, for several answers.
     _used: dict[str, int] = field(default_factory=dict)
 
     def find(self, query: ReceivedQuery) -> Answer | None:
@@ -97,9 +97,9 @@ class AnswerBook:
         for pattern, answering in self.given.items():
             if re.search(pattern, query.text, re.IGNORECASE | re.DOTALL):
                 if isinstance(answering, Sequence):
-                    turn = self._used.get(pattern, 0)
-                    self._used[pattern] = turn + 1
-                    return answering[min(turn, len(answering) - 1)]
+                    used = self._used.get(pattern, 0)
+                    self._used[pattern] = used + 1
+                    return answering[min(used, len(answering) - 1)]
                 return answering(query) if callable(answering) else answering
         return None
 

@@ -13,7 +13,7 @@ from struct import Struct, pack, unpack_from
 # 2000-01-01 00:00 UTC in µs since 1970: the replication protocol counts from there.
 EPOCH_US = 946_684_800_000_000
 
-# Request codes in the place of a protocol version.
+# Request codes instead of a protocol version.
 CANCEL, SSL, GSS = 80877102, 80877103, 80877104
 
 # Standby status update: type byte, three LSNs, the client's time, reply flag.

@@ -291,7 +291,7 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
         ]
         updated = required_struct(schema, kept)
         known = {field.name: field.schema for field in schema.fields}
-        places = []
+        columns = []
         for field in kept:
             old = olds.get(field.name, field.name)
             # Connect reads a new field by the reverse of `renames`. If a field already has a new name of
@@ -299,11 +299,11 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
             if known.get(old) != field.schema:
                 raise RecordUnfit(f"the field {field.name} would stay, and be {old} as well")
             default = known[old].default if properties.null_to_default else None
-            places.append((field.name, old, default))
+            columns.append((field.name, old, default))
 
         def convert(struct: Row, _record: ConnectRecord) -> Row:
             row = {}
-            for new, old, default in places:
+            for new, old, default in columns:
                 value = struct.get(old)
                 row[new] = default if value is None else value
             return row
@@ -363,8 +363,8 @@ def value_to_key(
             key = {name: row.get(name) for name in names}
         else:
             row = struct_of(r.value_schema, r.value, COPIES)
-            schema, places = memory.of(r.value_schema)
-            for name, default in places:
+            schema, defaults = memory.of(r.value_schema)
+            for name, default in defaults:
                 value = row.get(name)
                 key[name] = default if value is None else value
         return ConnectRecord(
@@ -593,7 +593,7 @@ def _hoisted(properties: HoistFieldProperties) -> Change:
 NESTED_FIELD = (
     *sides(
         "ExtractField",
-        "Puts a field of the {side} in the place of the {side}.",
+        "Replaces the {side} by one of its fields.",
         ExtractFieldProperties,
         _extracted,
     ),

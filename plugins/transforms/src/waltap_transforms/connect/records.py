@@ -37,7 +37,7 @@ class RegexRouterProperties(Properties):
     )
     replacement: str = declare(
         "replacement",
-        summary="What takes its place; $1 is the expression's first group.",
+        summary="What replaces it; $1 is the expression's first group.",
         examples=("$1.$2",),
     )
 
@@ -69,7 +69,7 @@ class TimestampRouterProperties(Properties):
     topic_format: str = declare(
         "topic.format",
         default="${topic}-${timestamp}",
-        summary="The topic, with ${topic} and ${timestamp} in their places.",
+        summary="The topic, with ${topic} and ${timestamp} as variables.",
     )
     timestamp_format: str = declare(
         "timestamp.format",
@@ -127,7 +127,7 @@ class HeaderFromProperties(NullToDefault):
         "headers", summary="Names of the headers, in the order of the fields.", min_length=1
     )
     operation: Literal["move", "copy"] = declare(
-        "operation", summary="Whether the fields are taken out (move) or stay (copy)."
+        "operation", summary="Whether the fields are removed (move) or stay (copy)."
     )
 
     @model_validator(mode="after")
@@ -206,11 +206,11 @@ class _HeaderFrom:
         row = struct
         if self._moves:
             row = {name: _or(struct, name, default) for name, default in stay}
-        taken = tuple(
+        added = tuple(
             (name, of, _or(struct, field, of.default if self._defaults else None))
             for field, name, of in zip(self._fields, self._headers, schemas, strict=True)
         )
-        return updated, row, taken
+        return updated, row, added
 
 
 def _or(row: Row, name: str, default: Any) -> Any:
@@ -222,10 +222,10 @@ def _header_from(side: str) -> Callable[[Any, Any], RecordTransform]:
     """Return the factory of HeaderFrom for ``side``, key or value."""
 
     def make(properties: HeaderFromProperties, _context: RecordTransformContext) -> RecordTransform:
-        taken = _HeaderFrom(properties)
+        header_from = _HeaderFrom(properties)
 
         def change(r: ConnectRecord) -> ConnectRecord:
-            schema, value, headers = taken(getattr(r, f"{side}_schema"), getattr(r, side))
+            schema, value, headers = header_from(getattr(r, f"{side}_schema"), getattr(r, side))
             new = {f"{side}_schema": schema, side: value}
             return replace(r, headers=r.headers + headers, **new)
 

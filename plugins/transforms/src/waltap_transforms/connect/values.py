@@ -73,7 +73,7 @@ class MaskFieldProperties(NullToDefault):
     replacement: str | None = declare(
         "replacement",
         default=None,
-        summary="What numbers and texts get in place of 0 and the empty text.",
+        summary="What numbers and texts get instead of 0 and the empty text.",
     )
 
     @field_validator("replacement")
@@ -178,7 +178,7 @@ def _plain_mask(name: str, value: Any, replacement: str | None) -> Any:
 
 MASK_FIELD = sides(
     "MaskField",
-    "Puts 0, nothing, or a replacement in the place of fields of the {side}.",
+    "Replaces fields of the {side} by 0, nothing, or a given value.",
     MaskFieldProperties,
     _masking,
 )

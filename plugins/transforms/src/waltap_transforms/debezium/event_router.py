@@ -46,7 +46,7 @@ class FieldPlacement(NamedTuple):
 
     column: str
     # header, envelope or partition.
-    place: str
+    placement: str
     # Name of the header or of the field beside the payload.
     name: str
 
@@ -87,8 +87,8 @@ class EventRouterProperties(Properties):
     additional: CommaList = declare(
         "table.fields.additional.placement",
         default=(),
-        summary="Further columns, as column:place or column:place:name; the place is header, envelope "
-        "(beside the payload) or partition.",
+        summary="Further columns, as column:placement or column:placement:name; the placement is header, "
+        "envelope (beside the payload) or partition.",
         examples=("type:header:eventType,version:envelope",),
     )
     additional_missing: Literal["error", "ignore"] = declare(
@@ -346,7 +346,7 @@ class EventRouter:
         """
         of = self._of
         row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
-        placed: dict[str, list[tuple[str, StructMember]]] = {
+        by_placement: dict[str, list[tuple[str, StructMember]]] = {
             "header": [],
             "envelope": [],
             "partition": [],
@@ -355,9 +355,9 @@ class EventRouter:
             if of.additional_missing == "ignore" and field_of(row, each.column) is None:
                 continue
             # Kafka's partitions are 32-bit numbers, so no other type is accepted there.
-            kind = ConnectKind.INT32 if each.place == "partition" else None
+            kind = ConnectKind.INT32 if each.placement == "partition" else None
             column = member(row, each.column, "table.fields.additional.placement", kind)
-            placed[each.place].append((each.name, column))
+            by_placement[each.placement].append((each.name, column))
         timestamp = version = None
         if of.event_timestamp is not None:
             what = "table.field.event.timestamp"
@@ -376,11 +376,11 @@ class EventRouter:
             timestamp=timestamp,
             version=version,
             # The payload is wrapped even if the table lacks all of these columns.
-            wrapped=any(each.place == "envelope" for each in self._placements),
-            headers=tuple(placed["header"]),
-            envelope=tuple(placed["envelope"]),
+            wrapped=any(each.placement == "envelope" for each in self._placements),
+            headers=tuple(by_placement["header"]),
+            envelope=tuple(by_placement["envelope"]),
             # The last of several columns for the partition wins.
-            partition=placed["partition"][-1][1] if placed["partition"] else None,
+            partition=by_placement["partition"][-1][1] if by_placement["partition"] else None,
         )
 
 

@@ -541,7 +541,7 @@ NEW_RECORD_STATE = (
     debezium_spec(
         "extract-new-record-state",
         "ExtractNewRecordState",
-        "Puts the row in the place of the change event, with members of the event as fields or headers.",
+        "Replaces the change event by the row, with members of the event as fields or headers.",
         ExtractNewRecordStateProperties,
         lambda properties, _context: ExtractNewRecordState(properties),
         older=("UnwrapFromEnvelope",),  # profiles of old Debezium versions still have this name

@@ -130,7 +130,7 @@ class ByLogicalTableRouter:
         fields = schema.fields
         if self._unique:
             fields += (Field(self._field, _TABLE),)
-        # Schemas are named after the topic, as those of Debezium's own records.
+        # Schemas are named after the topic, as in Debezium's own records.
         return _renamed(schema, self._adjusted(f"{topic}.Key"), fields)
 
     def _made(self, schema: Schema, topic: str) -> "_RoutedValues":

@@ -92,7 +92,7 @@ class _LiteralReader:
         self._at += 1
         return self._last
 
-    def _took(self, token: str) -> bool:
+    def _accept(self, token: str) -> bool:
         """Skip ``token`` if it is next, and return whether it was.
 
         Blanks around it are ignored.
@@ -117,7 +117,7 @@ class _LiteralReader:
         """
         if self._ended:
             return None, None
-        if embedded and self._took('"'):
+        if embedded and self._accept('"'):
             return self._quoted()
         begin = self._at
         for word, found in (
@@ -126,13 +126,13 @@ class _LiteralReader:
             ("false", (TRUTH, False)),
         ):
             # At the top, a word that more text follows is part of that text.
-            if self._took(word) and (embedded or self._ended):
+            if self._accept(word) and (embedded or self._ended):
                 return found
             self._at = begin
         try:
-            if self._took("["):
+            if self._accept("["):
                 return self._array()
-            if self._took("{"):
+            if self._accept("{"):
                 return self._map()
         except _NoLiteral:
             # An array or map that is not well formed is a text: read it again from its start.
@@ -169,7 +169,7 @@ class _LiteralReader:
 
     def _quoted(self) -> Literal:
         content = ""
-        while not self._ended and not self._took('"'):
+        while not self._ended and not self._accept('"'):
             content += self._next()
         return _temporal(content) or (TEXT, content)
 
@@ -177,21 +177,21 @@ class _LiteralReader:
         values: list[Any] = []
         merged = _MergedSchema()
         while not self._ended:
-            if self._took("]"):
+            if self._accept("]"):
                 schema = merged.shared()
                 return Schema(kind=ConnectKind.ARRAY, items=schema), [
                     _aligned(v, schema) for v in values
                 ]
-            if self._took(","):
+            if self._accept(","):
                 raise _NoLiteral
             of, value = self.literal(embedded=True)
             merged.add(of)
             values.append(value)
             # The head of the loop must see the closing bracket.
             at = self._at
-            if self._took("]"):
+            if self._accept("]"):
                 self._at = at
-            elif not self._took(","):
+            elif not self._accept(","):
                 raise _NoLiteral
         raise _NoLiteral
 
@@ -199,17 +199,17 @@ class _LiteralReader:
         found: dict[Any, Any] = {}
         keys, values = _MergedSchema(), _MergedSchema()
         while not self._ended:
-            if self._took("}"):
+            if self._accept("}"):
                 key, value = keys.shared(), values.shared()
                 aligned = {_aligned(k, key): _aligned(v, value) for k, v in found.items()}
                 return Schema(kind=ConnectKind.MAP, keys=key, values=value), aligned
-            if self._took(","):
+            if self._accept(","):
                 raise _NoLiteral
             of_key, key_found = self.literal(embedded=True)
-            if key_found is None or isinstance(key_found, list | dict) or not self._took(":"):
+            if key_found is None or isinstance(key_found, list | dict) or not self._accept(":"):
                 raise _NoLiteral
             of_value, found[key_found] = self.literal(embedded=True)
-            self._took(",")  # Connect accepts entries without a comma between them
+            self._accept(",")  # Connect accepts entries without a comma between them
             keys.add(of_key)
             values.add(of_value)
         raise _NoLiteral
