@@ -138,7 +138,7 @@ def test_a_source_without_a_role_is_refused_where_the_role_is_needed() -> None:
     for asks in (
         lambda: sources.planned(SmallSource(), None),
         lambda: context(SmallSource()).query("SELECT 1"),
-        lambda: offsets._taken(SmallSource(), NOTHING, NOTHING, NOTHING),
+        lambda: offsets._takeover_offset(SmallSource(), NOTHING, NOTHING, NOTHING),
     ):
         with pytest.raises(SourceLacks):
             asks()

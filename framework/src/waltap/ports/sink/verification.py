@@ -29,7 +29,7 @@ Removal = Callable[[Sequence[tuple[str, str]], Collection[Row]], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTable:
+class ComparedTable:
     """A table that a destination has."""
 
     # SCHEMA.TABLE at the source, "" if unknown, and its OID there.
@@ -66,7 +66,7 @@ def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
 
 
 class TableReader(Protocol):
-    """Reads chosen columns of one table, on one side.
+    """Reads chosen columns of one table, of the source or the destination.
 
     Each call reads a state of its own. A bucket is the first three hexadecimal digits of the MD5 of a
     key's text (`row_text` of `waltap_sinks.comparison`). Its sum adds up the hashes of its rows.
@@ -88,7 +88,7 @@ class TableReader(Protocol):
 class VerificationSource(Protocol):
     """A destination, opened for reading only."""
 
-    def tables(self) -> Sequence[KeptTable]:
+    def tables(self) -> Sequence[ComparedTable]:
         """Return the tables that the pipeline has filled.
 
         A captured table with rows that is missing here counts as a difference.
@@ -97,19 +97,19 @@ class VerificationSource(Protocol):
     def position(self) -> int | None:
         """Return the LSN up to which the destination is complete.
 
-        The LSN does not cover tables that are `KeptTable.late`. None: unknown.
+        The LSN does not cover tables that are `ComparedTable.late`. None: unknown.
         """
 
-    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
-        """Return the source's SQL for the text that `side` returns of a column.
+    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
+        """Return the source's SQL for the text that `reader` returns of a column.
 
         ``column`` is the source's name in SQL, ``called`` the destination's name, ``type_`` its
         ``pg_type.typname`` (the base type of a domain). None: the destination does not have the column, or
         cannot compare it.
         """
 
-    def side(
-        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    def reader(
+        self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         """Return a reader of ``columns``, identified by the columns ``key``.
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from waltap.base.files import FileStore, StorageProperties
-from waltap.ports.sink.verification import KeptTable, TableReader, VerificationSource
+from waltap.ports.sink.verification import ComparedTable, TableReader, VerificationSource
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison.common_text import source_text
-from waltap_sinks.comparison.sides import RowSide
+from waltap_sinks.comparison.table_readers import RowTableReader
 
 # A transaction may put a row under a key before it deletes the existing one (rows that change
 # places), or put a row under a key and move it. Of two rows under one key a delete removes the older
@@ -164,7 +164,7 @@ class ComparableLog:
         last = self._log.last()
         return None if last is None else max(last.log_position.end_lsn, self.stored() or 0)
 
-    def tables(self) -> list[KeptTable]:
+    def tables(self) -> list[ComparedTable]:
         """Return the tables with entries."""
         self._entries = {}
         for manifest in self._log.manifests():
@@ -172,7 +172,7 @@ class ComparableLog:
                 if entry.columns:
                     self._entries[entry.name] = entry
         return [
-            KeptTable(
+            ComparedTable(
                 name=name,
                 oid=entry.oid,
                 key=entry.key,
@@ -181,14 +181,14 @@ class ComparableLog:
             for name, entry in sorted(self._entries.items())
         ]
 
-    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return the text of a column in the segments, None if it is missing."""
         entries = {entry.name: entry for entry in self._entries[table.name].columns}
         found = entries.get(called)
         return None if found is None else source_text(column, type_)
 
-    def side(
-        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    def reader(
+        self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         """Return the present rows."""
         entry = self._entries[table.name]
@@ -197,7 +197,7 @@ class ComparableLog:
         def read() -> Iterable[Sequence[Any]]:
             return self._live(entry, names, key)
 
-        return RowSide(read, columns, key)
+        return RowTableReader(read, columns, key)
 
     def _live(
         self, entry: TableEntry, names: Sequence[str], key: Sequence[str]

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from waltap.ports.sink.verification import KeptTable, Row, Rows, TableReader, VerificationSource
+from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, VerificationSource
 from waltap_sinks.comparison.differences import TableDifferences, keys_shown, rows_shown
-from waltap_sinks.comparison.sides import short_hash
 from waltap_sinks.comparison.source import (
     CaptureScope,
     ComparisonSource,
@@ -24,6 +23,7 @@ from waltap_sinks.comparison.source import (
     SourceTable,
     missing_tables,
 )
+from waltap_sinks.comparison.table_readers import short_hash
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -60,7 +60,7 @@ def compare(
     """
     source = ComparisonSource(connection, publications)
 
-    def compared(kept: KeptTable) -> TableDifferences | None:
+    def compared(kept: ComparedTable) -> TableDifferences | None:
         table = source.table(kept)
         if table is None or table.name in without or (tables and table.name not in tables):
             return None
@@ -79,7 +79,7 @@ def compare(
     if captured is None:
         return found
 
-    def compare_kept(kept: Sequence[KeptTable]) -> list[TableDifferences]:
+    def compare_kept(kept: Sequence[ComparedTable]) -> list[TableDifferences]:
         every = missing_tables(source, kept, captured, tables)
         return [each for each in every if each.table not in without]
 
@@ -93,9 +93,9 @@ def compare(
 def _missing(
     source: ComparisonSource,
     target: VerificationSource,
-    compare_kept: Callable[[Sequence[KeptTable]], list[TableDifferences]],
+    compare_kept: Callable[[Sequence[ComparedTable]], list[TableDifferences]],
     patience_s: float,
-) -> tuple[list[TableDifferences], Sequence[KeptTable]]:
+) -> tuple[list[TableDifferences], Sequence[ComparedTable]]:
     """Return the missing tables, and the target's tables.
 
     It waits until the target has reached the source's position.
@@ -146,7 +146,7 @@ class _TablePair:
 def _pair(
     source: ComparisonSource,
     target: VerificationSource,
-    kept: KeptTable,
+    kept: ComparedTable,
     table: SourceTable,
     without: Sequence[str],
 ) -> _TablePair:
@@ -165,13 +165,13 @@ def _pair(
     by_name = {called: column for column, called, _ in columns}
     key = kept.key if all(name in by_name for name in kept.key) else ()
     theirs = [(called, column.type) for column, called, _ in columns]
-    ours = source.side(
+    ours = source.reader(
         table, [(column, text) for column, _, text in columns], [by_name[name] for name in key]
     )
     return _TablePair(
         name=table.name,
         ours=ours,
-        theirs=target.side(kept, theirs, key),
+        theirs=target.reader(kept, theirs, key),
         names=tuple(called for _, called, _ in columns),
         key=tuple(key),
         left_out=tuple(left_out),

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.ports.sink.verification import KeptTable
+from waltap.ports.sink.verification import ComparedTable
 from waltap.ports.source.published import EVERYTHING, NARROWS, narrowings
 from waltap_sinks.comparison.differences import TableDifferences
-from waltap_sinks.comparison.sides import PostgresSide, configure_session, quoted
+from waltap_sinks.comparison.table_readers import PostgresTableReader, configure_session, quoted
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from waltap.ports.sink.verification import KeptTable
+    from waltap.ports.sink.verification import ComparedTable
 
 
 TABLE: Final = """
@@ -108,7 +108,7 @@ class ComparisonSource:
             else {}
         )
 
-    def table(self, kept: "KeptTable") -> SourceTable | None:
+    def table(self, kept: "ComparedTable") -> SourceTable | None:
         """Return the table of ``kept``, None if it was dropped."""
         found = self._connection.execute(TABLE, [kept.name, kept.oid, kept.name]).fetchone()
         if found is None:
@@ -166,18 +166,18 @@ class ComparisonSource:
                 self._emits = False
         return None if lsn is None else parse_lsn(lsn)
 
-    def side(
+    def reader(
         self,
         table: SourceTable,
         columns: Sequence[tuple[SourceColumn, str]],
         key: Sequence[SourceColumn],
-    ) -> PostgresSide:
+    ) -> PostgresTableReader:
         """Return a reader for ``columns`` with the SQL of their texts.
 
         ``key`` is among them.
         """
         texts = {column.number: text for column, text in columns}
-        return PostgresSide(
+        return PostgresTableReader(
             self._connection,
             table.place,
             [text for _, text in columns],
@@ -202,7 +202,7 @@ class CaptureScope:
 
 def missing_tables(
     source: ComparisonSource,
-    kept: Iterable[KeptTable],
+    kept: Iterable[ComparedTable],
     captured: CaptureScope,
     wanted: Sequence[str] = (),
 ) -> list[TableDifferences]:

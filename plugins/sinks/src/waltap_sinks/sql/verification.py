@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waltap.ports.sink.sink import SinkContext
-from waltap.ports.sink.verification import KeptTable, Row, TableReader, VerificationSource
+from waltap.ports.sink.verification import ComparedTable, Row, TableReader, VerificationSource
 from waltap_sinks.comparison.common_text import reader_of, source_text
-from waltap_sinks.comparison.sides import PostgresSide, RowSide, configure_session
+from waltap_sinks.comparison.table_readers import (
+    PostgresTableReader,
+    RowTableReader,
+    configure_session,
+)
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName
@@ -65,12 +69,12 @@ class _SqlSource(abc.ABC):
         """Configure the session."""
 
     @abc.abstractmethod
-    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return the SQL of the source by which a column is compared."""
 
     @abc.abstractmethod
-    def side(
-        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    def reader(
+        self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         """Return columns of a table."""
 
@@ -83,12 +87,12 @@ class _SqlSource(abc.ABC):
         found = self._metadata.read()
         return None if found is None else found.end_lsn
 
-    def tables(self) -> list[KeptTable]:
+    def tables(self) -> list[ComparedTable]:
         """Return the bound tables that still exist."""
         if self._metadata.read() is None and not self._metadata.made:
             return []
         return [
-            KeptTable(
+            ComparedTable(
                 name="",
                 oid=oid,
                 key=self.key(known.name),
@@ -115,13 +119,13 @@ class _SqlSource(abc.ABC):
     ) -> Iterator[tuple[str, ...]]:
         """Yield ``keys`` as literals of the target."""
 
-    def _columns(self, table: KeptTable) -> TargetDescription | None:
+    def _columns(self, table: ComparedTable) -> TargetDescription | None:
         name = self._metadata.known[table.oid].name
         if name not in self._described:
             self._described[name] = self._target.describe(name)
         return self._described[name]
 
-    def _lacks(self, table: KeptTable, called: str) -> bool:
+    def _lacks(self, table: ComparedTable, called: str) -> bool:
         described = self._columns(table)
         return described is None or called not in described.columns
 
@@ -146,17 +150,17 @@ class _PostgresTarget(_SqlSource):
         rows = self._target.run(PRIMARY, [self._target.quoted_table(name)])
         return tuple(row[0] for row in rows)
 
-    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         return None if self._lacks(table, called) else f"{column}::text"
 
-    def side(
-        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    def reader(
+        self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         quoted, place = self._target.quoted, self._place(table)
         types = dict(self._target.run(PRIMARY, [place]))
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
         texts = [f"{quoted(called)}::text" for called, _ in columns]
-        return PostgresSide(self._target.raw, place, texts, keys)
+        return PostgresTableReader(self._target.raw, place, texts, keys)
 
     def _literals(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
@@ -164,7 +168,7 @@ class _PostgresTarget(_SqlSource):
         for key in keys:
             yield tuple(self._target.text_literal(part or "") for part in key)
 
-    def _place(self, table: KeptTable) -> str:
+    def _place(self, table: ComparedTable) -> str:
         return self._target.quoted_table(self._metadata.known[table.oid].name)
 
 
@@ -173,16 +177,16 @@ class _GenericTarget(_SqlSource):
 
     _target: "GenericTarget"
 
-    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         return None if self._lacks(table, called) else source_text(column, type_)
 
-    def side(
-        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    def reader(
+        self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         described = self._columns(table)
         assert described is not None
         read = partial(self._read, self._metadata.known[table.oid].name, described, columns)
-        return RowSide(read, columns, key)
+        return RowTableReader(read, columns, key)
 
     def _read(
         self, name: TargetName, described: TargetDescription, columns: Sequence[tuple[str, str]]

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltap.base.files.store import FileStore
-from waltap.ports.sink.verification import KeptTable, Row, Rows, TableReader, by_key
+from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
-from waltap_sinks.comparison.sides import row_text
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
 from waltap_sinks.comparison.source import missing_tables as missing_in
+from waltap_sinks.comparison.table_readers import row_text
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.errors import TableUnknown
 from waltap_spark.planning.column_identity import PER_INCARNATION
@@ -120,7 +120,7 @@ class SparkTables:
         state = self._tables.refresh().state
         return None if state is None else state.log_position.end_lsn
 
-    def tables(self) -> list[KeptTable]:
+    def tables(self) -> list[ComparedTable]:
         """Return the tables of the newest commit, suspended ones too."""
         state = self._tables.refresh().state
         suspended = [] if state is None else [n for n, each in state.tables.items() if each.failed]
@@ -128,9 +128,9 @@ class SparkTables:
         return [self._kept(name, self._state(name)) for name in names]
 
     @staticmethod
-    def _kept(name: str, state: TableState | None) -> KeptTable:
+    def _kept(name: str, state: TableState | None) -> ComparedTable:
         if state is None:
-            return KeptTable(name=name)
+            return ComparedTable(name=name)
         # those of tables that had the name before are of none of its columns now
         now = {name: divmod(number, PER_INCARNATION) for name, number in state.ids.items()}
         numbers = {n: name for name, (which, n) in now.items() if which == state.incarnation}
@@ -144,7 +144,7 @@ class SparkTables:
             why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
             at = f" at {state.log_position}" if state.log_position else ""
             late = f"it is suspended{why}{at}; see waltap spark status"
-        return KeptTable(
+        return ComparedTable(
             name=name,
             oid=state.oid,
             key=state.key,
@@ -163,7 +163,7 @@ class SparkTables:
         except TableUnknown:
             return None
 
-    def common(self, table: KeptTable, column: str, called: str, type_: str) -> str | None:
+    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return the source's SQL of `canonical`; None if hidden."""
         state = self._state(table.name)
         if state is not None and called in state.hidden:
@@ -174,8 +174,8 @@ class SparkTables:
         found = expressions(_unquoted(column), type_, kind)
         return None if found is None else found[0]
 
-    def side(
-        self, table: KeptTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
+    def reader(
+        self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         """Return a reader of the columns as text."""
         state = self._state(table.name)
@@ -243,7 +243,7 @@ class _SparkTable:
 
     def of_keys(self, keys: set[Row]) -> Rows:
         """Return the rows of ``keys``."""
-        from waltap_sinks.comparison.sides import bucket_of
+        from waltap_sinks.comparison.table_readers import bucket_of
 
         found = self.rows(sorted({bucket_of(key) for key in keys}))
         return {key: row for key, row in found.items() if key in keys}

@@ -68,7 +68,7 @@ def short_hash(total: str) -> str:
     return f"{int(total) % (1 << 64):016x}"
 
 
-class RowSide:
+class RowTableReader:
     """Read a table completely at each call, and hash its rows here.
 
     ``read`` yields rows with values in the order of ``columns``, which are (name, ``pg_type.typname``).
@@ -137,7 +137,7 @@ def configure_session(connection: "Connection[Any]") -> None:
     connection.execute(beginning(connection.info.server_version, more=SESSION).encode())
 
 
-class PostgresSide:
+class PostgresTableReader:
     """Read a table of a PostgreSQL server and hash its rows there.
 
     ``table`` follows FROM. ``texts`` are SQL for the texts of columns; ``key`` has (name, type's
