@@ -138,6 +138,30 @@ def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: R
     assert state(rig).stale == ()
 
 
+@pytest.mark.parametrize("table_format", ["", "delta"])
+def test_a_column_of_a_dropped_table_keeps_its_values_when_the_new_one_adds_its_name_with_another_type(
+    delta: Any, tmp_path: Path, table_format: str
+) -> None:
+    rig = Rig(tmp_path, delta, table_format)
+    fill(rig)
+    oid = BEFORE.oid + 1
+    rig.db.rows["public.t"] = []
+    rig.db.insert(relation("public.t", [("id", "int4")], numbers=[1], oid=oid), ["7"])
+    rig.follow()
+    columns = [("id", "int4"), ("b", "int8")]
+    rig.db.insert(relation("public.t", columns, numbers=[1, 2], oid=oid), ["8", "5"])
+    rig.follow()
+    assert state(rig).failed == ""
+    assert [(row["id"], row["b"]) for row in current(rig)] == [(7, None), (8, 5)]
+    history = LiveTables(rig.spark, rig.output).changes("public.t").where("_op = 'c'").collect()
+    assert sorted((row["id"], row["b"], row["b@3"]) for row in history) == [
+        (1, None, "b1"),
+        (2, None, "b2"),
+        (7, None, None),
+        (8, 5, None),
+    ]
+
+
 @pytest.mark.parametrize("generated", [True, False])
 def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bool) -> None:
     snapshotted = relation(

@@ -23,6 +23,7 @@ from waltap_spark.history.retained_keys import spared
 from waltap_spark.planning.column_identity import (
     dropped,
     forgotten,
+    former_numbers,
     identify,
     needs_snapshot,
     renames,
@@ -139,6 +140,8 @@ class CommitAttempt:
                 gone, table = table, self._format.truncate(step, replaced(table))
                 types = readable_types(step, gone, group, self._log.store, self._output)
                 table = with_spare_names(self._format, step, gone, table, group, types)
+        elif table.incarnation and table.place is None:
+            table = self._with_former_numbers(step, table, group)
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
@@ -189,6 +192,18 @@ class CommitAttempt:
             brought = replace(brought, spared=stays)
         table = self._format.apply(step, table, brought)
         return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
+
+    def _with_former_numbers(
+        self, step: CommitContext, table: TableState, group: SegmentGroup
+    ) -> TableState:
+        """Number columns of a former table whose names ``group`` uses for others."""
+        if all(n.name in table.ids or n.name not in table.columns for n in group.columns):
+            return table
+        types = readable_types(step, table, group, self._log.store, self._output)
+        needed = self._format.needed(table)
+        numbers = former_numbers(table, types)
+        ids = {name: number for name, number in numbers.items() if name not in needed}
+        return msgspec.structs.replace(table, ids={**table.ids, **ids})
 
     def _leave_out_known(
         self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool

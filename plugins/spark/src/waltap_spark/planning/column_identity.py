@@ -111,6 +111,28 @@ def spare_names(table: TableState, types: Mapping[str, str], *, by_number: bool)
     return found
 
 
+def former_numbers(table: TableState, types: Mapping[str, str]) -> dict[str, int]:
+    """Return numbers of a former table's columns that cannot hold ``types``.
+
+    Such a column is known by name alone since another table took the name. With its number it gets a
+    spare name as soon as a column of its name appears.
+    """
+    first = table.incarnation * PER_INCARNATION
+    former = {
+        name: number
+        for ids in table.version_ids.values()
+        for name, number in ids.items()
+        if number < first and number not in table.ids.values()
+    }
+    return {
+        name: number
+        for name, number in former.items()
+        if name in table.columns
+        and name not in table.ids
+        and common_type(table.columns[name], types.get(name, table.columns[name])) is None
+    }
+
+
 def former_columns_renamed(
     table: TableState,
     gone: TableState,
