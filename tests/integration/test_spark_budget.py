@@ -11,11 +11,11 @@ from tests.harness.spark_cost import cost, filled
 # change → the most calls, round trips and jobs of its commit. One job appends to the history, one finds and marks the
 # rows that there were, one adds rows, and one reads values that were not sent.
 BUDGETS: Final = {
-    "insert": (347, 115, 2),
-    "update": (400, 121, 3),
-    "update, note unsent": (435, 153, 4),
-    "key change, note unsent": (465, 154, 4),
-    "delete": (400, 117, 2),
+    "insert": (337, 77, 2),
+    "update": (371, 116, 3),
+    "update, note unsent": (406, 148, 4),
+    "key change, note unsent": (431, 148, 4),
+    "delete": (371, 111, 2),
 }
 
 
@@ -36,6 +36,6 @@ def test_a_commit_of_one_change_is_within_its_budget(
 def test_without_history_an_insert_is_one_job(delta: Any, tmp_path: Path) -> None:
     with filled(delta, tmp_path, "delta", "none") as rig:
         calls, trips, jobs = cost(rig, "insert")
-    assert calls <= 365
-    assert trips <= 115
+    assert calls <= 321
+    assert trips <= 63
     assert jobs == 1

@@ -10,11 +10,11 @@ from tests.harness.spark_cost import cost, filled
 # change → the most calls, round trips and jobs of its commit: one job appends to the history, one merges, and one reads
 # values that were not sent.
 BUDGETS: Final = {
-    "insert": (371, 128, 2),
-    "update": (419, 128, 2),
-    "update, note unsent": (451, 158, 3),
-    "key change, note unsent": (472, 138, 3),
-    "delete": (408, 108, 2),
+    "insert": (351, 92, 2),
+    "update": (396, 112, 2),
+    "update, note unsent": (420, 122, 3),
+    "key change, note unsent": (445, 122, 3),
+    "delete": (385, 92, 2),
 }
 
 

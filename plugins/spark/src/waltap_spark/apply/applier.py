@@ -28,7 +28,7 @@ from waltap_spark.formats import CommitContext, TableFormat, TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.added_keys import take_late_key
 from waltap_spark.planning.column_identity import whereabouts
-from waltap_spark.planning.plan import TableTask, plan
+from waltap_spark.planning.plan import TableTask, meets_none, plan
 from waltap_spark.planning.redelivery import needed, reached
 from waltap_spark.planning.table_renames import Name, TableRenames, find_renames, free_place
 from waltap_spark.session.failures import OF_ONE, refused, require_one
@@ -312,9 +312,10 @@ class OutputApplier:
             reached_by=needed(reach, log_position, tables.values()),
         )
         self._output.collect(self._options.retention_s)
-        self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
         if self._format.writes_in_place:
             state = noted(self._output, state, last, moves.renamed)
+        else:
+            self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
         self._output.commit(state)
         self.state, self._pending_intent, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
@@ -472,8 +473,7 @@ class OutputApplier:
         suited = self._sessions.get()
         try:
             make_active(suited.session)
-            there = None if found.rows is None else self._format.rows_of(suited.session, table)
-            session = suited.suit(None if there is None else there + (found.rows or 0))
+            session = suited.suit(self._rows(suited.session, table, found))
             with self._retries.timed(name):
                 done = attempt.table(session, table, found)
         except (*OF_ONE, PySparkException, Py4JJavaError) as error:
@@ -505,6 +505,13 @@ class OutputApplier:
             log.info("%s continues", name)
         fine = {"failed": "", "log_position": None, "attempts": (), "waits": (), "damaged": ""}
         return msgspec.structs.replace(done, **fine, passed=()), None
+
+    def _rows(self, session: "SparkSession", table: TableState, found: TableTask) -> int | None:
+        """Return about how many rows ``found`` has and meets, None if unknown."""
+        if found.rows is None or all(meets_none(table, group) for group in found.groups):
+            return found.rows
+        there = self._format.rows_of(session, table)
+        return None if there is None else there + found.rows
 
     def _new(self, found: TableTask, before: OutputState) -> TableState:
         """Return a table of which nothing is stored yet."""

@@ -56,18 +56,27 @@ def compact(
     *,
     read: "pa.Table | None" = None,
     segments: "Callable[[], pa.Table | None]" = lambda: None,
+    live: bool = False,
 ) -> "DataFrame":
     """Return one row for each key of ``rows``, with a `gone` flag.
 
-    Each has the final values of the table's columns and of its mode's columns. A truncate discards
-    all rows before it. ``changes`` describes the rows; ``base`` has the table before them. ``read``
-    are the rows where the driver has them already, ``segments`` reads their keys and positions
-    without Spark where it can.
+    ``live``: only keys that have a row, without the flag. Each row has the final values of the
+    table's columns and of its mode's columns. A truncate discards all rows before it. ``changes``
+    describes the rows; ``base`` has the table before them. ``read`` are the rows where the driver
+    has them already, ``segments`` reads their keys and positions without Spark where it can.
     """
-    found = _compacted_here(spark, table, changes, rows, base, read, _Set.last_rows)
+    last_rows = functools.partial(_Set.last_rows, live=live)
+    found = _compacted_here(spark, table, changes, rows, base, read, last_rows)
     if found is None:
         found = _LargeSet(spark, table, changes, rows(), base, segments()).last_rows()
+        return only_live(table, found) if live else found
     return found
+
+
+def only_live(table: "TableState", rows: "DataFrame") -> "DataFrame":
+    """Return the ``rows`` without `gone` ones, and without the flag."""
+    away = gone(table)
+    return rows.where(f"not {away}").drop(away)
 
 
 def moved(
@@ -195,10 +204,11 @@ class _Set:
 
     # --- values in the driver ---------------------------------------------------------------------
 
-    def last_rows(self) -> "DataFrame | None":
+    def last_rows(self, *, live: bool) -> "DataFrame | None":
         """Return one row for each key, and its `gone` flag.
 
-        None means that the base has too many of the values.
+        ``live``: only keys that have a row, without the flag. None means that the base has too many
+        of the values.
         """
         import pyarrow as pa
         from pyarrow import compute as pc
@@ -207,11 +217,11 @@ class _Set:
         if sum(int((fill.asked >= 0).sum()) for fill in fills.values()) > LOCAL_KEYS:
             return None
         at, filled = pa.array(rows), self._filled(fills) if fills else self._read
+        away = pc.equal(filled.column("_op").take(at), "d")
+        at = at.filter(pc.invert(away)) if live else at
         names = [*self._table.columns, *self._table.mode.extra]
         made = {name: filled.column(name).take(at) for name in names}
-        away = gone(self._table)
-        made[away] = pc.equal(filled.column("_op").take(at), "d")
-        return self.local(made)
+        return self.local(made if live else {**made, gone(self._table): away})
 
     def carried(self) -> "DataFrame":
         """Return the rows, with the earlier values of rows whose key changed."""

@@ -564,9 +564,7 @@ class IcebergFormat(MergingFormat):
 
     def _load(self, spark: "SparkSession", at: str) -> Any:
         self._require_iceberg(spark)
-        with _active(spark):
-            util = _jvm(spark).org.apache.iceberg.spark.Spark3Util
-            return util.loadIcebergTable(_java(spark), at)
+        return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java(spark), at)
 
     def _require_iceberg(self, spark: "SparkSession") -> None:
         """Require Iceberg in the session, and our catalogue if none is set."""

@@ -31,6 +31,7 @@ from waltap_spark.formats.table_format import (
     What,
 )
 from waltap_spark.formats.work import TableWriter
+from waltap_spark.planning.plan import meets_none
 from waltap_spark.planning.temp_columns import gone, unlike
 from waltap_spark.schema.expression import column_of, namespace_of, within_catalogue
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
@@ -105,16 +106,11 @@ class MergingFormat(StepwiseFormat):
         self._log(work, table, rows)
         if mode.name == "append":
             return work.done(epoch=epoch, continuity_id=continuity_id)
-        first = work.stored_table.epoch in (0, epoch)
         unbroken = work.stored_table.continuity_id == continuity_id
         empties = rows.truncates and not mode.keeps_past
         if work.is_taken("current"):
             work.take("current", lambda: None, ROWS)
-        elif (
-            first
-            and rows.adds_to(table)
-            and (unbroken or not (work.stored_table.epoch and table.key))
-        ):
+        elif meets_none(table, rows.group):
             work.insert("current", rows.rows(table))
         elif empties:
             work.overwrite("current", self._left(step, table, rows))
@@ -132,12 +128,13 @@ class MergingFormat(StepwiseFormat):
         self, step: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
     ) -> None:
         """Write the net changes in the cheapest way that the format and the table allow."""
-        compacted = rows.compacted(table, partial(self.read, step.spark, table, "current"))
-        listed, away = rows.listed(table), gone(table)
+        listed = rows.listed(table)
         fit = listed is not None or rows.only_puts
-        if fit and self._puts_all(step.spark, table, listed=listed is not None):
-            there = compacted if rows.only_puts else compacted.where(f"not {away}")
-            work.put(there.drop(away), listed)
+        puts = fit and self._puts_all(step.spark, table, listed=listed is not None)
+        base = partial(self.read, step.spark, table, "current")
+        compacted = rows.compacted(table, base, live=puts)
+        if puts:
+            work.put(compacted, listed)
         else:
             work.merge(compacted)
 
@@ -454,7 +451,7 @@ class MergingFormat(StepwiseFormat):
         """Return the rows after changes that include a truncate."""
         base = self.read(step.spark, table, "current")
         if table.key:
-            return rows.compacted(table, lambda: base).where(f"not {gone(table)}").drop(gone(table))
+            return rows.compacted(table, lambda: base, live=True)
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 

@@ -23,7 +23,7 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.base.files.store import FileStore
-from waltap_spark.compact.compact_changes import compact, moved
+from waltap_spark.compact.compact_changes import compact, moved, only_live
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
@@ -31,9 +31,9 @@ from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
-from waltap_spark.planning.plan import SegmentGroup, only_adds
+from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import one_of
-from waltap_spark.schema.schema import log_struct, struct_of
+from waltap_spark.schema.schema import log_struct
 from waltap_spark.state.output import SparkOutput, TableState, TargetMove
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class GroupRows:
     spared: "RetainedKeys | None" = None
     _local: "dict[tuple[str, ...], pa.Table | None]" = field(default_factory=dict)
     """Columns → the rows of a small group."""
+    _frames: "dict[tuple[tuple[str, ...], bool], DataFrame]" = field(default_factory=dict)
+    """Columns, and whether older rows have values → the frame of the rows."""
 
     @cached_property
     def frame(self) -> "DataFrame":
@@ -135,17 +137,16 @@ class GroupRows:
 
         See `waltap_spark.state.modes.row_columns`.
         """
-        read = self._read_here(table)
-        if read is not None and self.spark is not None and not table.mode.columns:
-            own = struct_of(table.columns)
-            return self.spark.createDataFrame(read.select(list(table.columns)), own)
         return fresh(table, self._widened(table, filled=True))
 
-    def compacted(self, table: TableState, base: "Callable[[], DataFrame]") -> "DataFrame":
+    def compacted(
+        self, table: TableState, base: "Callable[[], DataFrame]", *, live: bool = False
+    ) -> "DataFrame":
         """Return one net row for each touched key, with a `gone` flag.
 
-        The key is `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes.
-        Without a history, both sides leave out rows from before a truncate.
+        ``live``: only keys that have a row, without the flag. The key is
+        `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes. Without a
+        history, both sides leave out rows from before a truncate.
         """
         if table.mode.keeps_past:
             was = base()
@@ -153,14 +154,15 @@ class GroupRows:
             rows = moved(table, [self.group], filled, live_rows(table, was))
             if self.spared is not None:
                 was = self.spared.of(was, table.key, "left_anti")
-            return changed(table, [self.group], rows, was)
-        filled_once = functools.cache(lambda: self._widened(table, filled=True))
+            found = changed(table, [self.group], rows, was)
+            return only_live(table, found) if live else found
         return compact(
             self.spark or base().sparkSession,
             table,
             [self.group],
-            filled_once,
+            lambda: self._widened(table, filled=True),
             base,
+            live=live,
             read=self._read_here(table),
             segments=lambda: segment_rows(table, self.group, self.files),
         )
@@ -179,14 +181,6 @@ class GroupRows:
     def truncates(self) -> bool:
         """Return whether the changes include a truncate."""
         return "t" in self.group.operations
-
-    def adds_to(self, table: TableState) -> bool:
-        """Return whether the group only adds rows to ``table``.
-
-        They meet no row with the same key if all of the table's rows are of their epoch and, with a
-        key, of their gap-free run.
-        """
-        return only_adds(table, self.group) and table.mode.adds_alone
 
     @property
     def only_puts(self) -> bool:
@@ -209,6 +203,12 @@ class GroupRows:
 
     def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
         read = self._read_here(table)
+        own = tuple(table.columns), filled and read is None
+        if own not in self._frames:
+            self._frames[own] = self._widen(table, read, filled=filled)
+        return self._frames[own]
+
+    def _widen(self, table: TableState, read: "pa.Table | None", *, filled: bool) -> "DataFrame":
         if read is not None and self.spark is not None:
             return self.spark.createDataFrame(read, log_struct(table.columns))
         version = self.group.fingerprint

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from waltap_spark.compact.compaction import distinguishing, of_touched_keys
 from waltap_spark.compact.existence import inserted, verdict
 from waltap_spark.planning.temp_columns import GONE, with_temp_names
-from waltap_spark.schema.expression import column_of, order, sent
+from waltap_spark.schema.expression import column_of, order, quoted, sent
 from waltap_spark.schema.schema import LOG_FIELDS, floating
 from waltap_spark.state.modes import row_columns
 
@@ -32,6 +32,8 @@ def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
     """Convert log rows to the first table rows of their keys."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+    if not table.mode.columns:  # columns of a frame would be round trips to the JVM
+        return frame.selectExpr(*map(quoted, table.columns))
     made = {
         "_valid_from": F.col("_commit_ts"),
         "_from_epoch": F.col("_epoch"),

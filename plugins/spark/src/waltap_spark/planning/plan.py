@@ -293,6 +293,18 @@ def only_adds(table: TableState, group: SegmentGroup) -> bool:
     return set(group.operations) == {"c"} and bool(group.continuity_id or not table.key)
 
 
+def meets_none(table: TableState, group: SegmentGroup) -> bool:
+    """Return whether no row of ``group`` has the key of a row that is stored in place.
+
+    All stored rows must be of its epoch and, with a key, of its gap-free run.
+    """
+    stored = table.stored_table
+    if stored is None or not only_adds(table, group) or not table.mode.adds_alone:
+        return False
+    unbroken = stored.continuity_id == group.continuity_id or not (stored.epoch and table.key)
+    return stored.epoch in (0, group.epoch) and unbroken
+
+
 def another_table(table: TableState, group: SegmentGroup) -> bool:
     """Return whether another table took the name."""
     return bool(table.oid and group.oid and table.oid != group.oid)

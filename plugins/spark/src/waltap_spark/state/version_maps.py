@@ -44,10 +44,14 @@ def noted(
     ``renamed``: name before → schema and table after it.
     """
     was = {".".join(name): had for had, name in renamed.items()} if renamed else {}
-    had = _versions(before.tables)
     moved = {
-        name: found for name, found in _versions(state.tables).items() if found != had.get(name)
+        name: _versions(table)
+        for name, table in state.tables.items()
+        if table is not before.tables.get(name) and table.stored_table is not None
     }
+    for name, had in before.tables.items():
+        if name in moved and had.stored_table is not None and _versions(had) == moved[name]:
+            del moved[name]
     cut = VersionMap(
         number=state.number,
         log_position=state.log_position,
@@ -127,12 +131,9 @@ def state_at(
     )
 
 
-def _versions(tables: dict[str, TableState]) -> Versions:
-    return {
-        name: {what: target.version for what, target in table.stored_table.targets.items()}
-        for name, table in tables.items()
-        if table.stored_table is not None
-    }
+def _versions(table: TableState) -> dict[str, int]:
+    assert table.stored_table is not None
+    return {what: target.version for what, target in table.stored_table.targets.items()}
 
 
 def _reached(
