@@ -20,13 +20,11 @@ from tests.integration.test_spark_applier import PEOPLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply import applier, idle_tables
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.apply.relink import relink
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import TableTask
 from waltap_spark.read.live import LiveTables
-from waltap_spark.state.output import SparkOutput
 
 # --- commits --------------------------------------------------------------------------------------
 
@@ -81,22 +79,6 @@ def test_rows_are_found_by_keys_whatever_is_in_them(rig: Rig) -> None:
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
     steps_that_fail_are_taken_once(rig)
-
-
-def test_a_commit_that_was_begun_is_owed_by_tables_that_get_another_log(rig: Rig) -> None:
-    rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.follow()
-    rig.db.insert(PEOPLE, ["2", "b", None])
-    rig.commit()
-    rig.apply_and_die()
-    rig.applier.close()
-    relink(SparkOutput(rig.output.location), rig.log)
-    rig.db.insert(PEOPLE, ["3", "c", None])
-    rig.commit()
-    rig.reopen()
-    rig.apply()
-    rig.check(PEOPLE)
-    assert LiveTables(rig.spark, rig.output).changes("people").count() == 3
 
 
 def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:

@@ -1,6 +1,5 @@
 """Files of tables: folded, merged, removed, written in vain; lakes that were moved, or written by earlier versions."""
 
-import json
 import threading
 import time
 from datetime import UTC, datetime
@@ -8,20 +7,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.harness.changelog import Database, batch, context, relation
+from tests.harness.changelog import context, relation
 from tests.harness.pipeline import WAIT_S
 from tests.harness.servers.jars import unpack
 from tests.harness.spark import Rig
-from typer.testing import CliRunner
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_sinks.changelog.errors import ChangeLogOlder, ChangeLogRetired
 from waltap_spark.apply import applier
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.apply.compaction_worker import CompactionWorker
 from waltap_spark.apply.maintenance import maintain, take
 from waltap_spark.apply.resume_requests import ResumeRequests
-from waltap_spark.cli.commands import application
 from waltap_spark.compact import small_sets
 from waltap_spark.errors import CommitBegun, OutputInUse, OutputMismatch, RowsAwaited
 from waltap_spark.formats import CommitContext, TableFormatContext, merging, parquet
@@ -412,15 +408,6 @@ def goes_on(lake: Rig, log: str, output: str) -> None:
     assert sorted((str(row[0]), row[1]) for row in rows) == sorted(lake.db.rows[NAMED.name])
 
 
-def of_an_earlier_version(folder: Path) -> None:
-    """What 0.1 left: a log without id, and commits that know its path alone."""
-    (folder / "log" / "log.json").unlink()
-    for path in (folder / "out" / "_waltap" / "commits").iterdir():
-        state = json.loads(path.read_text())
-        del state["log_id"]
-        path.write_text(json.dumps(state))
-
-
 def test_a_lake_that_was_moved_goes_on(lake: Rig) -> None:
     there = move(lake)
     goes_on(lake, f"{there}/log/", f"{there}/out/")
@@ -439,60 +426,3 @@ def test_another_log_in_the_place_of_the_old_one_is_refused(lake: Rig) -> None:
     with pytest.raises(OutputMismatch, match="WT-5206"):
         applier.open()
     applier.close()
-
-
-def test_tables_of_an_earlier_version_take_the_id_where_they_lie(lake: Rig) -> None:
-    of_an_earlier_version(lake.folder)
-    goes_on(lake, f"{lake.folder}/log/", f"{lake.folder}/out")
-    sink = ChangeLogSink(
-        ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder, has_offset=True)
-    )
-    sink.open()  # the engine's next start gives the log an id
-    lake.db.insert(NAMED, ["3", "Cid"])
-    sink.write(batch(lake.db.commit()))
-    sink.flush()
-    sink.close()
-    goes_on(lake, f"{lake.folder}/log", f"{lake.folder}/out")
-    there = move(lake)
-    goes_on(lake, f"{there}/log", f"{there}/out")
-
-
-def test_tables_of_an_earlier_version_that_were_moved_are_adopted(lake: Rig) -> None:
-    of_an_earlier_version(lake.folder)
-    there = move(lake)
-    applier = OutputApplier(lake.spark, ChangeLog(f"{there}/log"), SparkOutput(f"{there}/out"))
-    with pytest.raises(OutputMismatch, match=r"`waltap spark relink .*/moved/out --changelog"):
-        applier.open()
-    applier.close()
-    said = CliRunner().invoke(
-        application, ["relink", f"{there}/out", "--changelog", f"{there}/log"]
-    )
-    assert said.exit_code == 0, said.output
-    goes_on(lake, f"{there}/log", f"{there}/out")
-
-
-def test_a_log_that_does_not_go_on_where_the_tables_stand_is_not_adopted(
-    lake: Rig, tmp_path: Path
-) -> None:
-    of_an_earlier_version(lake.folder)
-    there = move(lake)
-    db = Database()
-    other = ChangeLogSink(
-        ChangeLogProperties(path=str(tmp_path / "other")), context(tmp_path / "state")
-    )
-    other.open()
-    arguments = ["relink", f"{there}/out", "--changelog", str(tmp_path / "other")]
-    assert isinstance(CliRunner().invoke(application, arguments).exception, ChangeLogOlder)
-    for number in range(4):
-        db.insert(
-            NAMED,
-            [
-                str(number),
-                "other",
-            ],
-        )
-        db.insert(NAMED, [str(number + 10), "other"])
-        other.write(batch(db.commit()))
-    other.flush()
-    other.close()
-    assert isinstance(CliRunner().invoke(application, arguments).exception, ChangeLogRetired)

@@ -23,7 +23,7 @@ OTHERS = {
     "changelog expire", "changelog vacuum", "dead-letters drop", "dead-letters redeliver", "docs",
     "docs schema", "drop", "init", "offsets clear", "offsets export", "offsets import", "offsets set",
     "plugins new", "record", "repair", "replay", "run", "slot drop", "snapshot", "spark apply",
-    "spark relink", "spark resume", "sql sequences", "tables add", "tables remove",
+    "spark resume", "sql sequences", "tables add", "tables remove",
     "dead-letters show", "offsets show",  # they print JSON always
     "demo",  # its screen changes while it works; `waltap verify --json` repeats its comparison
 }  # fmt: skip

@@ -54,18 +54,6 @@ def make_log_identity(store: FileStore) -> str:
     return found
 
 
-def same_place(one: str, other: str) -> bool:
-    """Return whether two locations are equal except for slashes at the end."""
-    return _plain(one) == _plain(other)
-
-
-def _plain(location: str) -> str:
-    scheme, log_position, rest = location.partition("://")
-    if not log_position or scheme == "file":
-        return (rest if log_position else location).rstrip("/") or "/"
-    return f"{scheme}://{rest.rstrip('/')}"
-
-
 # --- which entries follow each other ---------------------------------------------------------------
 
 

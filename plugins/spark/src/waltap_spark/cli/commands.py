@@ -128,34 +128,6 @@ def apply(
 
 
 @application.command()
-def relink(
-    output: OutputArgument,
-    changelog: Annotated[
-        str,
-        typer.Option(
-            "--changelog",
-            metavar="PATH",
-            help="Folder or URI of the change log, or the profile that writes it.",
-        ),
-    ],
-) -> None:
-    """Connect moved tables to a change log without an id (WT-5206).
-
-    Both were moved before change logs had ids. The log must continue exactly at the tables'
-    position. Needs no Java.
-    """
-    from waltap.cli.terminal import notices
-    from waltap_sinks.changelog import ChangeLog
-    from waltap_sinks.changelog.verification import named_store
-    from waltap_spark.apply.relink import relink as relinked
-
-    files = named_store(changelog)
-    found = _output(output, files.storage)
-    state = relinked(found, ChangeLog(files))
-    notices().print(f"{found.location} continues with {state.changelog} at {state.log_position}")
-
-
-@application.command()
 def status(
     output: OutputArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

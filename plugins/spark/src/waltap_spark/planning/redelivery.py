@@ -35,7 +35,7 @@ def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, i
 
     ``before`` knew some of them; ``manifests`` add later epochs.
     """
-    found = dict(before.reached_by or [(before.log_position.epoch, before.reached)])
+    found = dict(before.reached_by or [(before.log_position.epoch, 0)])
     for each in manifests:
         if each.previous.epoch < each.log_position.epoch:
             found[each.log_position.epoch] = max(each.previous.end_lsn, *found.values())
@@ -54,10 +54,7 @@ def needed(
 
 
 def _before(reach: Mapping[int, int], epoch: int) -> int:
-    """Return the highest LSN before ``epoch``.
-
-    An earlier version knew only the last epoch's.
-    """
+    """Return the highest LSN before ``epoch``."""
     return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
 
 

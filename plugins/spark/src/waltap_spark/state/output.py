@@ -27,7 +27,6 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesInUse, FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
-from waltap_sinks.changelog.continuity import same_place
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
 from waltap_spark.session.addresses import address
@@ -479,7 +478,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     number: int
     log_position: LogPosition = msgspec.field(name="mark")
-    # The log's location, and the log's id, which is "" in commits of an earlier version.
+    # The log's location when the commit was written.
     changelog: str
     committed_at: float
     tables: dict[str, TableState] = {}
@@ -488,8 +487,8 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     garbage: dict[str, float] = {}
     rows_applied: int = 0
     last_commit_ts: int | None = None
+    # The log's own id, and the output's, each given once.
     log_id: str = ""
-    # The output's own id, given once.
     identity: str = ""
     # The tables' format and its properties.
     format: str = "parquet"
@@ -497,8 +496,6 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     # The newest commits (`waltap_spark.state.version_maps`), and the tables' versions before them.
     cuts: tuple[VersionMap, ...] = ()
     cuts_before: Versions = {}
-    # Earlier versions kept only the present epoch's highest LSN of the epochs before.
-    reached: int = 0
     # For each epoch that some table has still to apply: the highest LSN of the epochs before it
     # (`waltap_spark.planning.redelivery`).
     reached_by: tuple[tuple[int, int], ...] = ()
@@ -610,8 +607,7 @@ class SparkOutput:
         """Lock the output for writing, and remove a crash's leftovers.
 
         ``changelog`` is the log's location, ``log_id`` its id. The id identifies the log, since
-        both folders may have been moved; outputs of an earlier version, which knew no id, are
-        compared by location. Raises: OutputInUse, OutputMismatch, OutputDamaged.
+        both folders may have been moved. Raises: OutputInUse, OutputMismatch, OutputDamaged.
         """
         try:
             self.store.lock(".lock")
@@ -632,20 +628,17 @@ class SparkOutput:
                 changelog=changelog,
                 committed_at=0.0,
                 log_id=log_id,
-                identity=begun.identity if begun is not None else _new_identity(),
+                identity=uuid.uuid4().hex if begun is None else begun.identity,
             )
-        known = state.log_id and log_id
-        if state.log_id != log_id if known else not same_place(state.changelog, changelog):
+        if state.log_id != log_id:
             raise OutputMismatch(
                 f"{self.location} was made from the change log {state.changelog}, not {changelog}",
                 output=self.location,
                 changelog=changelog,
             )
-        state = msgspec.structs.replace(
-            state, version=VERSION, changelog=changelog, log_id=log_id or state.log_id
-        )
+        state = msgspec.structs.replace(state, version=VERSION, changelog=changelog)
         self._remove_unnamed(state)
-        return state if state.identity else msgspec.structs.replace(state, identity=_new_identity())
+        return state
 
     def close(self) -> None:
         """Unlock the output for other writers."""
@@ -752,7 +745,3 @@ class SparkOutput:
         """
         begun = name[:12]
         return not self.store.local and begun.isdigit() and int(begun) > number
-
-
-def _new_identity() -> str:
-    return uuid.uuid4().hex
