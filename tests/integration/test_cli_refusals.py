@@ -25,10 +25,16 @@ def shop(database: Database, tmp_path: Path) -> Shop:
 
 
 LONG = {"waltap.state.dir": "s" * 300}
+SQL = {"sink.type": "sql", "sink.url": "sqlite:///rows.db"}
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     (LONG, 1, "WT-6005 … shorter name"),
     ({"sink.path": "o" * 300}, 1, "shorter name"),
     ({"sink.type": "changelog", "sink.path": "o" * 300}, 3, "shorter name"),
+    ({"sink.type": "changelog", "sink.segment.max.rows": 2**31}, 2, "segment.max.rows"),
+    (SQL | {"sink.history.table.include.list": "("}, 2, "history.table.include.list … pattern"),
+    (SQL | {"sink.lock.timeout.ms": 2**31}, 2, "lock.timeout.ms"),
+    ({"database.query.timeout.ms": 2**31}, 2, "database.query.timeout.ms"),
+    ({"database.initial.statements": "SET x TO"}, 2, "database.initial.statements … syntax error"),
 ]
 """Others: test_refusals.py."""
 

@@ -1,6 +1,7 @@
 """Names and keys in targets that take for the same what differs at the source: case, accents, spaces, length."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,13 @@ from tests.harness.sql import Place, mended
 
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.relation import FormerOwner, Relation
-from waltap_sinks.sql.errors import SqlColumnNameTaken, SqlKeyUnfit, SqlNameTaken, SqlTableUnfit
+from waltap_sinks.sql.errors import (
+    SqlColumnNameTaken,
+    SqlKeyUnfit,
+    SqlNameTaken,
+    SqlNameUnfit,
+    SqlTableUnfit,
+)
 
 UPPER = relation("public.Orders", [("id", "int4"), ("v", "text")])
 LOWER = relation("public.orders", [("id", "int4"), ("v", "text")])
@@ -201,6 +208,38 @@ def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_pa
     sink.close()
     assert postgres.rows("annex.persons", "id") == [("1",), ("2",)]
     assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
+
+
+@EACH
+def test_a_percent_sign_in_names_is_no_place_of_a_value(place: Place, tmp_path: Path) -> None:
+    source = Model()
+    odd = relation("public.a%sb%%c", [("i%sd", "int4"), ("v%", "text")], key=("i%sd",))
+    sink = place.opened(tmp_path, position_table="p%sos%")
+    source.insert(odd, ["1", "a"], ["2", "b"])
+    sink.write(batch(source.commit()))
+    source.update(odd, ["1"], **{"v%": "c"})
+    source.delete(odd, ["2"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    quote = "`" if place.kind == "mariadb" else '"'
+    names = (f"{quote}{name}{quote}" for name in ("a%sb%%c", "i%sd", "v%"))
+    assert place.rows(*names) == [("1", "c")]
+
+
+@pytest.mark.parametrize("name", ["emo\U0001f600ji", "ends "])
+@pytest.mark.parametrize("of_column", [True, False])
+def test_a_name_that_the_target_cannot_have_is_refused(
+    maria: Place, name: str, of_column: bool, tmp_path: Path
+) -> None:
+    table = f"public.{'plain' if of_column else name}"
+    odd = relation(table, [("id", "int4"), (name if of_column else "v", "text")])
+    source, sink = Model(), maria.opened(tmp_path)
+    source.insert(odd, ["1", "a"])
+    with pytest.raises(SqlNameUnfit, match=re.escape(repr(name))) as refused:
+        sink.write(batch(source.commit()))
+    sink.close()
+    assert NameMatcher([str(refused.value.fields["table"])])(table)
 
 
 @NO_CASE

@@ -362,8 +362,21 @@ def _begin_as_user_wants(
     # The profile's own SQL runs with that path.
     before, after = f"{timeout}; SET search_path TO DEFAULT", f"{REMEMBERED}; {PINNED}"
     own = _statements(properties.initial_statements)
-    for statements in (before, *own, after) if own else (f"{before}; {after}",):
-        connection.execute(statements.encode())
+    if not own:
+        connection.execute(f"{before}; {after}".encode())
+        return
+    connection.execute(before.encode())
+    for statement in own:
+        try:
+            connection.execute(statement.encode())
+        except (psycopg.ProgrammingError, psycopg.DataError) as error:
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                raise
+            raise ConfigurationError.of(
+                "database.initial.statements",
+                f"the server refuses it: {str(error).strip().splitlines()[0]}",
+            ) from error
+    connection.execute(after.encode())
 
 
 @contextmanager

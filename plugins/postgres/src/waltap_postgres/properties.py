@@ -117,6 +117,7 @@ class PostgresProperties(Properties):
         "database.query.timeout.ms",
         default=600000,
         ge=0,
+        le=2**31 - 1,
         advanced=True,
         summary="Longest time a catalogue query may take; 0: without limit.",
         unit="ms",

@@ -26,6 +26,7 @@ class ChangeLogProperties(StorageProperties):
         "segment.max.rows",
         default=1_000_000,
         ge=1,
+        le=2**31 - 1,
         summary="Most rows of one Parquet segment; a table gets several when it has more.",
         unit="rows",
     )
@@ -33,6 +34,7 @@ class ChangeLogProperties(StorageProperties):
         "chunk.rows",
         default=16_384,
         ge=1,
+        le=2**31 - 1,
         summary="Rows that are turned into columns at a time.",
         unit="rows",
         advanced=True,

@@ -45,6 +45,8 @@ class SqlChangeIgnored(SinkError):
     )
 
 
+# MariaDB and MySQL have names of the Basic Multilingual Plane alone, without a space at the end.
+SqlNameUnfit = SinkError.define("SqlNameUnfit", "WT-5723")
 SqlFunctionFailed = SinkError.define("SqlFunctionFailed", "WT-5722")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TargetName
-from waltap_sinks.sql.targets.target import SqlTarget
+from waltap_sinks.sql.targets.target import SqlTarget, escaped
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class SinkMetadata:
         q = self._target.quoted
         names = ", ".join(map(q, ("end_lsn", "commit_lsn", "change_index", "generation")))
         return self._target.run(
-            f"SELECT {names} FROM {self._target.quoted_table(self._table)}"
+            f"SELECT {names} FROM {escaped(self._target.quoted_table(self._table))}"
             f" WHERE {q('pipeline')} = %s{ending}",
             [self._pipeline],
         )
@@ -97,7 +97,7 @@ class SinkMetadata:
         position belongs to another history and is deleted.
         """
         target = self._target
-        q, table = target.quoted, target.quoted_table(self._table)
+        q, table = target.quoted, escaped(target.quoted_table(self._table))
         self._make()
         target.begin()
         # The lock waits for the commit of an instance that was killed or replaced in its middle.
@@ -173,7 +173,7 @@ class SinkMetadata:
         # The old position is tested too: a restored backup has this generation, but another
         # position.
         count = target.change(
-            f"UPDATE {target.quoted_table(self._table)} SET {sets},"
+            f"UPDATE {escaped(target.quoted_table(self._table))} SET {sets},"
             f" {q('written_at')} = CURRENT_TIMESTAMP"
             f" WHERE {q('pipeline')} = %s AND {q('generation')} = %s AND {' AND '.join(tests)}",
             [
@@ -212,7 +212,7 @@ class SinkMetadata:
         if target.describe(self._dead_letters) is None:
             return ()
         rows: list[tuple[str]] = target.run(
-            f"SELECT {q('letters')} FROM {target.quoted_table(self._dead_letters)}"
+            f"SELECT {q('letters')} FROM {escaped(target.quoted_table(self._dead_letters))}"
             f" WHERE {q('pipeline')} = %s",
             [self._pipeline],
         )
@@ -236,16 +236,16 @@ class SinkMetadata:
         """
         target, q = self._target, self._target.quoted
         self._forget_rows(self._dead_letters)
+        place = escaped(target.quoted_table(self._dead_letters))
         target.run(
-            f"INSERT INTO {target.quoted_table(self._dead_letters)} ({q('pipeline')}, {q('letters')})"
-            " VALUES (%s, %s)",
+            f"INSERT INTO {place} ({q('pipeline')}, {q('letters')}) VALUES (%s, %s)",
             [self._pipeline, json.dumps(redelivery_ids)],
         )
 
     def _forget_rows(self, table: TargetName) -> None:
         target = self._target
         target.run(
-            f"DELETE FROM {target.quoted_table(table)} WHERE {target.quoted('pipeline')} = %s",
+            f"DELETE FROM {escaped(target.quoted_table(table))} WHERE {target.quoted('pipeline')} = %s",
             [self._pipeline],
         )
 
@@ -255,7 +255,7 @@ class SinkMetadata:
         target, q = self._target, self._target.quoted
         names = ", ".join(map(q, ("source_oid", "target_schema", "target_table", "columns")))
         rows = target.run(
-            f"SELECT {names} FROM {target.quoted_table(self._tables)} WHERE {q('pipeline')} = %s",
+            f"SELECT {names} FROM {escaped(target.quoted_table(self._tables))} WHERE {q('pipeline')} = %s",
             [self._pipeline],
         )
         return {
@@ -269,7 +269,7 @@ class SinkMetadata:
         if self.known.get(oid) == table:
             return
         target, q = self._target, self._target.quoted
-        place = target.quoted_table(self._tables)
+        place = escaped(target.quoted_table(self._tables))
         target.run(
             f"DELETE FROM {place} WHERE {q('pipeline')} = %s AND {q('source_oid')} = %s",
             [self._pipeline, oid],

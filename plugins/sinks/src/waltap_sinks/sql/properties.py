@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.java_regex import NameMatcher
@@ -110,6 +110,7 @@ class SqlProperties(Properties):
         "lock.timeout.ms",
         default=30_000,
         ge=1,
+        le=2**31 - 1,
         summary="How long a statement waits for a lock of another session of the target before "
         "the batch is rolled back and retried.",
         unit="ms",
@@ -120,8 +121,13 @@ class SqlProperties(Properties):
     def _names_differ(self) -> "SqlProperties":
         if self.table_format and not {"{table}", "{topic}"} & set(_fields(self.table_format)):
             raise ValueError("table.name.format: {table} or {topic} must be in it")
-        NameMatcher(self.history_tables)
         return self
+
+    @field_validator("history_tables")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        NameMatcher(value)
+        return value
 
 
 def _fields(text: str) -> list[str]:

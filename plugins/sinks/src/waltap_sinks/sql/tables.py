@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
     SqlNameTaken,
+    SqlNameUnfit,
     SqlTableGone,
     SqlTableUnfit,
 )
@@ -241,9 +243,15 @@ class TargetTables:
     def _claim(self, shape: TargetShape) -> None:
         """Record the relation that owns the table.
 
-        Raises: SqlNameTaken, SqlColumnNameTaken.
+        Raises: SqlNameTaken, SqlColumnNameTaken, SqlNameUnfit.
         """
         target, name, oid = self._target, shape.name, shape.relation.oid
+        for called in (name.name, *(column.name for column in shape.columns)):
+            if not target.can_name(called):
+                raise SqlNameUnfit(
+                    f"{shape.source} leads to the name {called!r}, which the target cannot have",
+                    table=re.escape(shape.source),
+                )
         if target.ignores_column_case:
             for one, other in _alike(column.name for column in shape.columns):
                 raise SqlColumnNameTaken(

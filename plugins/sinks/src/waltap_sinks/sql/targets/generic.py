@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -37,6 +38,7 @@ from waltap_sinks.sql.targets.typed import TypedRows
 # Rows of one call of the driver.
 AT_ONCE: Final = 5_000
 READ_AT_ONCE: Final = 2_000
+PLACEHOLDER: Final = re.compile("%[%s]")
 # Keys of one query.
 KEYS_AT_ONCE: Final = 200
 
@@ -211,7 +213,9 @@ class GenericTarget(SqlTarget):
         return quoted
 
     def _placed(self, statement: str) -> str:
-        return statement.replace("%s", "?").replace("%%", "%") if self.qmark else statement
+        if not self.qmark:
+            return statement
+        return PLACEHOLDER.sub(lambda found: "?" if found[0] == "%s" else "%", statement)
 
     # --- rows ---
 

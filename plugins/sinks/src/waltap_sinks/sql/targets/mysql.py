@@ -142,6 +142,9 @@ class MysqlTarget(GenericTarget):
     def quoted(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"
 
+    def can_name(self, name: str) -> bool:
+        return not name.endswith(" ") and max(name, default="") <= "\uffff"
+
     def describe(self, name: TargetName) -> TargetDescription | None:
         info = self.run(COLUMNS, [name.name])
         if not info:

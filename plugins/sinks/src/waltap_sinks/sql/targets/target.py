@@ -206,6 +206,10 @@ class SqlTarget(abc.ABC):
     def change(self, statement: str, parameters: Sequence[object]) -> int:
         """Run one statement and return the number of changed rows."""
 
+    def can_name(self, name: str) -> bool:
+        """Return whether a table or column can have the name."""
+        return True
+
     def create_schema(self, name: TargetName) -> None:
         """Create the schema of ``name`` if it is missing."""
         if name.schema is not None:
