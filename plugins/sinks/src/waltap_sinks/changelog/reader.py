@@ -261,9 +261,14 @@ class ChangeLog:
                 break
         return found[-count:]
 
-    def damages(self, count: int) -> Iterator[ChangeLogDamaged]:
-        """Yield the damages of the newest ``count`` manifests and their segments, by size."""
-        for path in self._newest(count):
+    def damages(self, files: int) -> Iterator[ChangeLogDamaged]:
+        """Yield the damages of the newest manifests and their segments, by size.
+
+        About ``files`` files are examined, a request for each in an object store.
+        """
+        for path in reversed(self._newest(files)):
+            if files <= 0:
+                return
             try:
                 segments = [part for table in self._load(path).tables for part in table.segments]
             except ChangeLogDamaged as error:
@@ -273,7 +278,8 @@ class ChangeLog:
                 if self.store.has(path):
                     raise
                 continue  # retention removed it meanwhile
-            for part in segments:
+            files -= 1 + len(segments)
+            for part in segments[: max(0, files + len(segments))]:
                 size = self.store.size(part.path) if self.store.has(part.path) else None
                 # Retention removes segments after their manifest.
                 if size != part.bytes and self.store.has(path):

@@ -76,8 +76,8 @@ class PendingTables:
 # instead of 1,149.
 UNCONVERTED_BYTES = 8 * 1024 * 1024
 
-# The manifests that `check` compares with their segments: a request for each file of a bucket.
-EXAMINED, REQUESTED = 1_000, 20
+# The files that `check` compares with their manifests, on a disk and in a bucket, at each start.
+EXAMINED, REQUESTED = 2_000, 20
 
 
 class ChangeLogSink(Sink):
