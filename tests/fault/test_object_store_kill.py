@@ -16,6 +16,7 @@ import pytest
 from pyarrow import dataset, fs
 from tests.fault.lives import SEED, Lives
 from tests.harness.door import Door, s3_door
+from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
@@ -90,21 +91,15 @@ class Trial(Lives):
 @contextmanager
 def writing(database: Database, ids: Iterator[int]) -> Iterator[None]:
     """Insert rows in small transactions while the block lasts."""
-    stop = threading.Event()
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with database.connect() as connection:
             while not stop.wait(0.02):
                 for n in itertools.islice(ids, 5):
                     connection.execute("INSERT INTO t VALUES (%s::int)", [n])
 
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    try:
+    with meanwhile(write):
         yield
-    finally:
-        stop.set()
-        writer.join()
 
 
 @pytest.mark.timeout(600 + 60 * KILLS)

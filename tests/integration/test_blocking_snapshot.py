@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import PipelineRig, Run
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
@@ -61,9 +62,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
 def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: PipelineRig) -> None:
     """A writer goes on all the time: every insert arrives as one, also those that the rows contain."""
     database = pipeline.database
-    begun, ended = threading.Event(), threading.Event()
+    begun = threading.Event()
 
-    def write() -> None:
+    def write(ended: threading.Event) -> None:
         with database.connect(autocommit=True) as connection:
             number = 1000
             while not ended.is_set():
@@ -74,18 +75,13 @@ def test_what_is_written_meanwhile_comes_behind_the_rows(pipeline: PipelineRig) 
                 if number == 1100:
                     begun.set()
 
-    writer = threading.Thread(target=write)
     with pipeline.running() as run:
-        writer.start()
-        try:
+        with meanwhile(write):
             assert begun.wait(120)
             ask(pipeline, "t")
             run.until(lambda: completed(run), "the snapshot")
             so_far = len(pipeline.destination.events)
             run.until(lambda: len(pipeline.destination.events) > so_far + 300, "the stream")
-        finally:
-            ended.set()
-            writer.join(120)
         database.execute("INSERT INTO u VALUES (99)")
         run.until(lambda: 99 in pipeline.destination.ids("u"), "the end of the stream")
     inserted = pipeline.destination.ids("t", "c")

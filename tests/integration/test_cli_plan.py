@@ -1,11 +1,10 @@
 """`waltap plan`: what a start would make, reported before; and then exactly that is made. ``waltap tables`` and
 ``waltap snapshot``: what is streamed is changed while the pipeline runs, or rests."""
 
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
+from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
@@ -125,12 +124,10 @@ def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: PipelineRig) -
         )
         with database.connect(autocommit=False) as writer:
             writer.execute('INSERT INTO "New.One" VALUES (26)')
-            done: list[subprocess.CompletedProcess[str]] = []
-            adding = threading.Thread(target=lambda: done.append(pipeline.command(*add)))
-            adding.start()
+            adding = in_background(pipeline.command, *add)
             run.until(
                 lambda: (
-                    done
+                    adding.done()
                     or database.execute(
                         "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
                         " WHERE NOT granted AND relname = 'New.One'"
@@ -139,11 +136,11 @@ def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: PipelineRig) -
                 "the command to wait",
                 within=120,
             )
-            assert not done, done[0].stderr
+            assert not adding.done(), adding.result(0).stderr
             writer.commit()
-        adding.join(180)
-        assert done[0].returncode == 0, done[0].stderr
-        assert "p: public.New.One is streamed from now on" in done[0].stdout
+        done = adding.result(180)
+        assert done.returncode == 0, done.stderr
+        assert "p: public.New.One is streamed from now on" in done.stdout
         run.until(
             lambda: set(pipeline.destination.ids("public.New.One")) >= set(range(1, 27)), "the rows"
         )

@@ -1,7 +1,6 @@
 """Debezium and waltap hand one slot over to each other: by file, under load, and by the topic of a worker."""
 
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from tests.differential.engines import peer_installed
 from tests.harness.kafka import create, read_all
+from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -218,16 +218,14 @@ def test_a_slot_that_is_being_read_is_refused(shop: Takeover) -> None:
     overrides = {"snapshot.mode": "no_data", "waltap.state.dir": str(shop.folder / "elsewhere")}
     host = Host()
     engine = Engine(resolve(load(shop.file), host, sink="null", overrides=overrides), host)
-    thread = threading.Thread(target=engine.run)
-    thread.start()
+    running = in_background(engine.run)
     try:
         until(lambda: shop.database.slots()[shop.slot], "another pipeline reads the slot")
         with pytest.raises(DebeziumStillReads):
             import_from(str(shop.file), str(shop.offsets), yes=True)
     finally:
         engine.stop()
-        thread.join(120)
-    assert not thread.is_alive()
+        running.result(120)
 
 
 def test_the_topic_of_a_worker_is_read_and_written(

@@ -1,6 +1,8 @@
 """A primary that fails over to its standby, on real PostgreSQL 18 servers: slots that are copied, streaming
 from the standby itself, and what a standby that lags costs."""
 
+import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.harness.meanwhile import in_background, meanwhile
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
@@ -81,19 +84,11 @@ def pair() -> Iterator[Pair]:
     made.primary.remove()
 
 
-class Writer(threading.Thread):
-    """Inserts numbers one by one until the server is gone."""
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(daemon=True)
-        self._database = database
-        self.last = 0
-
-    def run(self) -> None:
-        with suppress(psycopg.Error), self._database.connect() as connection:
-            while True:
-                connection.execute("INSERT INTO t VALUES (%s)", [self.last + 1])
-                self.last += 1
+def write(database: Database) -> None:
+    """Insert numbers one by one until the server is gone."""
+    with suppress(psycopg.Error), database.connect() as connection:
+        for number in itertools.count(1):
+            connection.execute("INSERT INTO t VALUES (%s)", [number])
 
 
 def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
@@ -101,13 +96,12 @@ def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
 ) -> None:
     pair.changes_wait()
     pipeline = pair.pipeline(tmp_path)
-    writer = Writer(pair.database)
     with pipeline.running() as run:
         pair.until_copied(pipeline.slot)
-        writer.start()
+        writing = in_background(write, pair.database)
         run.until(lambda: len(pipeline.destination.events) > 300, "load")
         pair.fail_over()
-        writer.join(WAIT_S)
+        writing.result(WAIT_S)
         pair.there.execute("INSERT INTO t VALUES (0)")
         run.until(lambda: 0 in pipeline.destination.ids("t"), "the first row after it")
     kept = {number for (number,) in pair.there.execute("SELECT id FROM t")}
@@ -152,28 +146,22 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
     settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
     pipeline = PipelineRig(pair.there, tmp_path, settings)
 
-    def insert_later() -> None:
+    def show_transactions(made: threading.Event) -> None:
         """A slot is made on a standby once the primary shows it of running transactions."""
         while not made.wait(0.2):
             pair.database.execute("SELECT pg_log_standby_snapshot()")
 
-    made = threading.Event()
-    teller = threading.Thread(target=insert_later, daemon=True)
-    teller.start()
-    try:
-        with pipeline.running() as run:
-            made.set()
-            teller.join(WAIT_S)
-            pair.database.execute("INSERT INTO t VALUES (2)")
-            run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
-            asked = run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]})
-            assert asked.result(WAIT_S).accepted
-            read_again = "chunks that write nothing to the standby"
-            run.until(lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again)
-            pair.fail_over()
-            pair.there.execute("INSERT INTO t VALUES (3)")
-            run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
-    finally:
-        made.set()
+    with contextlib.ExitStack() as stack:
+        with meanwhile(show_transactions):
+            run = stack.enter_context(pipeline.running())
+        pair.database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
+        asked = run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]})
+        assert asked.result(WAIT_S).accepted
+        read_again = "chunks that write nothing to the standby"
+        run.until(lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again)
+        pair.fail_over()
+        pair.there.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}

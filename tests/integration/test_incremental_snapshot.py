@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.harness.chunks import around_chunk
+from tests.harness.meanwhile import in_background, meanwhile
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 from tests.harness.servers.postgres import Cluster
 
@@ -95,9 +96,8 @@ def test_a_table_under_change_arrives_whole(
         "INSERT INTO t SELECT g, 'old', CASE WHEN g % 3 = 0 THEN repeat(g::text, 3000) END"
         " FROM generate_series(1, 300) g"
     )
-    stop = threading.Event()
 
-    def write(number: int) -> None:
+    def write(number: int, stop: threading.Event) -> None:
         with database.connect(autocommit=number > 0) as connection:
             turn = number
             while not stop.wait(0.005):  # a pipeline on a busy machine must keep up
@@ -120,16 +120,9 @@ def test_a_table_under_change_arrives_whole(
             connection.commit()
 
     with pipeline.running(**settings) as run:
-        threads = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
+        with meanwhile(*(partial(write, number) for number in range(3))):
             asked(run, "t")
             run.until(lambda: finished(run), "the end of the snapshot", within=300)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(120)
     pipeline.catch_up(**settings)
     assert pipeline.destination.table("t") == pipeline.database.rows("t")
     assert len(chunks(pipeline)) > 15
@@ -330,8 +323,7 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
             connection.execute("UPDATE t SET v = 'new' WHERE id = 3")
 
     with pipeline.running() as run:
-        waiting = threading.Thread(target=update, daemon=True)
-        waiting.start()
+        waiting = in_background(update)
         run.until(lambda: pipeline.destination.ids("t", "u") == [3], "the update to stream")
         assert database.execute("SELECT v FROM t WHERE id = 3") == [("old",)]
         pipeline.signal("execute-snapshot", "t")
@@ -340,7 +332,7 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
         assert read_rows(pipeline.destination) == []
         private_server.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
         private_server.reload()
-        waiting.join(120)
+        waiting.result(120)
         run.until(lambda: len(read_rows(pipeline.destination)) >= 5, "the chunk")
     assert pipeline.destination.table("t") == pipeline.database.rows("t")
 

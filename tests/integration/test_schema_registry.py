@@ -6,12 +6,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.harness.door import door
+from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
@@ -258,42 +260,26 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_registry_that_is_busy_is_asked_until_it_answers(registry: Registry, status: int) -> None:
-    found: list[bytes] = []
+    patient = {"schema.registry.retry.timeout.ms": 90_000}
     with door(registry.url) as shut:
         shut.answer = status, "the door is shut"
-
-        def ask() -> None:
-            patient = {"schema.registry.retry.timeout.ms": 90_000}
-            found.append(written(shut.url, "busy", **patient))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
+        found = in_background(partial(written, shut.url, "busy", **patient))
         until(lambda: shut.refused >= 3, "three tries")
-        assert not found
+        assert not found.done()
         shut.answer = None
-        thread.join(120)
-    assert found[0][5:] == b"\x02"
+        assert found.result(120)[5:] == b"\x02"
 
 
 def test_a_stop_does_not_wait_for_the_registry(registry: Registry) -> None:
-    ended: list[BaseException] = []
     stop = threading.Event()
+    patient = {"schema.registry.retry.timeout.ms": 600_000, "stopping": stop.is_set}
     with door(registry.url) as shut:
         shut.answer = 503, "the door is shut"
-
-        def ask() -> None:
-            try:
-                patient = {"schema.registry.retry.timeout.ms": 600_000}
-                written(shut.url, "stop", stopping=stop.is_set, **patient)
-            except BaseException as error:
-                ended.append(error)
-
-        thread = threading.Thread(target=ask)
-        thread.start()
+        asked = in_background(partial(written, shut.url, "stop", **patient))
         until(lambda: shut.refused, "a try")
         stop.set()
-        thread.join(120)
-    assert isinstance(ended[0], StopRequested)
+        with pytest.raises(StopRequested):
+            asked.result(120)
 
 
 # --- pipelines ------------------------------------------------------------------------------------

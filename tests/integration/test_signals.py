@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
+from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
@@ -111,18 +111,14 @@ def test_an_action_may_stop_the_pipeline(pipeline: PipelineRig) -> None:
 
 
 def test_signals_from_many_threads_are_all_answered(pipeline: PipelineRig) -> None:
-    answers: list[SignalAnswer] = []
 
-    def give(number: int) -> None:
+    def give(number: int) -> SignalAnswer:
         future = run.engine.signal("log", {"message": "at {}"}, identifier=str(number))
-        answers.append(future.result(WAIT_S))
+        return future.result(WAIT_S)
 
     with pipeline.running() as run:
-        threads = [threading.Thread(target=give, args=(number,)) for number in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(WAIT_S)
+        given = [in_background(give, number) for number in range(20)]
+        answers = [each.result(WAIT_S) for each in given]
     assert sorted(int(answer.identifier) for answer in answers) == list(range(20))
     assert all(answer.accepted for answer in answers)
 

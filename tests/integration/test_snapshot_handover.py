@@ -5,9 +5,11 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
+from tests.harness.meanwhile import in_background, meanwhile
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -25,10 +27,9 @@ DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
     """Insert, update and delete from ``count`` connections while the block lasts; each has ids of its
     own, some transactions take long, some roll back. Yields the ids inserted so far."""
-    stop = threading.Event()
     inserted: list[list[int]] = [[] for _ in range(count)]
 
-    def write(number: int) -> None:
+    def write(number: int, stop: threading.Event) -> None:
         with database.connect(autocommit=False) as connection:
             turn = 0
             while not stop.is_set():
@@ -47,15 +48,8 @@ def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
                     connection.commit()
                     inserted[number].extend(ids)
 
-    threads = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(*(partial(write, number) for number in range(count))):
         yield inserted
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(120)
 
 
 @pytest.mark.pipeline(
@@ -278,8 +272,7 @@ def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
     def waits() -> bool:
         return bool(database.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
 
-    writer = threading.Thread(target=database.execute, args=[CHANGE], daemon=True)
-    writer.start()
+    changed = in_background(database.execute, CHANGE)
     try:
         until(waits, "the commit to wait for its standby")
         # others write: the end of the WAL lies far behind the commit
@@ -292,7 +285,7 @@ def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
     finally:
         private_server.execute("ALTER SYSTEM RESET synchronous_standby_names")
         private_server.reload()
-        writer.join(120)
+        changed.result(120)
     assert pipeline.destination.table("t")[("2",)] == {"id": "2", "v": "21"}
     assert snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
 

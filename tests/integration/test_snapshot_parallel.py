@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
@@ -48,22 +49,15 @@ def transfer(number: int) -> str:
 @contextmanager
 def under_load(database: Database, writers: int = 2) -> Iterator[None]:
     """Move money until the block ends, so often at most that what follows can be caught up with."""
-    over, numbers = threading.Event(), itertools.count(10_000)
+    numbers = itertools.count(10_000)
 
-    def write() -> None:
+    def write(over: threading.Event) -> None:
         with database.connect(autocommit=True) as connection:
             while not over.is_set() and (number := next(numbers)) < MOST_TRANSFERS:
                 connection.execute(transfer(number).encode())
 
-    threads = [threading.Thread(target=write) for _ in range(writers)]
-    for thread in threads:
-        thread.start()
-    try:
+    with meanwhile(*[write] * writers):
         yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(WAIT_S)
 
 
 @pytest.fixture

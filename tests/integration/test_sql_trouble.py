@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
+from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Cluster, Database
@@ -170,11 +171,10 @@ def test_a_table_that_another_session_makes_meanwhile_is_used(
     target = postgres.opened(tmp_path)
     with database.connect(autocommit=False) as other:
         other.execute(TABLE.format("name text, note text"))
-        written = threading.Thread(target=lambda: _written(target, part))
-        written.start()
+        written = in_background(_written, target, part)
         until(lambda: waiting(postgres) > 0, "the sink to wait")
         other.commit()
-    written.join(120)
+    written.result(120)
     target.close()
     assert postgres.rows("people", "id", "note") == [("1", "n")]
 
@@ -251,7 +251,6 @@ def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place: Place, tmp_path
     source.update(PEOPLE, ["1"], name="b")
     source.update(PAIRS, ["1"], name="b")
     part = source.commit()
-    failures: list[BaseException] = []
     with contextlib.closing(place.connect()) as other:
         cursor = other.cursor()
         if place.kind == "postgresql":
@@ -261,15 +260,14 @@ def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place: Place, tmp_path
         # who has done less is undone in MariaDB
         cursor.execute("INSERT INTO work VALUES " + ", ".join(f"({n})" for n in range(200)))
         cursor.execute("UPDATE pairs SET name = 'theirs' WHERE id = 1")
-        writer = threading.Thread(target=lambda: failures.append(failure(sink, part)))
-        writer.start()
+        writing = in_background(failure, sink, part)
         until(lambda: waiting(place) > 0, "the sink to wait")
         cursor.execute("UPDATE people SET note = 'theirs' WHERE id = 1")
-        writer.join(120)
+        failed = writing.result(120)
         other.commit()
-    assert isinstance(failures[0], SqlConflict), failures[0]
-    assert "eadlock" in str(failures[0])
-    assert failures[0].retry is RetryVerdict.SAME_BATCH
+    assert isinstance(failed, SqlConflict), failed
+    assert "eadlock" in str(failed)
+    assert failed.retry is RetryVerdict.SAME_BATCH
     sink.write(batch(part))
     assert sink.flush() == Position(part.end_lsn)
     assert place.rows("people", "name", "note") == [("b", None)]
@@ -378,20 +376,16 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
     source, target = Model(), postgres.opened(tmp_path)
     source.insert(PEOPLE, ["1", "a", None])
     part = source.commit()
-    failures: list[BaseException] = []
     gate = database.connect(autocommit=False)
     gate.execute("SELECT pg_advisory_xact_lock(4711)")
-    writer = threading.Thread(target=lambda: failures.append(failure(target, part)))
-    writer.start()
+    writing = in_background(failure, target, part)
     until(lambda: waiting(postgres) > 0, "the server to be in COMMIT")
     _cut(target)
-    writer.join(120)
-    assert isinstance(failures[0], SqlCommitUnknown), failures[0]
+    failed = writing.result(120)
+    assert isinstance(failed, SqlCommitUnknown), failed
     target.close()
     again = postgres.sink(tmp_path)
-    found: list[Position | None] = []
-    opener = threading.Thread(target=lambda: found.append(again.open()))
-    opener.start()
+    opening = in_background(again.open)
     until(lambda: waiting(postgres) == 2, "the next instance to wait for it")
     if not commits:
         database.execute(
@@ -400,8 +394,7 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
         )
     gate.rollback()
     gate.close()
-    opener.join(120)
-    assert found == [Position(part.end_lsn) if commits else None]
+    assert opening.result(120) == (Position(part.end_lsn) if commits else None)
     again.write(batch(part))
     again.close()
     assert postgres.rows("people", "id", "name") == [("1", "a")]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from click.testing import Result
+from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
@@ -201,9 +202,9 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
 @pytest.mark.parametrize("destination", ["postgres", "file", "maria", "changelog"], indirect=True)
 def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
     """One row is written again and again, others now and then; one that is wrong is found all the same."""
-    database, stop = destination.database, threading.Event()
+    database = destination.database
 
-    def write() -> None:
+    def write(stop: threading.Event) -> None:
         with psycopg.connect(database.dsn, autocommit=True) as connection:
             n = 0
             while not stop.wait(0.002):  # a pipeline on a busy machine must keep up
@@ -212,11 +213,7 @@ def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
                 connection.execute("UPDATE pairs SET n = n + 1 WHERE a = %s", [2 + n % 250])
 
     destination.pipeline.catch_up()
-    writer = threading.Thread(target=write)
-    with destination.pipeline.running() as run, contextlib.ExitStack() as stack:
-        writer.start()
-        stack.callback(writer.join)
-        stack.callback(stop.set)
+    with destination.pipeline.running() as run, meanwhile(write):
         code, output = destination.verify(patience=60.0)
         assert code == 0, output
         if destination.pipeline.settings["sink.type"] == "sql":
@@ -227,7 +224,6 @@ def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
                 return code == 1 and "a=280" in output
 
             until(seen, "the row that is wrong")
-        stop.set()
         run.stop()
 
 
@@ -342,18 +338,14 @@ def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination: De
     code, output = destination.verify(patience=0.3)
     assert code == 5, output
     assert "public.empty" in output
-    ended = threading.Event()
 
-    def deliver() -> None:
+    def deliver(ended: threading.Event) -> None:
         """Deliver until the end: the position that is waited for may be taken at any moment."""
         while not ended.wait(0.5):
             destination.pipeline.catch_up()
 
-    later = threading.Thread(target=deliver)
-    later.start()
-    code, output = destination.verify(patience=120.0)
-    ended.set()
-    later.join()
+    with meanwhile(deliver):
+        code, output = destination.verify(patience=120.0)
     assert code == 0, output
     assert "public.empty 1 1" in output
 

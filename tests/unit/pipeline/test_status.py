@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.harness.meanwhile import meanwhile
 from tests.harness.simulated import Gone, Refused, raising
 
 from waltap.changes.transactions.position import Position
@@ -204,19 +205,14 @@ def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path: Path) -> 
 def test_any_thread_may_ask_at_any_time(pipeline: SimulatedPipeline) -> None:
     for number in range(1, 2000):
         pipeline.source.insert(at=number * 0.3, rows=2)
-    engine, seen, done = pipeline.engine(max_seconds=700.0), [], threading.Event()
+    engine, seen = pipeline.engine(max_seconds=700.0), []
 
-    def ask() -> None:
+    def ask(done: threading.Event) -> None:
         while not done.is_set():
             seen.append(engine.status())
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
+    with meanwhile(ask):
         engine.run()
-    finally:
-        done.set()
-        asking.join()
     assert seen
     for status in seen:
         for part in status.partitions:
