@@ -137,7 +137,7 @@ def as_columns(rows: list[tuple[str | None, ...]], cut: int) -> RowBlock | None:
         room = buffer.room()
         part = data[at : at + min(cut, len(room))]
         room[: len(part)] = part
-        buffer.took(len(part))
+        buffer.filled_by(len(part))
         at += len(part)
         for found in buffer.rows():
             if isinstance(found, HeadedRows):

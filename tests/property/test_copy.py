@@ -186,7 +186,7 @@ def received(data: bytes, size: int, cuts: list[int]) -> tuple[list[bytes], Copy
         assert part, "a buffer has room whenever it is asked for it"
         room[: len(part)] = part
         del room
-        buffer.took(len(part))
+        buffer.filled_by(len(part))
         for rows in buffer.rows():
             if isinstance(rows, HeadedRows):
                 headed = bytes(rows.buffer[: rows.size])
@@ -249,7 +249,7 @@ def test_full_buffers_come_as_rows_in_place_and_are_columns() -> None:
         room = buffer.room()
         part = data[at : at + len(room)]
         room[: len(part)] = part
-        buffer.took(len(part))
+        buffer.filled_by(len(part))
         at += len(part)
         for found in buffer.rows():
             if isinstance(found, HeadedRows):

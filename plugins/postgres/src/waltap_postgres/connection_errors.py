@@ -10,7 +10,7 @@ class PoolerInTheWay(SourceError):
 
     code = "WT-2027"
     remedy = (
-        "Give database.hostname and database.port the server's own address in place of the pooler's "
+        "Give database.hostname and database.port the server's own address instead of the pooler's "
         "({address}). Hosted services have both: Supabase's is db.PROJECT.supabase.co:5432, Neon's has no "
         "-pooler in its name."
     )

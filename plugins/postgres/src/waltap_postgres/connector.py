@@ -546,24 +546,24 @@ class PostgresConnector(
         return self._snapshot.estimates.get(relation.oid) or None
 
     def captured_tables(self) -> dict[str, str]:
-        table_ids = self._captured_places()
+        table_ids = self._captured_names()
         covered = self._publications.cover(table_ids.values())
-        return {oid: ".".join(place) for oid, place in table_ids.items() if place in covered}
+        return {oid: ".".join(name) for oid, name in table_ids.items() if name in covered}
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root).items()
         return {str(o): name for o, name in tables if name != self.context.capture.signal_table}
 
-    def _captured_places(self) -> dict[str, tuple[str, str]]:
+    def _captured_names(self) -> dict[str, tuple[str, str]]:
         """Return the captured ones of `existing_tables`, also new ones."""
         captures = self.context.captures
-        return {oid: place for oid, place in self.existing_tables().items() if captures(*place)}
+        return {oid: name for oid, name in self.existing_tables().items() if captures(*name)}
 
     def unsent(self) -> frozenset[str]:
         with self.once():
-            unsent, table_ids = self._publications.unsent(), self._captured_places()
+            unsent, table_ids = self._publications.unsent(), self._captured_names()
             unsent |= self._publications.left_out(table_ids.values())
-        return frozenset(number for number, place in table_ids.items() if place in unsent)
+        return frozenset(number for number, name in table_ids.items() if name in unsent)
 
     def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
         return self._publications.publish(tables, wanted=wanted)

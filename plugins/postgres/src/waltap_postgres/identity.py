@@ -137,7 +137,7 @@ class IndexIdentity(_OldTupleIdentity):
 
     @property
     def identifying(self) -> tuple[int, ...]:
-        """Return the places of the index's columns."""
+        """Return the indexes of the index's columns in the relation."""
         # Without the index the server sends no old tuples, and the key identifies rows.
         columns = self.relation.columns
         held = tuple(index for index, column in enumerate(columns) if column.in_identity)

@@ -68,8 +68,8 @@ class PostgresLease(LeaderLease):
 
     def take(self) -> str | None:
         sent = boot_seconds()
-        ((taken,),) = self._ask(b"SELECT pg_try_advisory_lock(%s)", self._key)
-        if taken:
+        ((locked,),) = self._ask(b"SELECT pg_try_advisory_lock(%s)", self._key)
+        if locked:
             self._until = sent + self._seconds
             return None
         return self.owner() or "a process that is just leaving"

@@ -320,7 +320,7 @@ class PostgresProperties(Properties):
         default=10000,
         ge=0,
         advanced=True,
-        summary="Longest wait for such a lock, and for that of a table that joins a publication.",
+        summary="Longest wait for such a lock, and for the lock of a table that joins a publication.",
         unit="ms",
     )
     snapshot_include_collection_list: CommaList = declare(
@@ -429,10 +429,10 @@ class PostgresProperties(Properties):
             first = self.hostname.partition(",")[0]
             found = self._password(first, self.port, self.user, self.dbname)
         if found is None and self.password_command is not None:
-            place = self.renewal("password_command")
+            refresh = self.renewal("password_command")
             found = printed_password(
                 shlex.split(self.password_command),
-                folder=None if place is None else place.folder,
+                folder=None if refresh is None else refresh.folder,
                 timeout_s=self.password_command_timeout_ms / 1000,
                 stopping=stopping,
             )
@@ -471,7 +471,7 @@ class PostgresProperties(Properties):
         try:
             words = shlex.split(value)
         except ValueError as error:
-            message = f"cannot be taken apart into words: {str(error).lower()}"
+            message = f"cannot be split into words: {str(error).lower()}"
             raise ValueError(message) from None
         if not words:
             raise ValueError("names no command")
@@ -500,14 +500,14 @@ class PostgresProperties(Properties):
             inside = rest if database.casefold() == self.dbname.casefold() else name
             if not {name, inside} & {*names("tables")}:
                 yield overrides, name
-        for place in self.snapshot_select_statements:
-            name = place.removeprefix(f"{overrides}.")
+        for property_name in self.snapshot_select_statements:
+            name = property_name.removeprefix(f"{overrides}.")
             if name not in self.snapshot_select_overrides and names("tables"):
-                yield place, name
-        for place in self.snapshot_threads_multipliers:
-            name = place.removeprefix(f"{multiplier}.")
+                yield property_name, name
+        for property_name in self.snapshot_threads_multipliers:
+            name = property_name.removeprefix(f"{multiplier}.")
             if name not in names("tables"):
-                yield place, name
+                yield property_name, name
 
     @field_validator("snapshot_threads_multipliers")
     @classmethod

@@ -49,7 +49,7 @@ class SnapshotVisibility:
 
     def saw(self, xid: int) -> bool:
         """Return whether the snapshot saw the stream's 32-bit ``xid``."""
-        # The missing upper bits are those of the nearest id.
+        # The nearest id has the missing upper bits.
         wide = (self.xmax & ~(WHOLE - 1)) | xid
         if wide > self.xmax + HALF:
             wide -= WHOLE

@@ -43,7 +43,7 @@ class UniqueIndex(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     # Column numbers, 0 for an expression; the columns of INCLUDE are last.
     columns: tuple[int, ...]
-    # The number of columns before those of INCLUDE.
+    # The number of columns before the columns of INCLUDE.
     key_columns: int
     primary: bool = False
     identity: bool = False
@@ -408,8 +408,8 @@ class PostgresCatalogue:
         lsn = parse_lsn(text)
         # At a page's border the insert position is after the next page's header, where no record
         # can end; so subtract the header.
-        place = lsn % block
-        return (lsn - place if place in PAGE_HEADERS else lsn), standby
+        offset = lsn % block
+        return (lsn - offset if offset in PAGE_HEADERS else lsn), standby
 
     def horizon(self) -> str:
         """Return an LSN after every commit that is visible now."""

@@ -355,13 +355,15 @@ def joined(
     ``again``: this session has described the relation before. So parts that the catalogue lacks
     were dropped before this announcement.
     """
-    places = _places(wire, present.relation.columns) if present else {}
+    matched = _matched_columns(wire, present.relation.columns) if present else {}
     then = {column.name: column for column in remembered.columns} if remembered else {}
     columns = tuple(
-        _column(column, places.get(n), then.get(column.name), present, types, moment, of_key=of_key)
+        _column(
+            column, matched.get(n), then.get(column.name), present, types, moment, of_key=of_key
+        )
         for n, (column, of_key) in enumerate(zip(wire.columns, _of_keys(wire), strict=True))
     )
-    key = _key(wire, present, places, remembered, moment, again=again)
+    key = _key(wire, present, matched, remembered, moment, again=again)
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     stated = present.relation.wire_key if present is not None else None
     # Old rows have only the columns of the identity index; see `key_index`.
@@ -392,29 +394,29 @@ def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
     return {name for name in found if name is not None}
 
 
-def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
+def _matched_columns(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
     """Return index in ``wire`` → present column, for existing columns.
 
-    Columns are matched by name, then by place: the wire lists columns by their number.
+    Columns are matched by name, then by index: the wire lists columns by their number.
     """
     by_name = {column.name: column for column in present}
-    places: dict[int, Column] = {}
+    matched: dict[int, Column] = {}
     found: Column | None
     # A column of the same name with a number out of order was dropped and created again.
     ceiling = 1 << 16
     for n in range(len(wire.columns) - 1, -1, -1):
         found = by_name.get(wire.columns[n].name)
         if found is not None and found.number is not None and found.number < ceiling:
-            places[n], ceiling = found, found.number
-    taken = {column.number for column in places.values()}
-    free = [c for c in present if c.number not in taken and not c.generated]
+            matched[n], ceiling = found, found.number
+    numbers = {column.number for column in matched.values()}
+    free = [c for c in present if c.number not in numbers and not c.generated]
     # A column alone between the same neighbours was renamed: a present column with a lower number
     # than a column of the wire existed at that time.
     for n, column in enumerate(wire.columns):
-        if n in places:
+        if n in matched:
             continue
-        low = places[n - 1].number if n - 1 in places else 0 if n == 0 else None
-        high = places[n + 1].number if n + 1 in places else None
+        low = matched[n - 1].number if n - 1 in matched else 0 if n == 0 else None
+        high = matched[n + 1].number if n + 1 in matched else None
         if low is None or (high is None and n + 1 < len(wire.columns)):
             continue
         between = [
@@ -425,8 +427,8 @@ def _places(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
         if high is None:
             between = [c for c in between if c.number == low + 1]
         if len(between) == 1 and between[0].type_oid == column.type_oid:
-            places[n] = between[0]
-    return places
+            matched[n] = between[0]
+    return matched
 
 
 def _of_keys(wire: Relation) -> list[bool]:
@@ -487,7 +489,7 @@ def _column(
 def _key(
     wire: Relation,
     present: CatalogTable | None,
-    places: Mapping[int, Column],
+    matched: Mapping[int, Column],
     remembered: Relation | None,
     moment: CatalogVersion,
     *,
@@ -500,7 +502,7 @@ def _key(
     stated = wire.wire_key
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     names = {column.name for column in wire.columns}
-    by_present = {column.name: wire.columns[n].name for n, column in places.items()}
+    by_present = {column.name: wire.columns[n].name for n, column in matched.items()}
     by_identity = identity_evidence(wire.identity) is IdentityEvidence.KEY and stated is None
     now: tuple[str, ...] = ()
     if present is not None:

@@ -38,7 +38,7 @@ class CatalogVersion:
     horizon: int = 0
     # Id → whether it committed after this transaction, as the server's commit timestamps say.
     later: Mapping[int, bool] = field(default_factory=dict)
-    # Rows written up to this id are not newer. It is the transaction's own id, or that of a
+    # Rows written up to this id are not newer. It is the transaction's own id, or the id of a
     # subtransaction whose work the wire shows.
     reach: int = 0
 

@@ -63,7 +63,7 @@ class HeadedRows:
 class CopyBuffer:
     """Find the rows of received bytes, one buffer at a time.
 
-    The receiver fills `room`, reports the count with `took`, and asks for `rows`. Rows are
+    The receiver fills `room`, reports the count with `filled_by`, and asks for `rows`. Rows are
     `HeadedRows`, or bytes if they went through a `CopySplitter`. The splitter gets messages that
     are no row, rows larger than the buffer, and short answers.
     """
@@ -79,7 +79,7 @@ class CopyBuffer:
         """Return the free part of the buffer."""
         return self._view[self._have :]
 
-    def took(self, count: int) -> None:
+    def filled_by(self, count: int) -> None:
         """Count ``count`` bytes that the receiver wrote to `room`."""
         self._have += count
 

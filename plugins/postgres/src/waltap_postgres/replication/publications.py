@@ -291,7 +291,7 @@ class PublicationSet:
         Called when the slot exists and before it is streamed. Raises: SourceError, OffsetError.
         """
 
-    def wait_s(self, _place: tuple[str, str]) -> float:
+    def wait_s(self, _table: tuple[str, str]) -> float:
         """Return the seconds before a snapshot may read a table.
 
         Until then the stream does not send rows that are written after the read. Raises:

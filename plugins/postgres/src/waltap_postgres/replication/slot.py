@@ -41,9 +41,9 @@ def wal_disk(folder: str) -> tuple[int, int] | None:
     if not folder:
         return None
     # The server's user may have closed the folder to other users; then try the folders above it.
-    for place in (folder, str(Path(folder).parent), str(Path(folder).parent.parent)):
+    for path in (folder, str(Path(folder).parent), str(Path(folder).parent.parent)):
         try:
-            found = os.statvfs(place)
+            found = os.statvfs(path)
         except PermissionError:
             continue
         except OSError:
@@ -343,7 +343,7 @@ class SlotAdmin:
     def start_sql(self, name: str, lsn: int, options: dict[str, str]) -> str:
         """Return the command that streams a slot after ``lsn``.
 
-        ``options`` are those of the output plugin.
+        ``options`` go to the output plugin.
         """
         return start_replication_sql(name, lsn, options)
 

@@ -374,7 +374,7 @@ def _in_place(
             continue
         if not received:
             raise ConnectionLost(CLOSED)
-        buffer.took(received)
+        buffer.filled_by(received)
         yield from buffer.rows()
 
 

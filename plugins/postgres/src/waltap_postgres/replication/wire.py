@@ -202,7 +202,7 @@ class ReplicationSplitter:
         return frames
 
     def _chain(self, buffer: bytes) -> "_MessageChain | None":
-        """Return the places of XLogData in ``buffer``, None if it has few messages."""
+        """Return the offsets of XLogData in ``buffer``, None if it has few messages."""
         if len(buffer) < self._together * XLOG_PAYLOAD or not has_columns():
             return None
         # The first message describes the others.
@@ -254,8 +254,8 @@ class ReplicationSplitter:
 class _MessageChain:
     """Follow the lengths of neighbouring XLogData messages in a buffer.
 
-    Wherever the bytes look like such a message, the place and the end that its length gives are
-    known at once. Where each end is the next place, no message needs a step of its own.
+    Wherever the bytes look like such a message, the offset and the end that its length gives are
+    known at once. Where each end is the next offset, no message needs a step of its own.
     """
 
     __slots__ = ("_apart", "_ends", "_offsets")
@@ -283,7 +283,7 @@ class _MessageChain:
             first = int(offsets.searchsorted(at))
             if first == len(offsets) or offsets[first] != at:
                 return at
-            # Up to here each end is the next place; another place inside a message is text.
+            # Up to here each end is the next offset; another offset inside a message is text.
             step = int(apart.searchsorted(first))
             last = int(apart[step]) if step < len(apart) else len(offsets) - 1
             starts += offsets[first : last + 1].tolist()

@@ -53,7 +53,7 @@ class PostgresChunks:
         watch: ServerWaits,
         debezium: bool = False,
         narrowed: Narrowed = nothing_left_out,
-        wait_s: Callable[[tuple[str, str]], float] = lambda _place: 0.0,
+        wait_s: Callable[[tuple[str, str]], float] = lambda _table: 0.0,
     ) -> None:
         """Keep the connections and the rules for reading.
 

@@ -202,18 +202,18 @@ class ConditionCheck:
     # Runs a query that sees the present catalogue, as the parser does.
     ask: Ask
 
-    def condition(self, place: str, condition: str) -> None:
+    def condition(self, source: str, condition: str) -> None:
         """Refuse anything but one boolean expression over the table.
 
-        ``place`` is the table's text after FROM. Raises: SourceError with the server's message,
+        ``source`` is the table's text after FROM. Raises: SourceError with the server's message,
         ConditionRefused.
         """
         self._words(condition)
         self._column_types()
         # Parsed between brackets and between parentheses: text that closes neither is one
         # expression, and cannot end the query around it.
-        self.parse(f"SELECT FROM {place} WHERE (ARRAY[{condition}\n]::boolean[])[1]")
-        self._tree(self.parse(f"SELECT FROM {place} WHERE ({condition}\n)"))
+        self.parse(f"SELECT FROM {source} WHERE (ARRAY[{condition}\n]::boolean[])[1]")
+        self._tree(self.parse(f"SELECT FROM {source} WHERE ({condition}\n)"))
 
     def statement(self, statement: str) -> None:
         """Refuse anything but one SELECT of the table's own rows.
@@ -255,13 +255,13 @@ class ConditionCheck:
             if kind not in NAMES or _at(words, at + 1) != "." or _at(words, at - 1) == ".":
                 continue
             first = _folded(kind, word)
-            if first not in {"pg_catalog", *own} and not self._is_place(words, at):
+            if first not in {"pg_catalog", *own} and not self._begins_table(words, at):
                 raise ConditionRefused(
                     f"{word}.{_at(words, at + 2)} is neither the table nor built in: a condition compares "
                     f"values of {self.relation.name} by what pg_catalog has"
                 )
 
-    def _is_place(self, words: Words, at: int) -> bool:
+    def _begins_table(self, words: Words, at: int) -> bool:
         """Return whether the word at ``at`` begins the table's name.
 
         The name is after FROM or before a column. Elsewhere the same two words name the table's row
@@ -283,7 +283,7 @@ class ConditionCheck:
         """
         found = {self.relation.table}
         for at in range(len(words)):
-            if self._is_place(words, at) and _at(words, at - 1).lower() in {"from", "only"}:
+            if self._begins_table(words, at) and _at(words, at - 1).lower() in {"from", "only"}:
                 after = at + 3 + (_at(words, at + 3).lower() == "as")
                 if _kind(words, after) in NAMES:
                     found.add(_folded(*words[after]))
@@ -377,12 +377,12 @@ class ConditionCheck:
                 raise ConditionRefused(f"it calls {name}, which makes values of any type")
 
 
-def _at(words: Words, place: int) -> str:
-    return words[place][1] if 0 <= place < len(words) else ""
+def _at(words: Words, index: int) -> str:
+    return words[index][1] if 0 <= index < len(words) else ""
 
 
-def _kind(words: Words, place: int) -> str:
-    return words[place][0] if 0 <= place < len(words) else ""
+def _kind(words: Words, index: int) -> str:
+    return words[index][0] if 0 <= index < len(words) else ""
 
 
 def _folded(kind: str, word: str) -> str:

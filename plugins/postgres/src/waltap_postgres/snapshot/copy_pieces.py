@@ -249,7 +249,7 @@ def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], Non
     thread = threading.Thread(target=made.fill, args=(make,), name="waltap-snapshot", daemon=True)
     thread.start()
     try:
-        yield from made.taken()
+        yield from made.items()
     finally:
         if made.leave():
             abandon()
@@ -273,7 +273,7 @@ class _ReadAheadQueue(Generic[T]):
             for piece, size in make():
                 if not self._add(piece, size):
                     break
-        except BaseException as raised:  # noqa: BLE001 - raised again by `taken`
+        except BaseException as raised:  # noqa: BLE001 - raised again by `items`
             error = raised
         with self._changed:
             self._ended, self._error = True, error
@@ -288,7 +288,7 @@ class _ReadAheadQueue(Generic[T]):
             self._changed.wait_for(lambda: self._left or self._size <= AHEAD_BYTES)
             return not self._left
 
-    def taken(self) -> Iterator[T]:
+    def items(self) -> Iterator[T]:
         """Yield items as they arrive."""
         while True:
             with self._changed:
@@ -439,7 +439,7 @@ def _pieces(
 def reordered(rows: Sequence[Tuple], indexes: Sequence[int | None]) -> Sequence[Tuple]:
     """Return ``rows`` with the columns of ``indexes``.
 
-    A value is None where the place is None.
+    A value is None where the index is None.
     """
     if isinstance(rows, RowBlock) and None not in indexes:
         return rows.chosen([index for index in indexes if index is not None])

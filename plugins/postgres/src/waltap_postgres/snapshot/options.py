@@ -167,8 +167,10 @@ def overrides(properties: PostgresProperties) -> dict[str, str]:
     """Return schema.table → SELECT of the profile."""
     found = {}
     for name in properties.snapshot_select_overrides:
-        place = f"snapshot.select.statement.overrides.{name}"
-        statement = (properties.snapshot_select_statements.get(place) or "").strip().rstrip(";")
+        property_name = f"snapshot.select.statement.overrides.{name}"
+        statement = (
+            (properties.snapshot_select_statements.get(property_name) or "").strip().rstrip(";")
+        )
         if statement:
             database, dot, rest = name.partition(".")
             # The name may begin with the database: database.schema.table.
@@ -178,8 +180,8 @@ def overrides(properties: PostgresProperties) -> dict[str, str]:
         else:
             log.warning(
                 "there is no %s: all rows of %s are read",
-                place,
+                property_name,
                 name,
-                extra={"table": name, "property": place},
+                extra={"table": name, "property": property_name},
             )
     return found

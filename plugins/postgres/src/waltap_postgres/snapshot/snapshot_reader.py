@@ -399,7 +399,7 @@ class SnapshotReader:
         *,
         shared: bool,
     ) -> list[ReadTask]:
-        """Return the tasks, first those of an earlier run."""
+        """Return the tasks, first the tasks of an earlier run."""
         planner = self._planner(self._properties, self._now, self._version_num)
         lasting = self._context.resumes_snapshot and start.stream and self.steady
         basis = self._seen if lasting else ""

@@ -305,9 +305,9 @@ def _select(
     shape: CatalogShape,
     statements: Mapping[str, str],
 ) -> tuple[int, str, list[int | None] | None]:
-    """Return the query's number of columns, the query, and the places.
+    """Return the query's number of columns, the query, and the indexes.
 
-    The places are the relation's columns in the query's rows; None: in the relation's order.
+    The indexes are the relation's columns in the query's rows; None: in the relation's order.
     """
     relation = target.table.relation
     override = statements.get(relation.name)
@@ -344,7 +344,7 @@ def set_markers(
     ``every_row``: the sink gets every row. In a continued snapshot no row is "first". ``going_on`` are
     the OIDs of tables with valid rows of earlier runs; their first row is "true".
     """
-    # Markers follow the order of the pieces, not the plan: a table may be read after its place. One
+    # Markers follow the order of the pieces, not the plan: a table may be read later than planned. One
     # piece is held back until it is known whether another follows.
     held: SnapshotRows | None = None
     first: Relation | None = None

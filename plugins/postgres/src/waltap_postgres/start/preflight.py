@@ -320,7 +320,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return f"role {user!r} may not make publications in this database"
         foreign = sorted(foreign_tables(self.catalogue, plan.added).items())
         if foreign:
-            names = ", ".join(f"{'.'.join(place)} (of {owner})" for place, owner in foreign[:NAMED])
+            names = ", ".join(f"{'.'.join(name)} (of {owner})" for name, owner in foreign[:NAMED])
             return f"role {user!r} may not publish tables that it does not own: {names}"
         altered = [name for name in plan.names if name not in plan.created]
         owners = self.catalogue.query(
@@ -507,8 +507,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 
 
 def _left_out(plan: PublicationPlan, publication: str, user: str) -> PreflightCheck:
-    names = ", ".join(f"{'.'.join(place)} (of {owner})" for place, owner in plan.denied[:NAMED])
-    tables = ", ".join(identifier(*place) for place, _ in plan.denied)
+    names = ", ".join(f"{'.'.join(name)} (of {owner})" for name, owner in plan.denied[:NAMED])
+    tables = ", ".join(identifier(*name) for name, _ in plan.denied)
     return PreflightCheck.warning(
         "publication",
         f"role {user!r} may not publish tables that it does not own: {names}; they are left out, "

@@ -253,7 +253,7 @@ class ServerSetting:
 def server_settings(
     catalogue: PostgresCatalogue, names: tuple[str, ...]
 ) -> dict[str, ServerSetting]:
-    """Return those of the settings that the server has.
+    """Return the settings that the server has.
 
     Raises: SourceError.
     """

@@ -70,7 +70,7 @@ def set_identities(
 
 
 # The size of a locked table waits for the lock, so such tables are left out. The size of a partitioned
-# table is that of its leaves; other tables are in no partition tree.
+# table is the one of its leaves; other tables are in no partition tree.
 SIZES_SQL = """
 SELECT c.oid::int8,
        (SELECT sum(pg_table_size(t.relid))::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf),

@@ -52,7 +52,7 @@ class StartupPlan:
     offset: Offset | None
     # The facts by which the snapshot mode decided.
     known: SnapshotFacts
-    # Create the slot, also in place of `slot`.
+    # Create the slot, also instead of `slot`.
     new_slot: bool = False
     # The reason why streaming cannot continue from the stored offset.
     lost: SourceError | OffsetError | None = None
