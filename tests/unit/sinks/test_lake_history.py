@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
-from waltap_lake.delta import taken_back
+from waltap_lake.delta import was_restored
 from waltap_lake.iceberg import descends
 
 KNOWN = 5
@@ -52,7 +52,7 @@ DELTA: dict[str, tuple[list[dict[str, Any]], bool]] = {
 @pytest.mark.parametrize("case", DELTA)
 def test_a_delta_log_shows_whether_a_restore_took_a_commit_back(case: str) -> None:
     commits, expected = DELTA[case]
-    assert taken_back(commits, KNOWN, "p") == expected
+    assert was_restored(commits, KNOWN, "p") == expected
 
 
 def metadata(version: int, *snapshots: tuple[int, int | None]) -> TableMetadata:

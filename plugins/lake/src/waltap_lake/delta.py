@@ -222,7 +222,7 @@ class _DeltaTable(LakeTable):
             return RECREATED
         if now.number < known.number:
             return f"is at version {now.number}, and was at {known.number}"
-        if taken_back(commits, known.number, self._lake.pipeline):
+        if was_restored(commits, known.number, self._lake.pipeline):
             return f"was restored to a version before {known.number}"
         return None
 
@@ -277,7 +277,7 @@ class _DeltaTable(LakeTable):
             self._table.delete(condition)
 
 
-def taken_back(commits: Sequence[Mapping[str, Any]], known: int, pipeline: str) -> bool:
+def was_restored(commits: Sequence[Mapping[str, Any]], known: int, pipeline: str) -> bool:
     """Return whether the table lost version ``known`` or a later own commit.
 
     ``commits`` are the log's entries in order. Own commits name ``pipeline``.

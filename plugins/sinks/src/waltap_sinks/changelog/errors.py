@@ -32,7 +32,7 @@ class ChangeLogGone(DestinationBehind):
 
 # An older copy replaced it.
 ChangeLogOlder = DestinationBehind.define("ChangeLogOlder", "WT-5109")
-# The log has one position. Of two pipelines in turn each would skip the changes below the
+# The log has one position. Of two alternating pipelines each would skip the changes below the
 # other's.
 ChangeLogOfAnother = SinkError.define("ChangeLogOfAnother", "WT-5110")
 

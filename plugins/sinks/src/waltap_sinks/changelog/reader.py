@@ -450,7 +450,7 @@ class ChangeLog:
         """Remove manifests up to ``applied``, with their segments.
 
         Their folders (`bucket_of` a time) are older than ``before``. Three kinds stay: the newest
-        manifest, those of an unfinished snapshot, and those that a registered reader (`readers`)
+        manifest, manifests of an unfinished snapshot, and manifests that a registered reader (`readers`)
         has not read. Return the number.
 
         Manifests go first, oldest first, so that readers find a whole step or none. `vacuum` removes

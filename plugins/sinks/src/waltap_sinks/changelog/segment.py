@@ -467,7 +467,7 @@ class TableBuffer:
         self.chunks += other.chunks
 
     def follows(self, other: "TableBuffer") -> bool:
-        """Return whether the rows may join those of ``other`` by `extend`."""
+        """Return whether the rows may join the rows of ``other`` by `extend`."""
         like = self.version.fingerprint, self.continuity_id
         written = self._file is not None or self._segments
         return not written and like == (other.version.fingerprint, other.continuity_id)

@@ -349,7 +349,7 @@ class ChangeLogSink(Sink):
         self._ends(part.end_lsn)
 
     def _take_run(self, run: TransactionRun) -> bool:
-        """Take many transactions; return False if they must be taken one by one."""
+        """Write many transactions; return False if they must be written one by one."""
         block, lsns = run.block, run.block.commit_lsns
         delivered = int(lsns.min()) < self._skip_below
         begins = self._continuity.passes_until(int(lsns.max()))
@@ -561,7 +561,7 @@ class ChangeLogSink(Sink):
         snapshot_id: int | None,
         chunk: int | None = None,
     ) -> TableBuffer:
-        """Return the buffer of ``version``; finish that of another version."""
+        """Return the buffer of ``version``; finish another version's."""
         table_id = version.relation.schema, version.relation.table
         key, continuity_id = (
             (*table_id, snapshot_id, chunk),

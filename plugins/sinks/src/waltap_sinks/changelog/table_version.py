@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Columns of each segment behind those of its table; see docs/explanation/changelog.md.
+# Columns of each segment behind its table's; see docs/explanation/changelog.md.
 LOG_COLUMNS: Final = (
     "_op",
     "_commit_lsn",

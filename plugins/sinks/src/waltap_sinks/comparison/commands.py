@@ -191,15 +191,15 @@ def _say_where(
     console = notices() if quiet else answers()
 
     try:
-        places = write_surplus(profile, name, found)
+        paths = write_surplus(profile, name, found)
     except OSError as error:
         text = f"rows that only {name} has cannot be listed in a file: {error.strerror}"
         console.print(text, markup=False)
         return
     for each in found:
-        if each.table in places:
-            many, place = len(each.surplus_keys), places[each.table]
-            text = f"all {many} rows of {printable(each.table)} that only {name} has: {place}"
+        if each.table in paths:
+            many, path = len(each.surplus_keys), paths[each.table]
+            text = f"all {many} rows of {printable(each.table)} that only {name} has: {path}"
             console.print(text, markup=False, soft_wrap=True)
 
 
@@ -455,16 +455,16 @@ def compared(
     for name, results in _comparisons(profile, dsn_of(profile), None, tables, (), patience_s):
         if isinstance(results, WaltapError):
             raise results
-        places: Mapping[str, Path] = {}
+        paths: Mapping[str, Path] = {}
         with suppress(OSError):  # the result is valid without the files
-            places = write_surplus(profile, name, results)
+            paths = write_surplus(profile, name, results)
         for each in results:
             known = found.get(each.table, TableComparison(equal=True))
             found[each.table] = TableComparison(
                 equal=known.equal and each.equal and not (each.left_out or each.not_compared),
                 surplus=(*known.surplus, *each.surplus),
                 location=" and ".join(
-                    filter(None, (known.location, str(places.get(each.table, ""))))
+                    filter(None, (known.location, str(paths.get(each.table, ""))))
                 ),
             )
     return found

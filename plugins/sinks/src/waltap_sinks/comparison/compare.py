@@ -2,7 +2,7 @@
 
 Both sides compute checksums of 4,096 buckets of keys, and the rows of different buckets are
 compared by key. A remaining difference may be on its way, so rounds follow. A round reads these
-keys in the source and asks for its LSN. Then it waits until the destination has reached it, and
+keys in the source and asks for its LSN. Then it waits until the destination has this LSN, and
 reads the source again and again. The destination's row must equal one of the states that the source
 had since the round began. So a lost change is found although others of its row follow, and a row
 that changes all the time needs frequent reads.
@@ -51,7 +51,7 @@ def compare(
     captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Compare the tables of ``target`` with those of the source.
+    """Compare the tables of ``target`` with the source's.
 
     ``connection`` is one to the source, in autocommit. ``publications`` filter the source's rows
     and columns. The result also has ``captured`` tables that the target lacks. ``without`` leaves
@@ -98,7 +98,7 @@ def _missing(
 ) -> tuple[list[TableDifferences], Sequence[ComparedTable]]:
     """Return the missing tables, and the target's tables.
 
-    It waits until the target has reached the source's position.
+    It waits until the target has the source's position.
     """
     kept = target.tables()
     missing = compare_kept(kept)
@@ -202,7 +202,7 @@ def _compared(
     arrived, behind, deadline = False, False, time.monotonic() + patience_s
     while open_keys and time.monotonic() < deadline:
         here, there, states, short = _round(source, target, pair, open_keys, deadline)
-        # A destination that reached one position has every change of that round.
+        # A destination at one position has every change of that round.
         arrived |= not short
         behind = not arrived
         open_keys = {key for key in open_keys if there.get(key) not in states[key]}

@@ -199,7 +199,7 @@ def write_surplus(
     without surplus rows are removed. Raises: OSError.
     """
     folder = profile.engine.state_dir / profile.name / DIFFERENCES
-    places = {}
+    paths = {}
     for each in found:
         stem = NO_NAME.sub("_", f"{sink} {each.table}")
         files = {True: folder / f"{stem}.sql", False: folder / f"{stem}.txt"}
@@ -210,8 +210,8 @@ def write_surplus(
             private_folder(folder)
             with os.fdopen(private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
                 file.writelines(f"{line}\n" for line in _lines(each))
-            places[each.table] = path
-    return places
+            paths[each.table] = path
+    return paths
 
 
 def _lines(found: TableDifferences) -> Iterable[str]:

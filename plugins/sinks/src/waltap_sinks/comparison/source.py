@@ -34,7 +34,7 @@ COLUMNS: Final = """
     FROM pg_attribute a JOIN named ON named.root = a.atttypid AND named.typtype <> 'd'
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-PLACES: Final = """
+RELATIONS: Final = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p',
       quote_ident(n.nspname) || '.' || quote_ident(c.relname),
       coalesce((SELECT i.inhparent::bigint FROM pg_inherits i
@@ -69,12 +69,12 @@ class SourceTable:
     name: str
     # The text behind FROM. Rows of child tables are events of the children, and unpublished rows
     # are none.
-    place: str
+    from_clause: str
     columns: tuple[SourceColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePlace:
+class SourceRelation:
     """Describe an existing table."""
 
     oid: int
@@ -118,25 +118,25 @@ class ComparisonSource:
         columns = (SourceColumn(*r) for r in self._connection.execute(COLUMNS, [oid]).fetchall())
         shown = tuple(column for column in columns if column.name not in narrowing.hidden)
         # Children by inheritance are tables with events of their own; partitions are not.
-        place = written if partitioned else f"ONLY {written}"
+        from_clause = written if partitioned else f"ONLY {written}"
         if narrowing.rows:
-            place = f"(SELECT * FROM {place}{narrowing.where()}) AS published"
-        return SourceTable(f"{schema}.{name}", place, shown)
+            from_clause = f"(SELECT * FROM {from_clause}{narrowing.where()}) AS published"
+        return SourceTable(f"{schema}.{name}", from_clause, shown)
 
-    def places(self) -> dict[int, SourcePlace]:
+    def relations(self) -> dict[int, SourceRelation]:
         """Return every table by OID, in the order of names."""
-        places = (SourcePlace(*row) for row in self._connection.execute(PLACES).fetchall())
-        return {place.oid: place for place in places}
+        relations = (SourceRelation(*row) for row in self._connection.execute(RELATIONS).fetchall())
+        return {relation.oid: relation for relation in relations}
 
-    def count(self, place: SourcePlace, *, most: int | None = None) -> int | None:
+    def count(self, relation: SourceRelation, *, most: int | None = None) -> int | None:
         """Return the number of rows, at most ``most``.
 
         The result is None if the role may not read the table.
         """
         import psycopg
 
-        where = self._published.get((place.schema, place.table), EVERYTHING).where()
-        rows = f"SELECT FROM {'' if place.partitioned else 'ONLY '}{place.written}{where}"
+        where = self._published.get((relation.schema, relation.table), EVERYTHING).where()
+        rows = f"SELECT FROM {'' if relation.partitioned else 'ONLY '}{relation.written}{where}"
         limit = "" if most is None else f" LIMIT {most}"
         try:
             ((count,),) = self._connection.execute(
@@ -179,7 +179,7 @@ class ComparisonSource:
         texts = {column.number: text for column, text in columns}
         return PostgresTableReader(
             self._connection,
-            table.place,
+            table.from_clause,
             [text for _, text in columns],
             [(quoted(each.name), each.written, texts[each.number]) for each in key],
         )
@@ -210,47 +210,47 @@ def missing_tables(
 
     They have rows or cannot be read; ``wanted`` ones may also be empty.
     """
-    places = source.places()
-    names = {each.name: each.oid for each in places.values()}
+    relations = source.relations()
+    names = {each.name: each.oid for each in relations.values()}
     there = {oid for each in kept for oid in (each.oid, names.get(each.name, 0)) if oid}
     found = []
-    for place in _streamed(places, there, captured):
-        if wanted and place.name not in wanted:
+    for relation in _streamed(relations, there, captured):
+        if wanted and relation.name not in wanted:
             continue
-        rows = source.count(place, most=1 if captured.unsure else None)
+        rows = source.count(relation, most=1 if captured.unsure else None)
         if rows is None:
-            found.append(_missing_table(place.name, 0, not_compared=UNREADABLE))
+            found.append(_missing_table(relation.name, 0, not_compared=UNREADABLE))
         elif rows:
-            found.append(_missing_table(place.name, rows, not_compared=captured.unsure))
+            found.append(_missing_table(relation.name, rows, not_compared=captured.unsure))
         elif wanted:  # the user named it, and it lacks no rows
-            found.append(_missing_table(place.name, 0))
+            found.append(_missing_table(relation.name, 0))
     return found
 
 
 def _streamed(
-    places: Mapping[int, SourcePlace], there: set[int], captured: CaptureScope
-) -> Iterator[SourcePlace]:
+    relations: Mapping[int, SourceRelation], there: set[int], captured: CaptureScope
+) -> Iterator[SourceRelation]:
     """Yield the tables under which captured rows come, except existing ones.
 
     A partition exists if a table above it does. If some partitions of a tree exist, it does not
     come as a whole.
     """
-    above = {oid: _above(places, oid) for oid in places}
+    above = {oid: _above(relations, oid) for oid in relations}
     divided = {up for oid in there if oid in above for up in above[oid]}
-    for oid, place in places.items():
-        root = places[above[oid][-1]] if above[oid] else place
+    for oid, relation in relations.items():
+        root = relations[above[oid][-1]] if above[oid] else relation
         whole = captured.via_root and root.oid not in divided
-        named = root if captured.via_root else place
+        named = root if captured.via_root else relation
         if not captured.captures(named.schema, named.table) or there & {oid, *above[oid]}:
             continue
-        if (not above[oid]) if whole else not place.partitioned:
-            yield place
+        if (not above[oid]) if whole else not relation.partitioned:
+            yield relation
 
 
-def _above(places: Mapping[int, SourcePlace], oid: int) -> list[int]:
+def _above(relations: Mapping[int, SourceRelation], oid: int) -> list[int]:
     """Return the tables above partition ``oid``, the root last."""
     found: list[int] = []
-    while (parent := places[oid].parent) in places:
+    while (parent := relations[oid].parent) in relations:
         found.append(parent)
         oid = parent
     return found

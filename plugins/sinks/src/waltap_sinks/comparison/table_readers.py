@@ -127,7 +127,7 @@ class RowTableReader:
 
 SESSION: Final = {"extra_float_digits": "1"}
 
-# Types whose common text the server does not read as a value. Nor does it read those of extensions,
+# Types whose common text the server does not read as a value. Nor does it read types of extensions,
 # whose operators our sessions do not find.
 NOT_READ_BACK: Final = frozenset({"float4", "float8", "bytea", "interval"})
 

@@ -84,9 +84,11 @@ class LineBlocks:
 
     def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
         """Return and forget the folder, blocks and line count of each file."""
-        taken = [(folder, blocks, sum(counts)) for folder, (blocks, counts) in self._blocks.items()]
+        filled = [
+            (folder, blocks, sum(counts)) for folder, (blocks, counts) in self._blocks.items()
+        ]
         self.clear()
-        return taken
+        return filled
 
     def content(self, blocks: list[bytes | memoryview]) -> bytes:
         """Return the content of a file, the same for the same blocks."""

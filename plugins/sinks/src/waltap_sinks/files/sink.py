@@ -405,7 +405,7 @@ class FilesSink(Sink):
         self._fail_stop.check()
         if was_delivered(batch, self._held):
             return
-        with self._fail_stop, self._placed():
+        with self._fail_stop, self._with_position():
             if self._in_snapshot and begins_snapshot(batch):
                 self._drop()
             self._gathered.add(batch)
@@ -440,7 +440,7 @@ class FilesSink(Sink):
 
         Raises: FilesUnavailable, FilesGone.
         """
-        with self._fail_stop, self._placed():
+        with self._fail_stop, self._with_position():
             # The end of a snapshot needs a commit even without rows, or it would be read again.
             ended = self._committed_in_snapshot and not self._in_snapshot
             if self._gathered.bytes or self._written or ended:
@@ -524,13 +524,13 @@ class FilesSink(Sink):
     def _known(self) -> int:
         """Return the number of this pipeline's last commit, 0 if unknown."""
         try:
-            place, _, number = self._note.read_text().rpartition("\n")
-            return int(number) if place == self._store.path("") else 0
+            path, _, number = self._note.read_text().rpartition("\n")
+            return int(number) if path == self._store.path("") else 0
         except (OSError, ValueError):
             return 0
 
     @contextlib.contextmanager
-    def _placed(self) -> Iterator[None]:
+    def _with_position(self) -> Iterator[None]:
         """Add the durable position to the message of a failure."""
         try:
             yield

@@ -38,8 +38,8 @@ def shards_of(records: Iterable[Record], count: int) -> list[list[Record]]:
         return [list(records)]
     shared: list[list[Record]] = [[] for _ in range(count)]
     for record in records:
-        place = record.topic.encode() if record.key is None else record.key
-        shared[zlib.crc32(place) % count].append(record)
+        key = record.topic.encode() if record.key is None else record.key
+        shared[zlib.crc32(key) % count].append(record)
     return [shard for shard in shared if shard]
 
 

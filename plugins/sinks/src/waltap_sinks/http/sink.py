@@ -268,7 +268,7 @@ class HttpSink(Sink):
                 else:
                     shard.leave(error)
             else:
-                shard.taken()
+                shard.advance()
 
     def _deliver(self, request: HttpRequest, identifier: str) -> None:
         """Send one request until it is accepted."""
@@ -392,7 +392,7 @@ class _HttpShard:
     def next(self) -> HttpRequest | None:
         return self._head
 
-    def taken(self) -> None:
+    def advance(self) -> None:
         # Retries of one request keep their id, by which receivers recognise them (Standard
         # Webhooks).
         self._head = next(self._requests, None)
@@ -401,10 +401,10 @@ class _HttpShard:
     def instead(self, requests: Iterator[HttpRequest]) -> None:
         """Replace the head by ``requests``."""
         self._requests = chain(requests, self._requests)
-        self.taken()
+        self.advance()
 
     def leave(self, error: HttpRefused) -> None:
         """Skip the head, one refused record."""
         assert self._head is not None
         self.refused.append((self._head.held[0], error))
-        self.taken()
+        self.advance()

@@ -110,11 +110,11 @@ def _move_sequences(
     """
     moved = []
     for table in tables:
-        place = ".".join('"' + part.replace('"', '""') + '"' for part in table.name if part)
-        for sequence, column in connection.execute(OWNED, [place]).fetchall():
+        table_name = ".".join('"' + part.replace('"', '""') + '"' for part in table.name if part)
+        for sequence, column in connection.execute(OWNED, [table_name]).fetchall():
             query = (
                 f"SELECT setval('{sequence.replace(chr(39), chr(39) * 2)}', top) FROM"
-                f" (SELECT max({column})::bigint AS top FROM {place}) rows, {sequence} held "
+                f" (SELECT max({column})::bigint AS top FROM {table_name}) rows, {sequence} held "
                 "WHERE top > held.last_value OR (top = held.last_value AND NOT held.is_called)"
             )
             moved += [(sequence, int(last)) for (last,) in connection.execute(query.encode())]

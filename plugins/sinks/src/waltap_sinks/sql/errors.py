@@ -10,7 +10,7 @@ SqlConstraintViolated = SinkError.define("SqlConstraintViolated", "WT-5703")
 # schema.evolution does not allow the sink to create it.
 SqlColumnMissing = SinkError.define("SqlColumnMissing", "WT-5704")
 SqlValueUnfit = SinkError.define("SqlValueUnfit", "WT-5705")
-# It is an infinite date or ``NaN``. Another column has null in its place, but a null key would
+# It is an infinite date or ``NaN``. Another column has null instead, but a null key would
 # never be found again.
 SqlKeyUnfit = SinkError.define("SqlKeyUnfit", "WT-5721")
 

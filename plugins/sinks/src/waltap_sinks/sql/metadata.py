@@ -232,13 +232,13 @@ class SinkMetadata:
     def redelivering(self, redelivery_ids: Sequence[str]) -> None:
         """Store ``redelivery_ids`` in the open transaction.
 
-        They replace those of the last redelivery.
+        They replace the ones of the last redelivery.
         """
         target, q = self._target, self._target.quoted
         self._forget_rows(self._dead_letters)
-        place = escaped(target.quoted_table(self._dead_letters))
+        quoted = escaped(target.quoted_table(self._dead_letters))
         target.run(
-            f"INSERT INTO {place} ({q('pipeline')}, {q('letters')}) VALUES (%s, %s)",
+            f"INSERT INTO {quoted} ({q('pipeline')}, {q('letters')}) VALUES (%s, %s)",
             [self._pipeline, json.dumps(redelivery_ids)],
         )
 
@@ -269,14 +269,14 @@ class SinkMetadata:
         if self.known.get(oid) == table:
             return
         target, q = self._target, self._target.quoted
-        place = escaped(target.quoted_table(self._tables))
+        quoted = escaped(target.quoted_table(self._tables))
         target.run(
-            f"DELETE FROM {place} WHERE {q('pipeline')} = %s AND {q('source_oid')} = %s",
+            f"DELETE FROM {quoted} WHERE {q('pipeline')} = %s AND {q('source_oid')} = %s",
             [self._pipeline, oid],
         )
         names = ("pipeline", "source_oid", "target_schema", "target_table", "columns")
         target.run(
-            f"INSERT INTO {place} ({', '.join(map(q, names))}) VALUES (%s, %s, %s, %s, %s)",
+            f"INSERT INTO {quoted} ({', '.join(map(q, names))}) VALUES (%s, %s, %s, %s, %s)",
             [
                 self._pipeline,
                 oid,

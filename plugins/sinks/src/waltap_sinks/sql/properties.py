@@ -74,7 +74,7 @@ class SqlProperties(Properties):
         "history.table.suffix",
         default="_history",
         min_length=1,
-        summary="What the name of a history's table has behind that of its table in the target.",
+        summary="Suffix of a history's table, behind the name of its table in the target.",
     )
     history_prefix: str = declare(
         "history.column.prefix",

@@ -40,7 +40,7 @@ class TargetName(NamedTuple):
 class TargetColumn:
     """Describe one column of a shape."""
 
-    # The place in tuples.
+    # The index in tuples.
     index: int
     name: str
     column: Column
@@ -104,7 +104,7 @@ class TargetShape:
         )
 
     def leave_out(self, indexes: Collection[int]) -> None:
-        """Leave out the columns at these places, except those of the key."""
+        """Leave out the columns at these indexes, except columns of the key."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
     def sent(self, row: Tuple) -> tuple[TargetColumn, ...]:
@@ -166,7 +166,7 @@ class TargetShapes(EventPlans[TargetShape]):
 
     def __init__(self, context: EventContext, properties: SqlProperties, *, schemas: bool) -> None:
         super().__init__(context, lambda plan: TargetShape(plan, properties, schemas=schemas))
-        # The relation of the last change of each OID: its columns are those of the wire.
+        # The relation of the last change of each OID, with the columns of the wire.
         self._streamed: dict[int, Relation] = {}
         # By OID: the relation that was read last, its columns that changes lack, and its shape.
         self._narrow: dict[int, tuple[Relation, frozenset[int], TargetShape]] = {}
@@ -207,7 +207,7 @@ class TargetShapes(EventPlans[TargetShape]):
         self._narrow.pop(oid, None)
 
     def _unstreamed(self, relation: Relation) -> frozenset[int]:
-        """Return the places of computed columns that changes lack so far."""
+        """Return the indexes of computed columns that changes lack so far."""
         computed = {n: column for n, column in enumerate(relation.columns) if column.generated}
         if not computed:
             return frozenset()
@@ -251,7 +251,7 @@ LONGEST: Final = 63
 class HistoryShape(TargetShape):
     """Describe the history of the table ``base``.
 
-    Its tuples have the values of `REPORTED` behind those of the table. It has the table's key, of which it
+    Its tuples have the values of `REPORTED` behind the table's. It has the table's key, of which it
     has many rows.
     """
 
@@ -277,9 +277,9 @@ class HistoryShape(TargetShape):
             )
             for name, oid, type_name in REPORTED
         )
-        taken = {c.name for c in relation.columns} | {c.name for c in base.columns}
+        names = {c.name for c in relation.columns} | {c.name for c in base.columns}
         for column in computed:
-            if column.name in taken:
+            if column.name in names:
                 raise SqlHistoryColumnTaken(f"{base.source} has a column {column.name} of its own")
         # The source's OIDs are positive, so a history is stored under a negative one.
         self.relation = msgspec.structs.replace(

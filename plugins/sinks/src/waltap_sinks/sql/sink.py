@@ -46,8 +46,8 @@ def is_of_a_record(failure: Exception) -> bool:
     return isinstance(failure, SqlConstraintViolated | SqlValueUnfit | RecordError)
 
 
-def place_of(part: Part, at: int = 0) -> str:
-    """Return the place of a change for messages."""
+def location_of(part: Part, at: int = 0) -> str:
+    """Return the location of a change for messages."""
     if isinstance(part, TransactionPart):
         return f"{lsn_text(part.commit_lsn)}, change {part.numbers()[at]}"
     return "a snapshot"
@@ -74,7 +74,7 @@ def take_in_pieces(
                 apply(piece)
         except Exception as error:
             forget()
-            failed = error if isinstance(error, RecordError) else failure(error, place_of(piece))
+            failed = error if isinstance(error, RecordError) else failure(error, location_of(piece))
             if not is_of_a_record(failed):
                 raise failed from error
             raise RecordError(failed.problem) from failed
@@ -341,15 +341,15 @@ class SqlSink(Sink):
             if isinstance(part, SnapshotRows):
                 waiting.append(part)
             elif isinstance(part, TransactionPart):
-                taken = self._undelivered(part)
-                if taken is None:
+                piece = self._undelivered(part)
+                if piece is None:
                     continue
                 # A large transaction may end much later or never: commit the ones before it now.
-                if taken.starts and taken.commit_lsn == unfinished:
+                if piece.starts and piece.commit_lsn == unfinished:
                     self._before_large(waiting)
                     waiting = []
-                waiting.append(taken)
-                self._open_commit = None if taken.complete else taken.commit_lsn
+                waiting.append(piece)
+                self._open_commit = None if piece.complete else piece.commit_lsn
         if self._open_commit is None:
             if waiting and batch.events >= BACKGROUND_EVENTS and self._may_apply_in_background():
                 self._hand_over(waiting, batch.position)
@@ -504,7 +504,7 @@ class SqlSink(Sink):
     def _read_by(self, part: SnapshotRows, lsn: int = 0) -> VersionCause:
         """Return the cause of versions of rows that were read.
 
-        ``lsn`` is that of the changes before them, for a snapshot without one of its own.
+        ``lsn`` belongs to the changes before them, for a snapshot without one of its own.
         """
         at = lsn if part.lsn is None else part.lsn
         return VersionCause(at, part.ts, committed=False)
@@ -617,7 +617,7 @@ class SqlSink(Sink):
                 continue
             for index, change in enumerate(part.changes):
                 try:
-                    where = place_of(part, index)
+                    where = location_of(part, index)
                     self._tried(lambda p=part, at=index: self._one(p, at), where)  # type: ignore[misc]
                 except (SinkError, RecordError) as error:
                     if midway or not (self._context.tolerant and is_of_a_record(error)):

@@ -110,7 +110,7 @@ class TargetTables:
 
     def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:
         name, target = shape.name, self._target
-        self._claim(shape)  # before any DDL: two sources of one table must not alter it in turn
+        self._claim(shape)  # before any DDL: two sources of one table must not both alter it
         evolves = self._properties.evolution == "basic"
         known = self._metadata.known.get(shape.relation.oid)
         snapshot_reason = self._release_name(shape, known)
@@ -194,7 +194,7 @@ class TargetTables:
                 missing = column.column.missing
                 value = "" if missing is None else " DEFAULT '" + missing.replace("'", "''") + "'"
                 statements.append(add + target.type_for(column) + value)
-        # A table has one primary key: that of before, if the key at the source is another by now.
+        # A table has one primary key: the former one, if the key at the source is another by now.
         quoted = ", ".join(map(target.quoted, names))
         statements.append(
             self._index_statement(name, names)
@@ -355,8 +355,8 @@ class TargetTables:
         evolves = self._properties.evolution == "basic" and self._target.transactional_ddl
         if evolves:
             wanted = away if owner is None else self._name_of(shape, owner)
-            taken = any(table.name == wanted for table in tables.values())
-            if wanted.schema == name.schema and not taken and self._is_free(wanted):
+            is_used = any(table.name == wanted for table in tables.values())
+            if wanted.schema == name.schema and not is_used and self._is_free(wanted):
                 away = wanted
             if not self._is_free(name):
                 self._target.rename_table(name, away.name)
@@ -380,7 +380,7 @@ class TargetTables:
         return self._target.describe(name) is None
 
     def _name_of(self, shape: TargetShape, owner: FormerOwner) -> TargetName:
-        """Return the name of ``shape`` if its relation had that of ``owner``."""
+        """Return the name of ``shape`` if its relation had ``owner``'s name."""
         relation = msgspec.structs.replace(shape.relation, schema=owner.schema, table=owner.table)
         pattern, schemas = self._properties.table_format, self._target.schemas
         name = target_name(relation, "", pattern, schemas=schemas)
@@ -457,11 +457,11 @@ class TargetTables:
             if wanted.get(number, old) != old and old in columns
         }
         kept = {old for n, old in known.columns.items() if wanted.get(n) == old}
-        taken = set(wanted.values())
+        new_names = set(wanted.values())
         replaced = [
             old
             for number, old in known.columns.items()
-            if number not in wanted and old in taken and old in columns and old not in kept
+            if number not in wanted and old in new_names and old in columns and old not in kept
         ]
         # A new column has a dropped one's name: the old values move aside under its number.
         for old in replaced:

@@ -107,11 +107,11 @@ class _SqlSource(abc.ABC):
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[str]:
         """Yield the statements that delete the rows of ``keys``."""
-        place = self._target.quoted_table(name)
+        table = self._target.quoted_table(name)
         names = [self._target.quoted(called) for called, _ in columns]
         for literals in sorted(self._literals(name, columns, keys)):
             tests = (f"{called} = {each}" for called, each in zip(names, literals, strict=True))
-            yield f"DELETE FROM {place} WHERE {' AND '.join(tests)};"
+            yield f"DELETE FROM {table} WHERE {' AND '.join(tests)};"
 
     @abc.abstractmethod
     def _literals(
@@ -156,11 +156,11 @@ class _PostgresTarget(_SqlSource):
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        quoted, place = self._target.quoted, self._place(table)
-        types = dict(self._target.run(PRIMARY, [place]))
+        quoted, from_clause = self._target.quoted, self._quoted_table(table)
+        types = dict(self._target.run(PRIMARY, [from_clause]))
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
         texts = [f"{quoted(called)}::text" for called, _ in columns]
-        return PostgresTableReader(self._target.raw, place, texts, keys)
+        return PostgresTableReader(self._target.raw, from_clause, texts, keys)
 
     def _literals(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
@@ -168,7 +168,7 @@ class _PostgresTarget(_SqlSource):
         for key in keys:
             yield tuple(self._target.text_literal(part or "") for part in key)
 
-    def _place(self, table: ComparedTable) -> str:
+    def _quoted_table(self, table: ComparedTable) -> str:
         return self._target.quoted_table(self._metadata.known[table.oid].name)
 
 

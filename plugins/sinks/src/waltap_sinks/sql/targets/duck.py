@@ -80,12 +80,12 @@ class DuckTarget(GenericTarget):
     _overwritten = False
 
     def open(self) -> None:
-        place = self._properties.url.partition("://")[2].removeprefix("/")
-        if place and not Path(place).exists():
-            _made(Path(place))
-        self._raw = duckdb.connect(place or ":memory:")
+        path = self._properties.url.partition("://")[2].removeprefix("/")
+        if path and not Path(path).exists():
+            _made(Path(path))
+        self._raw = duckdb.connect(path or ":memory:")
         self.run("SET TimeZone = 'UTC'")  # casts of instants to text use the session's zone
-        self.keep_file(place)
+        self.keep_file(path)
         self._written, self._overwritten = self._file_state(), False
 
     def begin(self) -> None:
@@ -120,7 +120,7 @@ class DuckTarget(GenericTarget):
 
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
         if parameters:
-            return _DuckCursor(self._raw.execute(self._placed(statement), list(parameters)))
+            return _DuckCursor(self._raw.execute(self._with_markers(statement), list(parameters)))
         return _DuckCursor(self._raw.execute(statement))
 
     def read(self, statement: str) -> Iterator[Sequence[Any]]:
@@ -129,7 +129,7 @@ class DuckTarget(GenericTarget):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
-        text, count = self._placed(statement), 0
+        text, count = self._with_markers(statement), 0
         for row in zip(*columns, strict=True):
             count += _DuckCursor(self._raw.execute(text, list(row))).rowcount
         return count
@@ -137,13 +137,13 @@ class DuckTarget(GenericTarget):
     # --- tables ---
 
     def describe(self, name: TargetName) -> TargetDescription | None:
-        place = [name.schema, name.name]
-        info = self.run(COLUMNS, place)
+        parameters = [name.schema, name.name]
+        info = self.run(COLUMNS, parameters)
         if not info:
             return None
-        ((views,),) = self.run(VIEWS, place)
-        unique = tuple(frozenset(names) for (names,) in self.run(KEYS, place))
-        ((made,),) = self.run(MADE, place) or (("",),)
+        ((views,),) = self.run(VIEWS, parameters)
+        unique = tuple(frozenset(names) for (names,) in self.run(KEYS, parameters))
+        ((made,),) = self.run(MADE, parameters) or (("",),)
         columns = {
             column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
             for column, kind in info

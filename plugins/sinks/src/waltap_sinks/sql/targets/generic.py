@@ -110,9 +110,9 @@ class GenericTarget(SqlTarget):
 
     # --- the file of a target that is one ---
 
-    def keep_file(self, place: str | None) -> None:
+    def keep_file(self, path: str | None) -> None:
         """Record the opened file, if there is one."""
-        self._file = Path(place).absolute() if place and Path(place).is_file() else None
+        self._file = Path(path).absolute() if path and Path(path).is_file() else None
         self._opened = self._inode()
 
     def replaced(self) -> bool:
@@ -157,7 +157,7 @@ class GenericTarget(SqlTarget):
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
         cursor = self._raw.cursor()
         if parameters:
-            cursor.execute(self._placed(statement), list(parameters))
+            cursor.execute(self._with_markers(statement), list(parameters))
         else:
             cursor.execute(statement)
         return cursor
@@ -168,7 +168,7 @@ class GenericTarget(SqlTarget):
         Return the number of changed rows.
         """
         cursor, count = self._raw.cursor(), 0
-        text = self._placed(statement)
+        text = self._with_markers(statement)
         for some in chunks(list(zip(*columns, strict=True)), AT_ONCE):
             cursor.executemany(text, some)
             count += cursor.rowcount
@@ -212,7 +212,7 @@ class GenericTarget(SqlTarget):
         """Return SQL that reads a column of ``type_`` without loss."""
         return quoted
 
-    def _placed(self, statement: str) -> str:
+    def _with_markers(self, statement: str) -> str:
         if not self.qmark:
             return statement
         return PLACEHOLDER.sub(lambda found: "?" if found[0] == "%s" else "%", statement)
@@ -232,8 +232,8 @@ class GenericTarget(SqlTarget):
         self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
     ) -> int:
         names = ", ".join(escaped(column.quoted) for column in columns)
-        places = ", ".join(["%s"] * len(columns))
-        statement = f"INSERT INTO {escaped(table.quoted)} ({names}) VALUES ({places}){ending}"
+        markers = ", ".join(["%s"] * len(columns))
+        statement = f"INSERT INTO {escaped(table.quoted)} ({names}) VALUES ({markers}){ending}"
         values = self.rows.columns(table.shape, [column.source for column in columns], rows)
         return self.many(statement, values)
 
@@ -365,14 +365,14 @@ class GenericVersions(VersionStatements):
         missing: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
-        target, place = self._target, escaped(table.quoted)
+        target, quoted = self._target, escaped(table.quoted)
         sent, absent = self._split(table, missing)
         names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
         chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
         tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
         statement = (
-            f"INSERT INTO {place} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
-            f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
+            f"INSERT INTO {quoted} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
+            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{self._current(table)}"
         )
         values = target.rows.columns(table.shape, [column.source for column in sent], rows)
         return target.many(statement, [*values, *target.rows.keys(table.shape, keys)])

@@ -250,8 +250,8 @@ class MysqlTarget(GenericTarget):
         rows = list(zip(*self.rows.keys(table.shape, keys), strict=True))
         count = 0
         for some in chunks(rows, KEYS_AT_ONCE):
-            places = ", ".join([one] * len(some))
-            statement = f"DELETE FROM {escaped(table.quoted)} WHERE ({names}) IN ({places})"
+            markers = ", ".join([one] * len(some))
+            statement = f"DELETE FROM {escaped(table.quoted)} WHERE ({names}) IN ({markers})"
             count += self.change(statement, [value for row in some for value in row])
         return count
 

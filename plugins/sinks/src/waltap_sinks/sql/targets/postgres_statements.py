@@ -189,7 +189,7 @@ def values_of(column: BoundColumn, rows: Sequence[Tuple]) -> Sequence[Any]:
 
 
 def equal_tests(columns: Sequence[BoundColumn], row: Tuple) -> tuple[list[str], list[Any]]:
-    """Return conditions that ``columns`` equal those of ``row``, and their parameters.
+    """Return conditions that ``columns`` equal ``row``, and their parameters.
 
     NULL equals NULL. Types of extensions and users compare by their text.
     """

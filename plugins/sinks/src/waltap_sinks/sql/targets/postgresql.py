@@ -81,7 +81,7 @@ PIECE_BYTES: Final = 1024 * 1024
 # Types with smaller OIDs exist on every server.
 BUILT_IN: Final = 10_000
 
-# Settings of the sink's session besides those of every session.
+# Settings of the sink's session besides every session's.
 SESSION: Final = {
     # If a policy would hide rows, the server refuses access. Otherwise a DELETE would silently
     # match nothing.
@@ -97,7 +97,7 @@ SESSION: Final = {
 
 PATH: Final = b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]"
 # The schema of a table without one: the first of the user's path that has it.
-PLACE: Final = """
+SCHEMA_OF_TABLE: Final = """
     SELECT s.name FROM unnest(%s::text[]) WITH ORDINALITY s(name, place)
       JOIN pg_namespace n ON n.nspname = s.name
       JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = %s
@@ -206,7 +206,7 @@ class PostgresTarget(SqlTarget):
         self._raw: psycopg.Connection[Any] | None = None
         self._replica = False
         self._path: list[str] = []
-        self._places: dict[str, str] = {}
+        self._schemas: dict[str, str] = {}
         self._statements: dict[tuple[object, ...], str] = {}
 
     # --- life ---
@@ -275,13 +275,13 @@ class PostgresTarget(SqlTarget):
 
     def quoted_table(self, name: TargetName) -> str:
         if name.schema is None and self._path:
-            place = self._places.get(name.name)
-            if place is None:
-                found = self.run(PLACE, [self._path, name.name])
-                place = found[0][0] if found else self._path[0]
+            schema = self._schemas.get(name.name)
+            if schema is None:
+                found = self.run(SCHEMA_OF_TABLE, [self._path, name.name])
+                schema = found[0][0] if found else self._path[0]
                 if found:
-                    self._places[name.name] = place
-            name = TargetName(place, name.name)
+                    self._schemas[name.name] = schema
+            name = TargetName(schema, name.name)
         return super().quoted_table(name)
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
@@ -426,10 +426,10 @@ class PostgresTarget(SqlTarget):
     ) -> int:
         written = [column for column in columns if column.existing.written]
         literals = [array_literal(values) for values in texts(table, written, rows)]
-        place = (kind, table, *(column.quoted for column in written))
-        statement = self._statements.get(place)
+        key = (kind, table, *(column.quoted for column in written))
+        statement = self._statements.get(key)
         if statement is None:
-            statement = self._statements[place] = build(written)
+            statement = self._statements[key] = build(written)
         return self.raw.execute(statement.encode(), literals).rowcount
 
     def update(
@@ -630,11 +630,11 @@ class PostgresVersions(VersionStatements):
             for n, key in enumerate(table.key, len(sent))
         )
         arrays = ", ".join(["%s::text[]"] * count)
-        place = escaped(table.quoted)
+        quoted = escaped(table.quoted)
         statement = (
-            f"INSERT INTO {place} ({names}) OVERRIDING SYSTEM VALUE SELECT {', '.join(casts)}"
+            f"INSERT INTO {quoted} ({names}) OVERRIDING SYSTEM VALUE SELECT {', '.join(casts)}"
             f" FROM unnest({arrays}) AS s({', '.join(f'c{n}' for n in range(count))})"
-            f" LEFT JOIN {place} AS o ON {tests} AND o.{self._current(table)}"
+            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{self._current(table)}"
         )
         pairs, count = list(zip(rows, keys, strict=True)), 0
         for some in chunks(pairs, AT_ONCE):

@@ -327,7 +327,7 @@ class SqlTarget(abc.ABC):
     def equal_tests(
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
     ) -> tuple[list[str], list[Any]]:
-        """Return conditions that ``columns`` equal those of ``row``, and their parameters.
+        """Return conditions that ``columns`` equal ``row``, and their parameters.
 
         NULL equals NULL.
         """
@@ -342,10 +342,10 @@ class SqlTarget(abc.ABC):
         Return false if such a row exists and stays.
         """
         tests, values = self.equal_tests(table.shape, table.written, row)
-        place, where = escaped(table.quoted), " AND ".join(tests) or "1 = 1"
-        if self.change(f"DELETE FROM {place}{self.one_row(place, where)}", values):
+        quoted, where = escaped(table.quoted), " AND ".join(tests) or "1 = 1"
+        if self.change(f"DELETE FROM {quoted}{self.one_row(quoted, where)}", values):
             return True
-        return not self.run(f"SELECT 1 FROM {place} WHERE {where} LIMIT 1", values)
+        return not self.run(f"SELECT 1 FROM {quoted} WHERE {where} LIMIT 1", values)
 
     def delete_all(self, table: BoundTable) -> None:
         """Delete every row; older readers still see them."""
@@ -454,13 +454,13 @@ class VersionStatements(abc.ABC):
         own = len(base.relation.columns)
         columns = [column for column in table.written if column.source.index < own]
         tests, values = self._target.equal_tests(base, columns, row)
-        place, where = escaped(table.quoted), " AND ".join([*tests, self._current(table)])
-        ends = self._target.one_row(place, where)
+        quoted, where = escaped(table.quoted), " AND ".join([*tests, self._current(table)])
+        ends = self._target.one_row(quoted, where)
         if self._target.change(
-            f"UPDATE {place} SET {self._ended(table)}{ends}", [self.time(time), *values]
+            f"UPDATE {quoted} SET {self._ended(table)}{ends}", [self.time(time), *values]
         ):
             return True
-        return not self._target.run(f"SELECT 1 FROM {place} WHERE {where} LIMIT 1", values)
+        return not self._target.run(f"SELECT 1 FROM {quoted} WHERE {where} LIMIT 1", values)
 
     def close_all(self, table: BoundTable, time: int) -> None:
         """Close every open version."""

@@ -46,7 +46,7 @@ def is_wider(
 ) -> bool:
     """Return whether type ``wanted`` holds values that ``existing`` does not.
 
-    Each type of ``families`` holds the values of those before it, and ``text`` those of all types.
+    Each type of ``families`` holds the values of the types before it, and ``text`` holds all values.
     With ``unlimited`` a type without modifiers has no limit, else the smallest one.
     """
     if existing in {wanted, text}:
