@@ -169,6 +169,21 @@ def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(
     assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
 
 
+@MOVING
+def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(
+    place: Place, tmp_path: Path
+) -> None:
+    source, twin = Model(), msgspec.structs.replace(SECOND, schema="annex", table="people")
+    for table in (FIRST, twin):
+        source.insert(table, ["1" if table is FIRST else "2", "v"])
+        sink = place.opened(tmp_path, table_name_format="{table}")
+        sink.write(batch(source.commit()))
+        sink.flush()
+        sink.close()
+    assert place.rows("people", "id") == [("1",), ("2",)]
+    assert "needs a new snapshot" in str(place.sink(tmp_path).check())
+
+
 @pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
 def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     place: Place, tmp_path: Path

@@ -22,6 +22,8 @@ class KnownTable:
     types: dict[int, tuple[str, int]] = field(default_factory=dict)
     # Reasons why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
+    # The source's name of the table; earlier releases stored none.
+    source: str = ""
 
 
 class SinkMetadata:
@@ -294,7 +296,9 @@ def _written(table: KnownTable) -> dict[str, object]:
     kept: dict[str, object] = {
         str(number): [name, *table.types.get(number, ())] for number, name in table.columns.items()
     }
-    return {**kept, "stale": table.stale} if table.stale else kept
+    if table.stale:
+        kept["stale"] = table.stale
+    return {**kept, "source": table.source} if table.source else kept
 
 
 def _known(name: TargetName, kept: dict[str, Any]) -> KnownTable:
@@ -302,7 +306,7 @@ def _known(name: TargetName, kept: dict[str, Any]) -> KnownTable:
 
     Earlier releases stored names alone.
     """
-    known = KnownTable(name, stale=tuple(kept.pop("stale", ())))
+    known = KnownTable(name, stale=tuple(kept.pop("stale", ())), source=kept.pop("source", ""))
     for number, column in kept.items():
         called, *of_type = [column] if isinstance(column, str) else column
         known.columns[int(number)] = called

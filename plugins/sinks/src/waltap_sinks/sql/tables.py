@@ -352,8 +352,10 @@ class TargetTables:
         away = TargetName(name.schema, with_suffix(name.name, f"@{abs(former)}"))
         gone = "dropped" if owner is None else f"renamed to {owner.name}"
         snapshot_reason = None
+        # A table of another name may lead to this one, too, and need not be gone.
+        succeeds = owner is not None or tables[former].source == shape.source
         evolves = self._properties.evolution == "basic" and self._target.transactional_ddl
-        if evolves:
+        if evolves and succeeds:
             wanted = away if owner is None else self._name_of(shape, owner)
             is_used = any(table.name == wanted for table in tables.values())
             if wanted.schema == name.schema and not is_used and self._is_free(wanted):
@@ -540,7 +542,7 @@ class TargetTables:
             if before is not None:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
-        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale))
+        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source))
 
 
 def inexact(
