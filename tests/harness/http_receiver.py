@@ -17,7 +17,7 @@ def notification_of(document: dict[str, Any]) -> Notification:
 
 
 class Receiver:
-    """Keeps the headers and bodies of what it took. ``answers`` are given first, (status, headers) each or
+    """Keeps the headers and bodies of what it took; the path is a header, too. ``answers`` are given first, (status, headers) each or
     None to hang up; then it takes everything, with ``replies``, as long as there are some. ``judge`` gives the status for a body. Until `start` its port is held and refuses connections."""
 
     def __init__(self, *, started: bool = True) -> None:
@@ -74,7 +74,8 @@ class Receiver:
 
     def _received(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers["content-length"]))
-        came = {name.lower(): value for name, value in request.headers.items()}, body
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        came = {**headers, ":path": request.path}, body
         self.hold.wait(120)
         answer = self.answers.popleft() if self.answers else (self.judge(body), {})
         if answer is None:
