@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 from tests.harness.pipeline import PipelineRig, until
+from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database, queries
 
 from waltap.cli.application import exit_code
@@ -204,16 +205,13 @@ LIBRARIES = "output_plugin_libraries"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster.create(max_replication_slots="1", max_wal_senders="1")
-    try:
+    with own_server(max_replication_slots="1", max_wal_senders="1") as made:
         if made.execute(f"SELECT 1 FROM pg_settings WHERE name = '{LIBRARIES}'"):
             made.execute(f"ALTER SYSTEM SET {LIBRARIES} = 'pgoutput'")
         made.execute(ROLES)
         (made.folder / "data" / "pg_hba.conf").write_text(HBA)
         made.reload()
         yield made
-    finally:
-        made.remove()
 
 
 def stocked(cluster: Cluster, name: str) -> Iterator[Database]:

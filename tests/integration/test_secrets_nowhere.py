@@ -27,6 +27,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 from tests.harness.pipeline import until
+from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
 import waltap
@@ -122,8 +123,7 @@ ROLE = "canary"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Return a server that asks for passwords."""
-    made = Cluster.create()
-    try:
+    with own_server() as made:
         password = SECRETS["database"].replace("'", "''")
         made.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{password}'")
         hba = made.folder / "data" / "pg_hba.conf"
@@ -131,8 +131,6 @@ def cluster() -> Iterator[Cluster]:
         hba.write_text(rules + hba.read_text())
         made.reload()
         yield made
-    finally:
-        made.remove()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.servers.requirement import missing
 
@@ -58,8 +59,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(files: Path) -> Iterator[Cluster]:
     """Return a server that takes the role by its certificate alone."""
-    made = Cluster.create()
-    try:
+    with own_server() as made:
         if made.execute("SHOW ssl_library") != [("OpenSSL",)]:
             missing("the server speaks no TLS")
         made.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER")
@@ -69,8 +69,6 @@ def cluster(files: Path) -> Iterator[Cluster]:
         made.execute("ALTER SYSTEM SET ssl_ca_file = 'authority.crt'")
         show(made, files, "here")
         yield made
-    finally:
-        made.remove()
 
 
 def show(cluster: Cluster, files: Path, name: str) -> None:
