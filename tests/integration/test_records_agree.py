@@ -250,8 +250,8 @@ NOT_IN_EVENTS = {"streaming", "two_phase", "relation_messages"}
 
 REMARKS: dict[str, Rule | None] = {
     # what only the catalogue could show: see test_names_mean_another.py
-    "With lag: of tables that had one name in turn, rows of all but the last may go to another of them.": None,
-    "With lag: rows of a materialized view that is gone may be taken for a table's of its name.": None,
+    "With lag: of tables that had one name over time, rows of all but the last may go to another of them.": None,
+    "With lag: rows of a materialized view that is gone may seem to be a table's of its name.": None,
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.": None,
     "DDL beside row changes in one transaction is looked for 20 times a second at most.": None,
     "With lag: a dropped key is reported for later rows, too.": None,

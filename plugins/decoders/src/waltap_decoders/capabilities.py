@@ -27,8 +27,8 @@ YBOUTPUT_REMARKS = (
 )
 
 _NAMES_ALONE = (
-    "With lag: of tables that had one name in turn, rows of all but the last may go to another of them.",
-    "With lag: rows of a materialized view that is gone may be taken for a table's of its name.",
+    "With lag: of tables that had one name over time, rows of all but the last may go to another of them.",
+    "With lag: rows of a materialized view that is gone may seem to be a table's of its name.",
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.",
     "DDL beside row changes in one transaction is looked for 20 times a second at most.",
 )

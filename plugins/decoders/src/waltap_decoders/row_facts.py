@@ -31,8 +31,8 @@ class ColumnFact:
 class OldRowColumns(enum.Enum):
     """Name the columns that a plugin lists in the old row."""
 
-    IDENTITY = "those of the replica identity: all of them under FULL"
-    SET = "those of the replica identity that are not NULL"
+    IDENTITY = "columns of the replica identity: all of them under FULL"
+    SET = "columns of the replica identity that are not NULL"
     ALL = "all; those outside a key without a value, as if they were NULL"
 
 
@@ -239,22 +239,22 @@ def numbers_then(columns: Iterable[ColumnFact], present: Relation) -> dict[str, 
     """Return attribute numbers of a row's columns, where known."""
     listed = list(columns)
     now = {c.name: c.number for c in present.columns if c.number is not None}
-    places = [now.get(fact.name, 0) for fact in listed]
+    numbers = [now.get(fact.name, 0) for fact in listed]
     free = [c for c in present.columns if c.name not in {fact.name for fact in listed}]
     # Numbers grow, and rows are in their order. A name that the catalogue does not know may be the
     # old name of an unnamed column of that type between its neighbours.
     for at, fact in enumerate(listed):
-        if places[at]:
+        if numbers[at]:
             continue
-        low = max(places[:at], default=0)
-        high = min((place for place in places[at:] if place), default=1 << 16)
+        low = max(numbers[:at], default=0)
+        high = min((number for number in numbers[at:] if number), default=1 << 16)
         for column in free:
             same_type = fact.type_oid in (0, column.type_oid)
             if same_type and column.number is not None and low < column.number < high:
-                places[at] = column.number
+                numbers[at] = column.number
                 free.remove(column)
                 break
-    return {fact.name: place for fact, place in zip(listed, places, strict=True) if place}
+    return {fact.name: number for fact, number in zip(listed, numbers, strict=True) if number}
 
 
 def _older(row: RowFacts, present: Relation) -> list[Column]:

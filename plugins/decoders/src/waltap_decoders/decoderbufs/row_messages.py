@@ -189,8 +189,8 @@ class _WireWalk:
             try:
                 self._data[at:stop].decode()
             except UnicodeDecodeError as error:
-                place = at + error.start
-                self._fail(place, f"{label} in UTF-8", f"byte 0x{self._data[place]:02x}")
+                offset = at + error.start
+                self._fail(offset, f"{label} in UTF-8", f"byte 0x{self._data[offset]:02x}")
         return stop
 
     def _varint(self, at: int, end: int, label: str) -> tuple[int, int]:

@@ -70,7 +70,7 @@ from waltap_decoders.pgoutput.tuple_columns import (
 
 
 class _SessionState(enum.Enum):
-    """Name the place of a session in the message sequence.
+    """Name the position of a session in the message sequence.
 
     stream := ( transaction | segment | prepared | M | K | r | c | A | p )*
     transaction := B O? ( Y | R | I | U | D | T | M )* C

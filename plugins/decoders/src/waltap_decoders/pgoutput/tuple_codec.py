@@ -31,12 +31,12 @@ RowMessage = Insert | Update | Delete
 
 
 class TupleKind(enum.Enum):
-    """Name the place of a tuple in its row message."""
+    """Name the role of a tuple in its row message."""
 
     INSERTED = enum.auto()
     UPDATED = enum.auto()
-    # Only the columns of the row's replica identity have values. A partition's may be another than
-    # that of its root, whose relation the message names.
+    # Only the columns of the row's replica identity have values. A partition's identity may differ
+    # from its root's, whose relation the message names.
     OLD_KEY = enum.auto()
     OLD_ROW = enum.auto()
 

@@ -235,10 +235,10 @@ def _columns(
     # No position of a row is behind its last one, so all are inside the row.
     if not np.array_equal(at, ends):
         return None
-    return _taken(data, bounds, nulls)
+    return _column_arrays(data, bounds, nulls)
 
 
-def _taken(
+def _column_arrays(
     data: bytes, bounds: "np.ndarray[Any, Any]", nulls: "np.ndarray[Any, Any]"
 ) -> "list[pa.StringArray] | None":
     """Return the values at ``bounds`` as one array for each column.
@@ -254,16 +254,16 @@ def _taken(
     every = pa.StringArray.from_buffers(bounds.size - 1, pa.py_buffer(bounds), pa.py_buffer(data))
     indexes = np.arange(0, bounds.size, 2, dtype="i4").reshape(count, width).T.reshape(-1)
     absent = nulls.reshape(-1) if nulls.any() else None
-    taken = pc.take(every, pa.array(indexes, mask=absent), boundscheck=False)
-    _, offsets, text = taken.buffers()
+    values = pc.take(every, pa.array(indexes, mask=absent), boundscheck=False)
+    _, offsets, text = values.buffers()
     if text is not None and text.size:
-        used = int(np.frombuffer(offsets, "i4", len(taken) + 1)[-1])
+        used = int(np.frombuffer(offsets, "i4", len(values) + 1)[-1])
         characters = np.frombuffer(text, "u1", used)
         if used and not characters.min():
             return None
         if used and characters.max() > 127:
             try:
-                taken.validate(full=True)
+                values.validate(full=True)
             except pa.ArrowInvalid:
                 return None
-    return [taken.slice(column * count, count) for column in range(width)]
+    return [values.slice(column * count, count) for column in range(width)]
