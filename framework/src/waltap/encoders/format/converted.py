@@ -126,7 +126,7 @@ class EventStage:
         )
 
     def transformed(self, out: list[Any], record: MakeRecord) -> list[ConnectRecord]:
-        """Return ``out`` with records in place of events.
+        """Return ``out`` with records instead of events.
 
         The transforms get the events first.
         """
@@ -175,8 +175,10 @@ class EventStage:
         if row.changed is None:
             return values
         return {
-            name: place.value if isinstance(place, GivenValue) else values[row.columns[place].field]
-            for name, place in row.changed.items()
+            name: source.value
+            if isinstance(source, GivenValue)
+            else values[row.columns[source].field]
+            for name, source in row.changed.items()
         }
 
     def _schema(
@@ -280,7 +282,7 @@ class ConvertedFormat(Format):
         if self._stage is not None:
             out = self._stage.transformed(out)
         if self._tables.nulls.noted:
-            self._tables.nulls.place(parts, self._tables.of)
+            self._tables.nulls.report_all(parts, self._tables.of)
         return out
 
     def notifications(self, notices: Sequence[Notification], topic: str) -> list[Record]:

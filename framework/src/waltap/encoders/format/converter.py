@@ -31,7 +31,7 @@ class SchemaMismatch(ValueError):
 
 
 def required(what: str, schema: Schema) -> SchemaMismatch:
-    """Return the error for null in a required place."""
+    """Return the error for null in a required field."""
     return SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")
 
 
@@ -67,12 +67,12 @@ class EventFrame:
         """Count an event and return its transaction block."""
         if self.order is None:
             return None
-        total, place = self.order.next(collection)
+        total, order = self.order.next(collection)
         assert isinstance(self.part, TransactionPart)
         return {
             "id": f"{self.part.xid}:{lsn}",
             "total_order": total,
-            "data_collection_order": place,
+            "data_collection_order": order,
         }
 
 
@@ -98,7 +98,7 @@ USUAL_WAY = (
 )
 
 
-def value_unfit(cause: Exception, place: str, *, side: str) -> ValueUnfit:
+def value_unfit(cause: Exception, what: str, *, side: str) -> ValueUnfit:
     """Return the error of an encoder's misfit, without values.
 
     The text names fields and types only.
@@ -106,7 +106,7 @@ def value_unfit(cause: Exception, place: str, *, side: str) -> ValueUnfit:
     text, way = type(cause).__name__, ""
     if isinstance(cause, SchemaMismatch):
         text, way = str(cause), cause.way
-    return ValueUnfit(f"{place} cannot be written: {text}", side=side, way=way or USUAL_WAY)
+    return ValueUnfit(f"{what} cannot be written: {text}", side=side, way=way or USUAL_WAY)
 
 
 # Images → keys. Raises one of MISFITS for an image that does not fit; then `Converter.encoder`

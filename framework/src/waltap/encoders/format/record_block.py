@@ -106,15 +106,15 @@ def _joined(
     flat = pa.concat_arrays([*columns, pa.array(constants, form)])
     width, begins, at = len(pieces), np.empty(len(pieces), "i4"), len(columns) * count
     column = 0
-    for place, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         if isinstance(piece, _CONSTANT):
-            begins[place], at = at, at + 1
+            begins[index], at = at, at + 1
         else:
-            begins[place], column = column, column + count
+            begins[index], column = column, column + count
     varies = tuple(not isinstance(piece, _CONSTANT) for piece in pieces)
     indexes = np.add(_row_numbers(varies)[:count], begins).reshape(-1)
-    taken = pc.take(flat, pa.array(indexes), boundscheck=False)
-    _, ends, text = taken.buffers()
+    chosen = pc.take(flat, pa.array(indexes), boundscheck=False)
+    _, ends, text = chosen.buffers()
     text = text or pa.py_buffer(b"")
     # A row ends where its last piece ends.
     bounds = np.frombuffer(ends, "<i4", count * width + 1)[::width].copy()

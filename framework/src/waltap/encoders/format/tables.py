@@ -43,7 +43,7 @@ class ConnectTable:
     read: ImageLayout
     # Whether the types were read again. If so, each conversion names its column in errors.
     renewed: bool = False
-    # Direct writers of rows: True has those of snapshot rows, False those of streamed rows.
+    # Direct writers of rows: True has the writers of snapshot rows, False of streamed rows.
     compiled: "dict[bool, Any]" = field(default_factory=dict)
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:

@@ -1,6 +1,6 @@
 """Render the records of a `RowBlock` column by column.
 
-The bytes are those of the functions that `waltap.encoders.json.codec` generates.
+The functions that `waltap.encoders.json.codec` generates write the same bytes.
 """
 
 from collections.abc import Iterable, Sequence

@@ -86,7 +86,7 @@ def json_writer(
 
     ``defaults`` writes the schema's default for null, ``numeric`` writes decimals as numbers.
     ``entries`` writes a map without string keys as objects of key and value, not as pairs. The
-    writer raises an error for null in a required place, which it calls ``what``.
+    writer raises an error for null in a required field, which it calls ``what``.
     """
     write = _writer(schema, defaults=defaults, numeric=numeric, entries=entries)
     if defaults and schema.default is not None:

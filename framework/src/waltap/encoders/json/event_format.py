@@ -2,7 +2,7 @@
 
 `JsonFormat` decides which events the changes become. This format collects them instead of records,
 passes them to the transforms as one batch, and encodes the events that these return. The relation's
-codec writes a row that no transform changed, so its bytes are those of a pipeline without transforms.
+codec writes a row that no transform changed, so its bytes are as in a pipeline without transforms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def transformed_events(
             events = transform(events)
         except Exception as cause:
             raise _failed(name, f"raised {type(cause).__name__}") from cause
-    # Records between the events, such as BEGIN and END, keep their places. So transforms may
+    # Records between the events, such as BEGIN and END, keep their order. So transforms may
     # remove events, but neither add nor reorder them.
     kept = {id(event) for event in events}
     left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
@@ -91,9 +91,9 @@ def changed_fields(
     return tuple(
         Field(
             name,
-            place.schema if isinstance(place, GivenValue) else known[row.columns[place].field],
+            source.schema if isinstance(source, GivenValue) else known[row.columns[source].field],
         )
-        for name, place in fields.items()
+        for name, source in fields.items()
     )
 
 
@@ -305,11 +305,11 @@ def _object(
 ) -> str:
     """Return the JSON object of a row that a transform changed."""
     members = []
-    for name, place in fields.items():
-        if isinstance(place, GivenValue):
-            text = _given(name, place)
+    for name, source in fields.items():
+        if isinstance(source, GivenValue):
+            text = _given(name, source)
         else:
-            text = _cell(codecs[row.columns[place].index], row.image)
+            text = _cell(codecs[row.columns[source].index], row.image)
         members.append(f"{quote(name)}:{text}")
     return f"{{{','.join(members)}}}"
 

@@ -194,7 +194,7 @@ class JsonFormat(Format):
                 pieces.append(self._by_row(list(some), now, stamps))
         out = pieces[0] if len(pieces) == 1 else joined(pieces)
         if self._tables.nulls.noted:
-            self._tables.nulls.place(parts, self._codec)
+            self._tables.nulls.report_all(parts, self._codec)
         return out
 
     def _by_row(
@@ -481,7 +481,7 @@ class JsonFormat(Format):
 
     def _insert_block(self, part: TransactionPart, now: int, stamps: str) -> RecordBlock | None:
         block = part.changes
-        # Each event has a place of its own in a transaction's order.
+        # Each event has its own number in a transaction's order.
         if not isinstance(block, InsertBlock) or self._order is not None:
             return None
         codec = self._codec(block.relation)
@@ -712,8 +712,8 @@ class PartTemplate:
         """Count an event at LSN ``n`` and return its transaction block."""
         if self.order is None:
             return "null"
-        total, place = self.order.next(collection)
-        return f'{{"id":"{self.xid}:{n}","total_order":{total},"data_collection_order":{place}}}'
+        total, order = self.order.next(collection)
+        return f'{{"id":"{self.xid}:{n}","total_order":{total},"data_collection_order":{order}}}'
 
     def value(self, codec: RowCodec, before: str, after: str, op: str, n: str) -> bytes:
         """Count an event and return its value."""

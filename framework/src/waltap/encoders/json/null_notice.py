@@ -24,7 +24,7 @@ class NullNotice:
     """Call ``warn`` once for each table, column and reason.
 
     Equal columns of several tables share one conversion, which knows only the column's name and
-    reports it to `note`. At the end of the batch `place` finds the tables: it converts the columns of
+    reports it to `note`. At the end of the batch `report_all` finds the tables: it converts the columns of
     that name once more, except those already reported. So other rows have no extra cost.
     """
 
@@ -46,7 +46,9 @@ class NullNotice:
             of = f" of {table}" if table else ""
             self._warn(f"column {column}{of}: {reason}; null is written for such values")
 
-    def place(self, parts: Parts, codec_of: Callable[[Relation], "_CompiledPlan | None"]) -> None:
+    def report_all(
+        self, parts: Parts, codec_of: Callable[[Relation], "_CompiledPlan | None"]
+    ) -> None:
         """Warn of the nulls of the rendered ``parts``."""
         # The conversions below call `note` again, so it starts empty.
         noted, self.noted = self.noted, set()
