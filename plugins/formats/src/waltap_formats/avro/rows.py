@@ -7,9 +7,10 @@ case uses `waltap_formats.avro.binary`, with the same bytes.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from waltap.base.generated import define
 from waltap.changes.capture.source_type import root_type
@@ -23,13 +24,9 @@ from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys
 from waltap.encoders.format.record_block import TextRows
 from waltap.encoders.json.codec import MISFITS
 from waltap_formats.avro.binary import (
-    LAST,
-    MORE,
-    RANGES,
     avro_writer,
     integer_writer,
     long_bytes,
-    unsigned,
 )
 from waltap_formats.avro.columns import Pieces, column_writer, varints
 
@@ -186,7 +183,8 @@ class _ColumnCode:
         self, mapping: ColumnMapping, kind: ConnectKind, branch: bytes, index: str, value: str
     ) -> str:
         write = f"_{kind.value}{branch.hex()}"
-        self.names[write] = quick_integer(kind, branch)
+        plain = integer_writer(kind)
+        self.names[write] = lambda number: branch + plain(number)
         convert, kept = f"_convert{index}", f"_kept{index}"
         if mapping.integers:
             self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
@@ -194,16 +192,6 @@ class _ColumnCode:
         if kind is ConnectKind.INT32:  # days, months: few texts
             self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
             return f"{kept}[{value}]"
-        if kind is ConnectKind.INT64:  # a present time in microseconds has eight bytes
-            self.names.update(_more=MORE, _last=LAST)
-            self.names[f"_more{branch.hex()}"] = quick_tables(branch)[1]
-            # Four pairs of seven bits, each looked up in a table.
-            eight = (
-                f"_more{branch.hex()}[n & 16383] + _more[n >> 14 & 16383] + _more[n >> 28 & 16383]"
-                " + _last[n >> 42]"
-            )
-            found = f"(n := {convert}({value}) << 1)"
-            return f"{eight} if {1 << 42} <= {found} < {1 << 56} else {write}(n >> 1)"
         return f"{write}({convert}({value}))"
 
     def _labels(self, column: ShapeColumn) -> tuple[str, ...] | None:
@@ -238,49 +226,6 @@ class _EncodedTexts(dict[str, bytes]):
         if len(self) < TEXTS_KEPT and len(text) <= LONGEST_KEPT:
             self[text] = found
         return found
-
-
-_QUICK: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
-
-
-def quick_tables(branch: bytes) -> tuple[list[bytes], list[bytes]]:
-    """Return `LAST` and `MORE`, each after a union's branch."""
-    if not branch:
-        return LAST, MORE
-    if branch not in _QUICK:
-        _QUICK[branch] = [branch + each for each in LAST], [branch + each for each in MORE]
-    return _QUICK[branch]
-
-
-def quick_integer(kind: ConnectKind, branch: bytes) -> Callable[[int], bytes]:
-    """Return a fast writer of integers of ``kind``.
-
-    It writes a union's branch first and has the results of `integer_writer`.
-    """
-    last, more = quick_tables(branch)
-    careful = integer_writer(kind)
-    # Four pairs of bytes hold 56 bits; longer numbers are rare.
-    most = 1 << min(RANGES[kind] + 1, 56)
-
-    def write(value: int) -> bytes:
-        # Zig-zag: the sign becomes the lowest bit.
-        number = value << 1 if value >= 0 else ~(value << 1)
-        if number >= most:
-            return branch + careful(value)
-        if number < 0x4000:
-            return last[number]
-        if number < 0x1000_0000:
-            return more[number & 0x3FFF] + LAST[number >> 14]
-        if number < 0x400_0000_0000:
-            return more[number & 0x3FFF] + MORE[number >> 14 & 0x3FFF] + LAST[number >> 28]
-        return (
-            more[number & 0x3FFF]
-            + MORE[number >> 14 & 0x3FFF]
-            + MORE[number >> 28 & 0x3FFF]
-            + LAST[number >> 42]
-        )
-
-    return write
 
 
 _LENGTHS: dict[bytes, list[bytes]] = {}
@@ -371,26 +316,12 @@ def create_writer(
     if key_prefix is not None:
         add = f"add_key({_keys(shape, keys, read=read)})"
     source = f"""
-def creates(_rows, _lsns, _tail):
+def creates(_rows, _tails):
     keys, values = [], []
     add_key, add = keys.append, values.append
-    low = high = 0
-    for _values, _lsn in zip(_rows, _lsns):
+    for _values, _tail in zip(_rows, _tails):
         {code.unpack(keys)}
-        if not low <= _lsn < high:
-            form, table, low, high = _tail(_lsn)
-            form = _form + form
-        add(form % ({parts} _lsn, table[_lsn << 1 & 16383]))
-        {add}
-    return keys, values
-
-def alike(_rows, _tail):
-    keys, values = [], []
-    add_key, add = keys.append, values.append
-    form = _form + b"%b"
-    for _values in _rows:
-        {code.unpack(keys)}
-        add(form % ({parts} _tail))
+        add(_form % ({parts} _tail))
         {add}
     return keys, values
 """
@@ -398,7 +329,7 @@ def alike(_rows, _tail):
     space = {
         **code.names,
         **keys.names,
-        "_form": _escaped(opening) + b"%b" * len(shape.values),
+        "_form": _escaped(opening) + b"%b" * (len(shape.values) + 1),
         "_key_form": _escaped(key_prefix or b"") + b"%b" * _width(shape),
     }
     define(source, f"Avro values of {shape.plan.relation.name}", space)
@@ -411,7 +342,7 @@ def alike(_rows, _tail):
         found = [piece for column in keys.columns for piece in column(block)]
         return TextRows([key_prefix, *found, _key_tail(shape)], len(block)).values(), values
 
-    write = _framed(space["creates"], space["alike"], columns, shape, value, defaults=defaults)
+    write = _framed(space["creates"], columns, shape, value, defaults=defaults)
     if key_prefix is not None:
         return write
     # Another converter writes the keys.
@@ -441,47 +372,35 @@ def _shared(shape: TableShape, *, read: bool) -> frozenset[int]:
     )
 
 
-def _tails(
-    head: bytes, lead: bytes, middle: bytes, after: bytes
-) -> Callable[[int], tuple[bytes, list[bytes], int, int]]:
-    """Return the function of an LSN's tail format.
+class _Tail(NamedTuple):
+    """A value's bytes after its row, around the row's LSN, as text and as a number."""
 
-    The tail is everything after the row. The function returns the format, a table of the first two
-    bytes of the LSN as a number, and the LSN range in which both are valid. The format takes the
-    LSN in decimal and an entry of the table.
-    """
+    head: bytes
+    lead: bytes
+    middle: bytes
+    after: bytes
 
-    def tail(lsn: int) -> tuple[bytes, list[bytes], int, int]:
-        digits, high = len(str(lsn)), lsn >> 13
-        size = long_bytes(len(lead) + digits + 2)
-        rest = unsigned(high) + after if high else after
-        form = _escaped(head + size + lead) + b'%d"]' + _escaped(middle) + b"%b" + _escaped(rest)
-        # The format holds while the number of digits and the high bits stay the same.
-        low = 0 if digits == 1 else 10 ** (digits - 1)
-        span = max(low, high << 13), min(10**digits, (high + 1) << 13)
-        return form, MORE if high else LAST, *span
+    def of(self, lsn: int) -> bytes:
+        """Return the tail of a row with this LSN."""
+        sequence = self.lead + b'%d"]' % lsn
+        size = long_bytes(len(sequence))
+        return b"".join((self.head, size, sequence, self.middle, long_bytes(lsn), self.after))
 
-    return tail
+    def pieces(self, lsns: Sequence[int]) -> Pieces:
+        """Return the tails of many rows."""
+        import numpy as np
+        import pyarrow as pa
 
-
-def _tail_pieces(
-    head: bytes, lead: bytes, middle: bytes, after: bytes, lsns: Sequence[int]
-) -> Pieces:
-    """Return the tails of rows with these LSNs, of the same bytes as by `_tails`."""
-    import numpy as np
-    import pyarrow as pa
-
-    numbers = pa.array(lsns, pa.int64())
-    digits = numbers.cast(pa.string()).cast(pa.binary())
-    values = np.array(lsns, "i8")
-    sizes = np.diff(np.frombuffer(digits.buffers()[1], "<i4", len(digits) + 1))
-    lengths = varints(sizes.astype("i8") + (len(lead) + 2))
-    return [head, lengths, lead, digits, b'"]' + middle, varints(values), after]
+        values = np.array(lsns, "i8")
+        digits = pa.array(values).cast(pa.string()).cast(pa.binary())
+        sizes = np.diff(np.frombuffer(digits.buffers()[1], "<i4", len(digits) + 1))
+        lengths = varints(sizes.astype("i8") + (len(self.lead) + 2))
+        after = [b'"]' + self.middle, varints(values), self.after]
+        return [self.head, lengths, self.lead, digits, *after]
 
 
 def _framed(
-    write: Callable[..., Written],
-    alike: Callable[..., Written],
+    write: Callable[[Sequence[Tuple], Iterable[bytes]], Written],
     columns: Callable[[RowBlock, Pieces], Written],
     shape: TableShape,
     value: Schema,
@@ -490,7 +409,7 @@ def _framed(
 ) -> WriteCreates:
     """Return the writer that supplies the bytes that rows share.
 
-    ``write`` gets rows with an LSN each, and ``alike`` rows with one LSN. ``columns`` gets many rows.
+    ``write`` gets rows and the tail of each; ``columns`` gets many rows.
     """
     top = {field.name: field.schema for field in value.fields}
     source = {
@@ -520,12 +439,13 @@ def _framed(
         sequence = facts["sequence"]
         block = RowBlock.of(images) if len(images) >= FEWEST and has_columns() else None
         if sequence[-1] == ",":  # the LSN comes with each row
-            texts = before + b"\x02", sequence.encode() + b'"', between + b"\x02", after
+            lead, middle = sequence.encode() + b'"', between + b"\x02"
+            tail = _Tail(before + b"\x02", lead, middle, after)
             if block is not None:
-                return columns(block, _tail_pieces(*texts, lsns))  # type: ignore[arg-type]
-            return write(images, lsns, _tails(*texts))
+                return columns(block, tail.pieces(lsns))  # type: ignore[arg-type]
+            return write(images, map(tail.of, lsns))  # type: ignore[arg-type]
         whole = source["sequence"](sequence) + between + source["lsn"](lsns[0] if lsns else None)
-        tail = before + whole + after
-        return alike(images, tail) if block is None else columns(block, [tail])
+        same = before + whole + after
+        return write(images, repeat(same)) if block is None else columns(block, [same])
 
     return creates
