@@ -144,6 +144,17 @@ COLUMNS: dict[tuple[str, int], st.SearchStrategy[str]] = {
 }
 
 
+DEFAULTS = {
+    "int4": "7",
+    "int8": "'-1'::integer",
+    "bool": "true",
+    "float8": "0.5",
+    "numeric": "1.50",
+    "text": "'a default, longer than its null'::text",
+    "date": "'2020-01-01'::date",
+}
+
+
 @settings(max_examples=40)
 @given(st.data(), st.booleans(), st.booleans())
 def test_avros_quick_columns_are_those_of_its_general_way(
@@ -158,6 +169,7 @@ def test_avros_quick_columns_are_those_of_its_general_way(
             typmod=modifier,
             data_type=data_type(name),
             nullable=nullable,
+            default=data.draw(st.sampled_from([None, DEFAULTS.get(name)])),
         )
         for n, (name, modifier) in enumerate(chosen)
     ]
