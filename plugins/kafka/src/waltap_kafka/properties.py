@@ -206,8 +206,8 @@ class KafkaSignalProperties(Properties):
     consumer: dict[str, str] = declare_family(
         "signal.consumer.NAME",
         pattern=r"signal\.consumer\..+",
-        summary="Any property of librdkafka for the consumer of signals, and those of the Java consumer "
-        "that have an equivalent.",
+        summary="Any property of librdkafka for the consumer of signals, and properties of the Java "
+        "consumer that have an equivalent.",
     )
 
     @model_validator(mode="after")
@@ -233,7 +233,7 @@ class KafkaNotificationProperties(Properties):
     producer: dict[str, str] = declare_family(
         "notification.producer.NAME",
         pattern=r"notification\.producer\..+",
-        summary="Any property of librdkafka for the producer of notifications, and those of the Java "
+        summary="Any property of librdkafka for the producer of notifications, and properties of the Java "
         "producer that have an equivalent.",
     )
 

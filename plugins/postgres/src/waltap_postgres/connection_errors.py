@@ -71,8 +71,8 @@ CERTIFICATES = (
     ),
     (
         r"requires a valid client certificate|certificate required|certificate authentication failed",
-        ("The server asks for a certificate of the role: name its file in database.sslcert and that of "
-        "its key in database.sslkey; its common name (CN) is the role's name"),
+        ("The server asks for a certificate of the role: name its file in database.sslcert and its "
+        "key's file in database.sslkey; its common name (CN) is the role's name"),
     ),
     (
         r"alert (?:unknown ca|bad certificate|certificate (?:expired|revoked|unknown)|decrypt error)",

@@ -99,7 +99,7 @@ class SnapshotSelectNarrow(SnapshotError):
     code = "WT-4008"
     remedy = (
         "Let snapshot.select.statement.overrides.{table} give the columns of the row filter, too, which "
-        "is {rows}; a snapshot delivers those of its rows that are published."
+        "is {rows}; a snapshot delivers only published rows."
     )
 
 

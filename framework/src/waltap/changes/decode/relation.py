@@ -183,7 +183,7 @@ def type_name(column: Column) -> str:
     return kind.name if kind.schema == "pg_catalog" else f"{kind.schema}.{kind.name}"
 
 
-# Types whose values PostgreSQL takes as those of another type without a rewrite (pg_cast, binary
+# Types whose values PostgreSQL converts to another type without a rewrite (pg_cast, binary
 # coercible).
 _COERCIBLE = frozenset({("varchar", "text"), ("text", "varchar"), ("cidr", "inet")})
 

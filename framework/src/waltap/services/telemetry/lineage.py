@@ -156,7 +156,7 @@ class LineageSender:
             # a RUNNING event that waits takes over the tables of the failed one
             if happening.kind != RUNNING or not self._runs_wait():
                 self._waiting.insert(0, happening)
-            # newer relations replace those of the failed event
+            # newer relations replace the failed event's
             self._shapes = {**shapes, **self._shapes}
             if not self._over:
                 self._changed.wait(self._retry_s)
