@@ -7,7 +7,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,19 @@ class Place:
         return sorted(self.execute(f"SELECT {names} FROM {table}"), key=str)
 
     def sink(
-        self, folder: Path, *, repairs: bool = False, tolerant: bool = False, **more: Any
+        self,
+        folder: Path,
+        *,
+        repairs: bool = False,
+        tolerant: bool = False,
+        named: str = "test",
+        **more: Any,
     ) -> SqlSink:
-        """Return the sink, not opened. Names of properties are given with _ for the dot."""
+        """Return the sink, not opened, of the pipeline ``named``. Names of properties are given with _ for the
+        dot."""
         given = {"url": self.url} | {n.replace("_", "."): v for n, v in more.items()}
         reported = context(folder, has_offset=True, repairs=repairs, tolerant=tolerant)
+        reported = replace(reported, pipeline=named)
         return SqlSink(SqlProperties.model_validate(given), reported)
 
     def opened(self, folder: Path, **more: Any) -> SqlSink:

@@ -184,6 +184,22 @@ def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(
     assert "needs a new snapshot" in str(place.sink(tmp_path).check())
 
 
+@MOVING
+def test_a_table_that_another_pipeline_writes_to_keeps_its_name(
+    place: Place, tmp_path: Path
+) -> None:
+    sources = {"one": Model(), "two": Model()}
+    for named, table, number in (("one", FIRST, "1"), ("two", FIRST, "2"), ("one", SECOND, "3")):
+        source = sources[named]
+        source.insert(msgspec.structs.replace(table, table="people"), [number, "v"])
+        sink = place.opened(tmp_path, named=named)
+        sink.write(batch(source.commit()))
+        sink.flush()
+        sink.close()
+    assert place.rows("people", "id") == [("1",), ("2",), ("3",)]
+    assert "was dropped" in str(place.sink(tmp_path, named="one").check())
+
+
 @pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
 def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     place: Place, tmp_path: Path

@@ -265,6 +265,17 @@ class SinkMetadata:
             for oid, schema, name, columns in rows
         }
 
+    def is_shared(self, name: TargetName) -> bool:
+        """Return whether another pipeline writes to the table, too."""
+        target, q = self._target, self._target.quoted
+        tests = [f"{q('pipeline')} <> %s"]
+        tests += [f"{q(column)} = %s" for column in ("target_schema", "target_table")]
+        found = target.run(
+            f"SELECT 1 FROM {escaped(target.quoted_table(self._tables))} WHERE {' AND '.join(tests)}",
+            [self._pipeline, name.schema or "", name.name],
+        )
+        return bool(found)
+
     def note(self, oid: int, table: KnownTable) -> None:
         """Store the binding of the relation ``oid`` in the open transaction."""
         # Each new relation version asks; most change nothing in the target.

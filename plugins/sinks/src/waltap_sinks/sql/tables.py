@@ -355,7 +355,7 @@ class TargetTables:
         # A table of another name may lead to this one, too, and need not be gone.
         succeeds = owner is not None or tables[former].source == shape.source
         evolves = self._properties.evolution == "basic" and self._target.transactional_ddl
-        if evolves and succeeds:
+        if evolves and succeeds and not self._metadata.is_shared(name):
             wanted = away if owner is None else self._name_of(shape, owner)
             is_used = any(table.name == wanted for table in tables.values())
             if wanted.schema == name.schema and not is_used and self._is_free(wanted):
