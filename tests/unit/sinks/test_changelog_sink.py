@@ -12,7 +12,7 @@ import pytest
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
 from waltap.base.files import FilesInUse
-from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import (
@@ -253,6 +253,22 @@ def test_an_interrupted_snapshot_counts_for_nothing(log: WrittenLog) -> None:
     assert [row["_op"] for row in found] == ["r"] * 8 + ["c"]
     assert {row["_seq"] for row in found[:8]} == {-1}
     assert {m.snapshot.snapshot_id for m in log.manifests() if m.snapshot} == {1, 2}
+
+
+def test_a_snapshot_that_resumes_with_nothing_to_read_is_completed(log: WrittenLog) -> None:
+    """The kill came between its last rows and its end."""
+    people(log.db, 1, 2)
+    *pieces, end = log.db.snapshot(PEOPLE)
+    with log.open():
+        log.flush(*pieces)
+    progress = SnapshotProgress(kind="initial", lsn=log.db.lsn)
+    with log.open(has_offset=True, snapshot=progress):
+        assert log.opened_at is None
+        assert log.flush(end) == end.position
+        assert log.sink.stored_position() == end.position
+    assert [m.snapshot.complete for m in log.manifests() if m.snapshot] == [False, True]
+    with log.open(has_offset=True):
+        assert log.opened_at == end.position
 
 
 def test_a_snapshot_that_starts_again_in_the_same_run_is_a_new_generation(log: WrittenLog) -> None:

@@ -527,8 +527,11 @@ class ChangeLogSink(Sink):
 
     def _end_snapshot(self) -> None:
         """Complete the snapshot with all its tables."""
-        if self._snapshot_part is not None:
-            self._snapshot_part = msgspec.structs.replace(self._snapshot_part, complete=True)
+        part = self._snapshot_part
+        if part is None and self._in_snapshot and self._context.snapshot is not None:
+            part = self._read.part  # resumed, with all of its rows published
+        if part is not None:
+            self._snapshot_part = msgspec.structs.replace(part, complete=True)
         self._snapshot_id, self._in_snapshot = None, False
 
     def forget(self, oid: int) -> None:
