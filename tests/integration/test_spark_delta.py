@@ -400,6 +400,30 @@ def test_a_table_that_is_brought_back_to_what_it_is_goes_on(foreign: Rig) -> Non
 
 # --- steps that are repeated ----------------------------------------------------------------------
 
+
+def test_a_step_that_two_drivers_wrote_suspends_the_table_until_it_is_brought_back(
+    foreign: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was believed dead writes just after its successor looked for the step."""
+    foreign.db.insert(PEOPLE, ["3", "Cid", "z"])
+    foreign.commit()
+    foreign.apply_and_die()
+    made, steps_of = foreign.applier.format, foreign.applier.format._steps_of
+
+    def looked_before(*_of: Any) -> dict[int, Any]:
+        monkeypatch.setattr(made, "_steps_of", steps_of)
+        return {}
+
+    monkeypatch.setattr(made, "_steps_of", looked_before)
+    foreign.apply()
+    assert "WT-5235" in foreign.output.table("people").failed
+    assert "once more" in foreign.output.table("people").failed
+    history = foreign.output.table("people").stored_table.targets["changes"]
+    foreign.spark.sql(f"RESTORE TABLE {history.at} TO VERSION AS OF {named(foreign)}")
+    foreign.apply()
+    check_restored(foreign, 3)
+
+
 HAD = [("id", "int4"), ("name", "text"), ("note", "text")]
 WITH = relation("public.people", HAD, numbers=(1, 2, 3))
 WITHOUT = relation("public.people", HAD[:2], numbers=(1, 2))

@@ -2,6 +2,7 @@
 
 import decimal
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,18 +10,18 @@ import pytest
 from waltap.plugins.host import Host
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
-from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported
+from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported, TargetChanged
 from waltap_spark.formats import TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
-from waltap_spark.formats.iceberg import IcebergFormat, each_step_once
+from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.planning.wide_decimals import text_of
 from waltap_spark.schema.expression import LISTED, namespace_of, one_of
 from waltap_spark.schema.schema import common_type
-from waltap_spark.state.output import SparkOutput, TableState
+from waltap_spark.state.output import SparkOutput, TableState, TargetTable
 
 PACKAGES = {"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 
@@ -171,16 +172,26 @@ def test_columns_that_can_grow_without_rewriting_rows(
             assert made.widens(json.dumps(old), json.dumps(new)) is expected
 
 
-def test_a_step_that_was_taken_twice_is_somebody_elses() -> None:
-    note = CommitNote(waltap="me", step=3)
+@pytest.mark.parametrize("steps", [(3, 4, 3), (3, 3), (2,)])
+@pytest.mark.parametrize("made", [delta(), iceberg()])
+def test_a_step_that_two_drivers_wrote_is_refused(
+    monkeypatch: pytest.MonkeyPatch, made: DeltaFormat | IcebergFormat, steps: tuple[int, ...]
+) -> None:
+    """Also one of a driver that was slower than its successor's commit."""
+    table, target = TableState(schema="s", table="t"), TargetTable(at="t", version=6, step=2)
+    own = made._identity()
     commits = [
-        TableCommit(7, "append", note),
-        TableCommit(8, "append", note),
-        TableCommit(9, "append", None),
+        TableCommit(7 + n, "append", CommitNote(waltap=own, step=step, table="s.t"))
+        for n, step in enumerate(steps)
     ]
-    once = each_step_once(commits)
-    assert [each.note for each in once] == [note, None, None]
-    assert once[1].operation == "step 3 once more"
+    monkeypatch.setattr(made, "commits", lambda _spark, _target: commits)
+    last = 6 + len(steps)
+    found = rf"step {steps[-1]} once more, version {last}\).*restore version {last - 1},"
+    spark: Any = None
+    with pytest.raises(TargetChanged, match=found):
+        made._steps_of(spark, table, target)
+    commits.pop()
+    assert list(made._steps_of(spark, table, target)) == list(steps[:-1])
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Delta Lake tables, by path or by name in a catalogue.
 
-A step's transaction id is Delta's own (``txnAppId``, ``txnVersion``). MERGE takes it only from the
-session, so each table that is written has its own session. The `CommitNote` is the commit's
-``userMetadata``.
+The `CommitNote` is the commit's ``userMetadata``. MERGE takes it only from the session, so each table
+that is written has its own session. A server of Spark Connect goes on after its client has died. So
+there a step has a transaction id of Delta's own (``txnAppId``, ``txnVersion``), by which Delta ignores
+a step that it has. It computes the state of the whole log for that, which takes longer than a small write.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
+from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
@@ -288,10 +290,10 @@ class DeltaFormat(MergingFormat):
 
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
-        """Set the session's transaction id and commit metadata."""
+        """Set the session's commit metadata, and in Spark Connect the transaction id."""
         spark.conf.set(OVERWRITE, "static")  # dynamic: rows stay in parts that get none
         chosen = {METADATA: msgspec.json.encode(note).decode()}
-        if note.step:
+        if note.step and is_remote(spark):
             app = f"waltap {note.waltap} {note.source}".rstrip()
             if note.since is not None:  # Delta ignores what it has seen, also where that was undone
                 app = f"{app} since {note.since}"

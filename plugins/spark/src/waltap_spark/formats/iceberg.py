@@ -425,7 +425,7 @@ class IcebergFormat(MergingFormat):
             snapshot = None if parent is None else table.snapshot(parent)
         if snapshot is None and target.version >= 0 and parent != target.version:
             return None  # it has expired, and with it, perhaps, who knows what came after it
-        return each_step_once(list(reversed(found)))
+        return found[::-1]
 
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
@@ -675,21 +675,3 @@ def _iceberg_type(spark: "SparkSession", kind: str) -> Any:
     jvm = _jvm(spark)
     spark_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
     return jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)
-
-
-def each_step_once(commits: list[TableCommit]) -> list[TableCommit]:
-    """Return ``commits`` with a repeated step marked as another program's.
-
-    A repeated step means that two drivers wrote.
-    """
-    seen: set[tuple[str, str, int]] = set()
-    found = []
-    for commit in commits:
-        note = commit.note
-        if note is not None and note.step and (note.waltap, note.table, note.step) in seen:
-            found.append(TableCommit(commit.version, f"step {note.step} once more", None))
-            continue
-        if note is not None:
-            seen.add((note.waltap, note.table, note.step))
-        found.append(commit)
-    return found

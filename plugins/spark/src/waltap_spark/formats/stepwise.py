@@ -121,7 +121,7 @@ class StepwiseFormat(TableFormat):
     def noted(self, spark: "SparkSession", note: CommitNote) -> AbstractContextManager[None]:
         """Attach ``note`` to commits of this session within the block.
 
-        The format refuses or ignores a step that exists already.
+        Where a session outlives its driver, the format ignores a step that exists already.
         """
 
     @abstractmethod
@@ -374,7 +374,8 @@ class StepwiseFormat(TableFormat):
     ) -> dict[int, TableCommit]:
         """Read later steps of ``target`` from the table's log.
 
-        Raises: TargetChanged if another program wrote one of them; NameTaken if it wrote all.
+        Raises: TargetChanged if another program wrote one of them, or two drivers the same;
+        NameTaken if another program wrote all.
         """
         later = self.commits(spark, target)
         if later is None:
@@ -398,7 +399,11 @@ class StepwiseFormat(TableFormat):
                 continue
             others = note is not None and self._is_others(note, table)
             mine = note is not None and not others and self._is_of(note, owner)
-            if note is not None and mine:
+            if note is not None and mine and (note.step <= target.step or note.step in steps):
+                # two drivers wrote it: the other was believed dead
+                twice = TableCommit(commit.version, f"step {note.step} once more", None)
+                foreign = foreign or twice
+            elif note is not None and mine:
                 steps[note.step] = commit
             elif not others and not self.is_harmless(commit.operation):
                 foreign = foreign or commit

@@ -219,7 +219,7 @@ def prepare(spark: "SparkSession") -> "SparkSession":
 
     A session of Spark Connect is cloned: Connect has no other way.
     """
-    if _is_remote(spark):
+    if is_remote(spark):
         session: Any = cast(Any, spark).cloneSession()
         # an open channel would block the interpreter's exit forever
         atexit.register(session.client.close)
@@ -253,7 +253,7 @@ def make_active(spark: "SparkSession") -> None:
     thread without one has Spark's defaults: no ``time``, and names that differ only by case are
     equal.
     """
-    jvm = None if _is_remote(spark) else spark._jvm  # noqa: SLF001 - Python has no word for it
+    jvm = None if is_remote(spark) else spark._jvm  # noqa: SLF001 - Python has no word for it
     if jvm is not None:
         sessions = jvm.org.apache.spark.sql.classic.SparkSession
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
@@ -301,7 +301,7 @@ def each_in_one(
             list(pool.map(run, actions))
 
 
-def _is_remote(spark: object) -> bool:
+def is_remote(spark: object) -> bool:
     """Return whether ``spark`` is a session of Spark Connect.
 
     The name is compared, since the package of Connect may not be installed.
