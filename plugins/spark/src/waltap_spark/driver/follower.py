@@ -9,7 +9,7 @@ seen (206 ms a look at 7,200 manifests, 3.5 s at 100,000) and keeps a list of th
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,7 +93,7 @@ class LogFollower:
         """
         damaged: list[ChangeLogDamaged] = []
         try:
-            self._catch_up(damaged)
+            self.apply(self._manifests(damaged))
         except RowsAwaited as awaited:
             if awaited.fields["nobody"]:
                 raise
@@ -106,9 +106,10 @@ class LogFollower:
             )
             raise error
 
-    def _catch_up(self, damaged: list[ChangeLogDamaged]) -> None:
+    def apply(self, manifests: Iterable[Manifest]) -> None:
+        """Apply ``manifests`` in commits of a fit size."""
         found = 0
-        for portion in self._pace.portions(self._manifests(damaged)):
+        for portion in self._pace.portions(manifests):
             started = time.monotonic()
             self._applier.apply(portion)
             self._pace.took(time.monotonic() - started)

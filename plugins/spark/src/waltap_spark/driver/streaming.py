@@ -6,13 +6,11 @@ which changes are applied, so the checkpoint may be lost. Files arrive in any or
 sorted by position, and missing manifests are read from the log.
 """
 
-import time
 from typing import TYPE_CHECKING
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.driver.batch_size import AdaptiveBatchSize
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.session.addresses import address
 
@@ -52,7 +50,6 @@ def start_query(
         .load(address(changelog.store, "manifests"))
     )
 
-    pace = AdaptiveBatchSize(chosen.batch_s, chosen.batch_rows)
     follower = LogFollower(changelog, applier, chosen)
     last = changelog.last() if available_now else None
 
@@ -65,18 +62,12 @@ def start_query(
 
     def batch(frame: "DataFrame", _number: int) -> None:
         found = [parse_manifest(row[0], "a manifest") for row in frame.collect()]
-        fresh = _chain(changelog, applier, found)
-        for portion in pace.portions(fresh):
-            started = time.monotonic()
-            applier.apply(portion)
-            pace.took(time.monotonic() - started)
-        if not fresh:
-            applier.apply([])  # tries suspended tables again
+        follower.apply(_chain(changelog, applier, found))
         end_batch()
 
     # Without new files Spark runs no batch, and suspended tables would not be tried.
     if last is not None and applier.state.log_position >= last.log_position:
-        applier.apply([])
+        follower.apply([])
         end_batch()
     writer = manifests.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
     if available_now:

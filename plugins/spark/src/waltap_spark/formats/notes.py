@@ -19,11 +19,11 @@ SIGN: Final = "sign"
 class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The note in a commit: its output, step, and table.
 
-    ``table`` is "" in notes of an earlier version. In a shared target, ``source`` is the only
-    source whose rows the commit touches; step 0 changes columns for all sources. ``since`` is the
-    version that restored the table: the step may exist before it, but its rows are gone. ``kind``
-    is the kind of change, and ``until`` the position of its last change; a repeated step must have
-    the same. ``named_version`` is the version of a shared target that the table's last commit names.
+    In a shared target, ``source`` is the only source whose rows the commit touches; step 0 changes
+    columns for all sources. ``since`` is the version that restored the table: the step may exist
+    before it, but its rows are gone. ``kind`` is the kind of change, and ``until`` the position of
+    its last change; a repeated step must have the same. ``named_version`` is the version of a shared
+    target that the table's last commit names.
     """
 
     waltap: str

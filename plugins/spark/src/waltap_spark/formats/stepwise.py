@@ -398,7 +398,8 @@ class StepwiseFormat(TableFormat):
                 foreign = None
                 continue
             others = note is not None and self._is_others(note, table)
-            mine = note is not None and not others and self._is_of(note, owner)
+            own = note is not None and (note.waltap, note.table) == (self._identity(), owner)
+            mine = own and not others
             if note is not None and mine and (note.step <= target.step or note.step in steps):
                 # two drivers wrote it: the other was believed dead
                 twice = TableCommit(commit.version, f"step {note.step} once more", None)
@@ -452,9 +453,6 @@ class StepwiseFormat(TableFormat):
             return target.since
         back = self._restored.get((table.owner, target.at), -1)
         return back if back > target.version else target.since
-
-    def _is_of(self, note: CommitNote, owner: str) -> bool:
-        return note.waltap == self._identity() and note.table in ("", owner)
 
     def _changed(
         self, target: TargetTable, what: str, *, version: int | None = None

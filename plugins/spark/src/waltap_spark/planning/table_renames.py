@@ -327,7 +327,7 @@ def _number(table: TableState) -> tuple[int, int] | None:
     for epoch, _name, oid in reversed(table.waits):
         if oid:
             return epoch, oid
-    epoch, oid = table.number_epoch, table.oid
+    epoch, oid = table.oid_epoch, table.oid
     if not oid and table.staged:  # its first snapshot is not complete
         oid = table.staged[-1].oid
     return (epoch, oid) if oid and epoch else None

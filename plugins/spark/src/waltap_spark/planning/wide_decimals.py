@@ -4,7 +4,7 @@ The change log has none by default.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from waltap_spark.state.output import SparkOutput
 
 
-def text_of(kind: "pa.DataType") -> "pa.DataType":
-    """Return ``kind`` with text instead of wide decimals, also in nested types."""
+def text_of(kind: Any, *, times: bool = False) -> "pa.DataType":
+    """Return the Arrow type ``kind`` with text instead of wide decimals, also in nested types.
+
+    ``times``: and instead of times of day, which sessions read only with a setting.
+    """
     import pyarrow as pa
 
-    if pa.types.is_decimal256(kind):
+    if pa.types.is_decimal256(kind) or (times and pa.types.is_time(kind)):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(text_of(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(text_of(kind.value_type, times=times)))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(text_of(field.type)) for field in kind])
+        return pa.struct([field.with_type(text_of(field.type, times=times)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, text_of(kind.item_type))
+        return pa.map_(kind.key_type, text_of(kind.item_type, times=times))
     return kind
 
 

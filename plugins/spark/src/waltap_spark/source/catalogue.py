@@ -1,11 +1,12 @@
 """Find a query's tables and columns in the change log."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
+from waltap_spark.planning.wide_decimals import text_of
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.source.errors import SourceOption, TableNotLogged
 from waltap_spark.source.options import SourceOptions
@@ -149,7 +150,9 @@ def arrow_types(schema: "pa.Schema") -> dict[str, str]:
     from pyspark.sql.pandas.types import from_arrow_type
 
     return {
-        field.name: from_arrow_type(_readable(field.type), prefer_timestamp_ntz=True).json()
+        field.name: from_arrow_type(
+            text_of(field.type, times=True), prefer_timestamp_ntz=True
+        ).json()
         for field in schema
     }
 
@@ -167,21 +170,3 @@ def _named(text: str) -> "pa.DataType":
         return pa.type_for_alias(text)
     except ValueError:
         return pa.string()
-
-
-def _readable(kind: Any) -> Any:
-    """Return the Arrow type that Spark reads for ``kind``.
-
-    Decimals of more than 38 digits are text, and so are times, which sessions read only with a setting.
-    """
-    import pyarrow as pa
-
-    if pa.types.is_decimal256(kind) or pa.types.is_time(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_readable(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_readable(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _readable(kind.item_type))
-    return kind

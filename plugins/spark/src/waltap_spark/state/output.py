@@ -386,14 +386,6 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return ".".join(self.kept_at or (self.schema, self.table))
 
     @property
-    def number_epoch(self) -> int:
-        """Return the epoch in which the source's number was seen, 0 if unknown."""
-        # earlier releases noted the epoch of the rows alone
-        rows = 0 if self.stored_table is None else self.stored_table.epoch
-        last = self.changes[-1].epoch if self.changes else 0
-        return self.oid_epoch or max(rows, last, self.snapshot_epoch)
-
-    @property
     def target_folder(self) -> str:
         """Return the folder of the table that holds its rows."""
         return f"tables/{'/'.join(map(safe_name, self.storage))}"
