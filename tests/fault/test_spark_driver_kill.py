@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.pipeline import until
+from tests.harness.servers.delta import spark_jars
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.read.live import LiveTables
@@ -21,7 +22,7 @@ ITEMS = relation("public.items", [("id", "int4"), ("state", "text"), ("note", "t
 TICKS = relation("public.ticks", [("kind", "text")], key=(), identity="f")
 
 
-def driver(folder: Path) -> "subprocess.Popen[bytes]":
+def driver(folder: Path, *settings: str) -> "subprocess.Popen[bytes]":
     with (folder / "driver.log").open("ab") as log:
         return subprocess.Popen(
             [
@@ -37,6 +38,7 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
                     "--set",
                     "compaction.merge.sets=2",
                 ),
+                *(word for each in settings for word in ("--set", each)),
             ],
             stdin=subprocess.PIPE,
             stderr=log,
@@ -44,10 +46,12 @@ def driver(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.timeout(1500)
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_a_killed_driver_goes_on_from_its_last_commit(
-    spark: Any, tmp_path: Path, kills: int
+    delta: Any, tmp_path: Path, kills: int, kind: str
 ) -> None:
+    settings = ("format=delta", f"spark.jars={spark_jars()}") if kind == "delta" else ()
     chance = random.Random(20130101)
     db, output = Database(), SparkOutput(str(tmp_path / "out"))
     log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
@@ -67,7 +71,7 @@ def test_a_killed_driver_goes_on_from_its_last_commit(
 
     work(3)
     for round_number in range(kills):
-        process = driver(tmp_path)
+        process = driver(tmp_path, *settings)
         before = output.state().number if output.state() else 0
         until(
             lambda before=before: output.state() and output.state().number > before,
@@ -80,7 +84,7 @@ def test_a_killed_driver_goes_on_from_its_last_commit(
         process.send_signal(signal.SIGKILL)
         process.communicate()
         work(round_number)
-    process = driver(tmp_path)
+    process = driver(tmp_path, *settings)
     assert process.stdin is not None
     process.stdin.close()  # as when the engine is gone: apply everything, and end
     assert process.wait(timeout=400) == 0, (tmp_path / "driver.log").read_text()[-2000:]
@@ -88,7 +92,7 @@ def test_a_killed_driver_goes_on_from_its_last_commit(
     last = ChangeLog(str(tmp_path / "log")).last()
     state = output.state()
     assert state.log_position == last.log_position
-    tables = LiveTables(prepare(spark), output)
+    tables = LiveTables(prepare(delta), output)
     for table in (ITEMS, TICKS):
         frame = tables.current(table.name)
         rows = frame.selectExpr(*[f"cast({c.name} as string)" for c in table.columns]).collect()
