@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def text_of(kind: Any, *, times: bool = False) -> "pa.DataType":
-    """Return the Arrow type ``kind`` with text instead of wide decimals, also in nested types.
+    """Return ``kind`` with text instead of wide decimals, also in nested types.
 
-    ``times``: and instead of times of day, which sessions read only with a setting.
+    ``kind`` is a type of Arrow. ``times``: and instead of times of day, which sessions read only
+    with a setting.
     """
     import pyarrow as pa
 
