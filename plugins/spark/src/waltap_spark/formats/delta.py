@@ -1,9 +1,10 @@
 """Delta Lake tables, by path or by name in a catalogue.
 
 The `CommitNote` is the commit's ``userMetadata``. MERGE takes it only from the session, so each table
-that is written has its own session. A server of Spark Connect finishes what its client asked for, also after the client has died. So
-there a step has a transaction id of Delta's own (``txnAppId``, ``txnVersion``), by which Delta ignores
-a step that it has. It computes the state of the whole log for that, which takes longer than a small write.
+that is written has its own session. A server of Spark Connect finishes what its client asked for, also
+after the client has died. So there a step has a transaction id of Delta's own (``txnAppId``,
+``txnVersion``), by which Delta ignores a step that it has. For that it computes the state of the whole
+log, which takes longer than a small write.
 """
 
 import contextlib
