@@ -7,10 +7,15 @@ import pytest
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.events.event import Record
-from waltap.changes.transactions.position import Position, SnapshotProgress, TableChunks
+from waltap.changes.transactions.position import (
+    Position,
+    Positions,
+    SnapshotProgress,
+    TableChunks,
+)
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
-from waltap.ports.sink.roles import RedeliveryAwareSink
+from waltap.ports.sink.roles import RedeliveryAwareSink, stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap_testing.sink_crash import deliver, written
 from waltap_testing.sink_rig import SinkRig, assert_complete, sole, values_of
@@ -96,10 +101,15 @@ class SnapshotsGoOn:
         deliver(sink, batches[:delivered])
         sink = rig.build(tmp_path, has_offset=True, snapshot=_progress(batches[:delivered]))
         sink.open()
+        written(sink, _going_on(batches[delivered:]), each=True)
+        stored = Positions.of(stored_position_of(sink))
+        sink.close()
+        sink = rig.build(tmp_path, has_offset=True)
+        opened = Positions.of(sink.open())
+        assert not stored or opened == stored, "the snapshot has ended: `open` returns its position"
         workload.insert(NOTES, 101, "streamed")
         workload.commit()
-        rest = [*_going_on(batches[delivered:]), *workload.batches(10, records=records)]
-        written(sink, rest, each=True)
+        written(sink, workload.batches(10, records=records), each=True)
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
