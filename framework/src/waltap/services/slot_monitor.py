@@ -227,7 +227,7 @@ class _MonitorState:
 class SlotMonitor:
     """Monitor the slot of one run.
 
-    Only the engine's thread calls `check` and `hurries`; any thread may read `health`.
+    Only the engine's thread calls `check` and `must_confirm`; any thread may read `health`.
     """
 
     def __init__(self, properties: EngineProperties, dependencies: SlotMonitorDependencies) -> None:
@@ -235,7 +235,7 @@ class SlotMonitor:
         self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
         self._lock = threading.Lock()
         self._memory = _MonitorState()
-        self._hurry = threading.Event()
+        self._confirm_now = threading.Event()
         self._wake, self._end = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._given_up: WaltapError | None = None
@@ -264,13 +264,13 @@ class SlotMonitor:
         if self._given_up is not None:
             raise self._given_up
 
-    def hurries(self) -> bool:
+    def must_confirm(self) -> bool:
         """Return whether the engine must confirm at once.
 
         Each request of the monitor returns True once.
         """
-        wanted = self._hurry.is_set()
-        self._hurry.clear()
+        wanted = self._confirm_now.is_set()
+        self._confirm_now.clear()
         return wanted
 
     def apply_properties(self, properties: EngineProperties) -> None:
@@ -445,7 +445,7 @@ class SlotMonitor:
         action, memory = self._properties.wal_action, self._memory
         if action == "advance":
             self._done("what is delivered is confirmed at once; what is not is kept", health)
-            self._hurry.set()
+            self._confirm_now.set()
         elif action == "pause" and not memory.paused:
             memory.paused = True
             self._done("incremental snapshots are paused", health)

@@ -331,7 +331,7 @@ class StreamLoop:
             if signals.blocking:
                 self._write_rest()
                 signals.read_at_once()
-            came = self._receive(now, hurried=asks or signals.waiting)
+            came = self._receive(now, briefly=asks or signals.waiting)
             now = clock()
             if came:
                 if not proven:  # an error of this connection ends the loop
@@ -342,7 +342,7 @@ class StreamLoop:
                 first.stream.request_keepalive()
             self._write_if_due(now)
             delivery.write_notifications()
-            if signals.watching and first.assembler.idle and not self._gathered:
+            if signals.watching and first.assembler.idle and not self._has_unwritten:
                 signals.advance_to(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
             if now >= next_poll:
@@ -356,14 +356,14 @@ class StreamLoop:
                 next_poll = clock() + self._idle_s
             # A list: each stream forgets its request when it is read.
             requests = [each.stream.reply_requested() for each in self._readers]
-            if run.guard.hurries():
+            if run.guard.must_confirm():
                 self._confirmation.flush_now()
                 first.stream.request_keepalive()
                 next_idle = now
             if any(requests):
                 next_idle = now
             # After a cut the rest of a received transaction is nowhere: progress would skip it.
-            waits = state.cut or self._gathered
+            waits = state.cut or self._has_unwritten
             if now >= next_idle and not waits and self._confirmation.idle():
                 next_idle = now + self._idle_s
             heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
@@ -395,19 +395,19 @@ class StreamLoop:
         assert self._merge is not None
         self._merge.add(partition, parts, self._state.clock.monotonic())
 
-    def _receive(self, now: float, *, hurried: bool) -> bool | None:
+    def _receive(self, now: float, *, briefly: bool) -> bool | None:
         """Receive from each reader; return whether changes came.
 
         None: nothing came at all. The readers wait one after the other, together as long as one would.
         """
         loops, merge = self._loops, self._merge
         if len(loops) == 1:
-            return loops[0].pull(self._patience(loops[0], now, hurried=hurried))
+            return loops[0].pull(self._patience(loops[0], now, briefly=briefly))
         found: list[bool | None] = []
         for each, loop in zip(self._readers, loops, strict=True):
             if merge is not None and merge.full(each.partition):
                 continue
-            patience = min(self._patience(loop, now, hurried=hurried), ASK_S) / len(loops)
+            patience = min(self._patience(loop, now, briefly=briefly), ASK_S) / len(loops)
             found.append(loop.pull(0.0 if merge else patience))
         if merge is not None and not any(found):
             self._state.wait(MERGE_POLL_S)
@@ -433,8 +433,8 @@ class StreamLoop:
             loops[partition].write_rest()
 
     @property
-    def _gathered(self) -> bool:
-        return bool(self._merge) or any(bool(loop.gathered) for loop in self._loops)
+    def _has_unwritten(self) -> bool:
+        return bool(self._merge) or any(bool(loop.batcher) for loop in self._loops)
 
     def _note(self) -> None:
         """Record the captured tables and the slot for the status."""
@@ -454,9 +454,9 @@ class StreamLoop:
         stages = self._stages
         return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
 
-    def _patience(self, loop: ReadLoop, now: float, *, hurried: bool) -> float:
+    def _patience(self, loop: ReadLoop, now: float, *, briefly: bool) -> float:
         """Return the seconds that the next pull may wait."""
-        if hurried:
+        if briefly:
             longest = ASK_S
         elif self._delivery.unflushed_since is None:
             longest = POLL_S
@@ -464,13 +464,13 @@ class StreamLoop:
             longest = ASK_S  # an acknowledgement does not wake this thread
         else:
             longest = min(POLL_S, self._state.flush_s)
-        return loop.gathered.wait(longest, now)
+        return loop.batcher.wait(longest, now)
 
     # --- for any thread (`StreamGauges`) ----------------------------------------------------------
 
     @property
     def queued_events(self) -> int:
-        return sum(loop.gathered.changes for loop in self._loops)
+        return sum(loop.batcher.changes for loop in self._loops)
 
     @property
     def open_transactions(self) -> int:

@@ -1,4 +1,4 @@
-"""Read the stream of a partition: receive, assemble, gather, write.
+"""Read the stream of a partition: receive, assemble, batch, write.
 
 A sink with costly writes gets fewer, larger batches (``waltap.linger.ms``), and a sink that wants it gets
 whole transactions.
@@ -190,7 +190,7 @@ class ReadLoop:
     """Move the changes of one stream to the sink.
 
     Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
-    ``read_xmin`` is the result of `WalSource.xmin_reader`. ``gathered`` waits for ``waltap.linger.ms``,
+    ``read_xmin`` is the result of `WalSource.xmin_reader`. ``batcher`` waits for ``waltap.linger.ms``,
     for a full batch, or for whole transactions.
     """
 
@@ -211,7 +211,7 @@ class ReadLoop:
         self._partition, self._batch_events = reader.partition, engine.batch_events
         self._overlap, self._read_xmin = overlap, read_xmin
         whole = delivery.whole_transactions
-        self.gathered = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        self.batcher = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
         # Runs stay together where nothing looks at single parts before they are written.
         self._runs = not (engine.linger_ms or whole or overlap or read_xmin or accept)
         self._accept = accept or self.take
@@ -266,15 +266,15 @@ class ReadLoop:
         return parts
 
     def take(self, parts: list[TransactionPart]) -> None:
-        self.gathered.add(parts, self._state.clock.monotonic())
+        self.batcher.add(parts, self._state.clock.monotonic())
 
     def write_if_due(self, now: float) -> None:
-        if parts := self.gathered.take_due(now):
+        if parts := self.batcher.take_due(now):
             self._write(parts)
 
     def write_rest(self) -> None:
-        if self.gathered:
-            self._write(self.gathered.take_all())
+        if self.batcher:
+            self._write(self.batcher.take_all())
 
     def _write(self, parts: Sequence[TransactionPart]) -> None:
         """Write ``parts`` in batches, with the rows that signals request between them."""

@@ -240,7 +240,7 @@ def _unreadable(_signal: Signal, _arguments: dict[str, object]) -> Action:
     raise SignalUnusable("this source reads no tables on demand")
 
 
-HASTEN_S = 0.2
+ADVANCE_AFTER_S = 0.2
 
 SOURCE = "source"
 """The channel whose signals are rows of the signal table."""
@@ -269,7 +269,7 @@ class SignalStage:
         self._writes = capture.signal_table is not None and not state.profile.capture.read_only
         self._read = SignalReader(state, channels, lambda: delivery.position).read
         self._watcher: IncrementalSnapshots | None = None
-        self._awaited, self._hasten_at, self._unsaved = 0, math.inf, False
+        self._awaited, self._advance_at, self._unsaved = 0, math.inf, False
         self._reader = BlockingSnapshot(state, channels, connector, delivery)
         if not isinstance(connector, ChunkedSource):
             return
@@ -357,7 +357,7 @@ class SignalStage:
         if watcher.until is None:
             return
         if lsn < watcher.until:
-            self._hasten(watcher, watcher.until)
+            self._advance_wal(watcher, watcher.until)
             return
         previous = delivery.previous_end_lsn[delivery.partition]
         rows = watcher.advance_to(lsn, previous, self._now_us())
@@ -367,13 +367,13 @@ class SignalStage:
         else:
             delivery.note_signals(watcher.stored)
 
-    def _hasten(self, watcher: IncrementalSnapshots, until: int) -> None:
+    def _advance_wal(self, watcher: IncrementalSnapshots, until: int) -> None:
         """Make an idle stream reach a waiting chunk soon."""
         now = self._state.clock.monotonic()
         if self._awaited != until:
-            self._awaited, self._hasten_at = until, now + HASTEN_S
-        elif now >= self._hasten_at:
-            self._hasten_at = math.inf
+            self._awaited, self._advance_at = until, now + ADVANCE_AFTER_S
+        elif now >= self._advance_at:
+            self._advance_at = math.inf
             watcher.advance_wal()
 
     def resume(self) -> None:

@@ -92,12 +92,12 @@ def _outputs(
     deadline = time.monotonic() + timeout_s
     assert process.stdout is not None
     assert process.stderr is not None
-    gathered: Mapping[int, bytearray] = {
+    outputs: Mapping[int, bytearray] = {
         process.stdout.fileno(): bytearray(),
         process.stderr.fileno(): bytearray(),
     }
     with selectors.DefaultSelector() as selector:
-        for fd in gathered:
+        for fd in outputs:
             os.set_blocking(fd, False)
             selector.register(fd, selectors.EVENT_READ)
         ended = False
@@ -106,10 +106,10 @@ def _outputs(
             ready = selector.select(0 if ended else POLL_S) if selector.get_map() else []
             for key, _ in ready:
                 data = os.read(key.fd, MAX_BYTES)
-                gathered[key.fd] += data
+                outputs[key.fd] += data
                 if not data:
                     selector.unregister(key.fd)
-                if len(gathered[key.fd]) > MAX_BYTES:
+                if len(outputs[key.fd]) > MAX_BYTES:
                     raise PasswordCommandFailed(
                         f"the password's command {name!r} prints without end"
                     )
@@ -126,7 +126,7 @@ def _outputs(
                 raise PasswordCommandFailed(
                     f"the password's command {name!r} gave none within {timeout_s:g} s"
                 )
-    printed, error_output = gathered.values()
+    printed, error_output = outputs.values()
     return bytes(printed), bytes(error_output)
 
 

@@ -71,22 +71,22 @@ def packer(
         return line(record) if body == "lines" else line(record)[:-1]
 
     def many(records: Sequence[Record]) -> Iterator[HttpRequest]:
-        gathered: list[bytes] = []
+        bodies: list[bytes] = []
         held: list[Record] = []
         size, topic = 0, ""
         for record in records:
             if record.value is None and not tombstones:
                 continue
             made = item(record)
-            if gathered and (len(gathered) >= most or size + len(made) > most_bytes):
-                yield _joined(gathered, held, topic)
-                gathered, held, size = [], [], 0
-            topic = topic if gathered else record.topic
-            gathered.append(made)
+            if bodies and (len(bodies) >= most or size + len(made) > most_bytes):
+                yield _joined(bodies, held, topic)
+                bodies, held, size = [], [], 0
+            topic = topic if bodies else record.topic
+            bodies.append(made)
             held.append(record)
             size += len(made) + len(between)
-        if gathered:
-            yield _joined(gathered, held, topic)
+        if bodies:
+            yield _joined(bodies, held, topic)
 
     def _joined(items: list[bytes], held: list[Record], topic: str) -> HttpRequest:
         return HttpRequest(
