@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -239,6 +240,19 @@ def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_pa
     sink.close()
     assert postgres.rows("annex.persons", "id") == [("1",), ("2",)]
     assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
+
+
+def test_characters_arrive_whatever_encoding_the_address_asks_for(
+    postgres: Place, tmp_path: Path
+) -> None:
+    source = Model()
+    source.insert(WORDS, ["\U0001f600", "\u0142"])
+    url = f"{postgres.url}?client_encoding=SQL_ASCII"
+    sink = replace(postgres, url=url).opened(tmp_path)
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    assert postgres.rows("words", "word", "v") == [("\U0001f600", "\u0142")]
 
 
 @EACH

@@ -17,6 +17,7 @@ from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.transactions.position import Position
+from waltap.errors import ConfigurationError
 from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.net_changes import NetChanges
@@ -240,3 +241,22 @@ def test_what_was_committed_is_left_out_when_it_comes_again(
     assert target.flush() == Position(parts[-1].end_lsn)
     target.close()
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("duckdb:///", "names no file"),
+        ("postgresql://u:hidden@[::1/shop", "is no address"),
+        ("postgresql://u:hidden@host:port/shop", "is no address"),
+        ("mysql://u:hidden@localhost:1/shop?nope=1", "'nope'"),
+    ],
+)
+def test_an_address_that_cannot_lead_to_a_target_is_refused(
+    tmp_path: Path, url: str, why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"sink.url.*{why}") as refused:
+        target_of(SqlProperties.model_validate({"url": url}), context(tmp_path)).open()
+    assert "hidden" not in str(refused.value)

@@ -15,6 +15,7 @@ import sqlalchemy
 
 from waltap.base.redaction import redacted
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.errors import ConfigurationError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
     SqlConflict,
@@ -69,7 +70,12 @@ class GenericTarget(SqlTarget):
         url = sqlalchemy.make_url(self._properties.url).set(drivername=self.backend)
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         arguments, options = engine.dialect.create_connect_args(url)
-        self._raw = engine.dialect.connect(*arguments, **{**options, **self.options()})
+        try:
+            self._raw = engine.dialect.connect(*arguments, **{**options, **self.options()})
+        except TypeError as error:
+            raise ConfigurationError.of(
+                "sink.url", f"has a parameter that the driver does not take: {error}"
+            ) from error
         self.prepare()
 
     def options(self) -> dict[str, Any]:

@@ -556,6 +556,25 @@ KINDS: Final = {
 }
 
 
+def _require_address(url: str, kind: str) -> None:
+    """Check the address without a connection.
+
+    Raises: ConfigurationError, which does not quote it: it may have a password.
+    """
+    import sqlalchemy
+
+    try:
+        database = sqlalchemy.make_url(url).database
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        raise ConfigurationError.of(
+            "sink.url", "is no address as KIND://USER:PASSWORD@HOST:PORT/DATABASE"
+        ) from None
+    if kind in {"sqlite", "duckdb"} and database in {None, "", ":memory:"}:
+        raise ConfigurationError.of(
+            "sink.url", "names no file, and a target in memory keeps neither rows nor position"
+        )
+
+
 def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
     """Return the target for ``sink.url``.
 
@@ -568,6 +587,7 @@ def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
         raise ConfigurationError(
             [PropertyProblem("sink.url", "names no kind of target", allowed=known)]
         )
+    _require_address(properties.url, kind)
     module, name = KINDS[kind]
     try:
         found = getattr(import_module(f"waltap_sinks.sql.targets.{module}"), name)
