@@ -249,6 +249,7 @@ def test_what_was_committed_is_left_out_when_it_comes_again(
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("duckdb:///", "names no file"),
+        ("duckdb:///rows.duckdb?nope=1", "has parameters"),
         ("postgresql://u:hidden@[::1/shop", "is no address"),
         ("postgresql://u:hidden@host:port/shop", "is no address"),
         ("mysql://u:hidden@localhost:1/shop?nope=1", "'nope'"),

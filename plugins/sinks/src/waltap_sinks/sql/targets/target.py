@@ -564,12 +564,14 @@ def _require_address(url: str, kind: str) -> None:
     import sqlalchemy
 
     try:
-        database = sqlalchemy.make_url(url).database
+        address = sqlalchemy.make_url(url)
     except (sqlalchemy.exc.ArgumentError, ValueError):
         raise ConfigurationError.of(
             "sink.url", "is no address as KIND://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from None
-    if kind in {"sqlite", "duckdb"} and database in {None, "", ":memory:"}:
+    if kind == "duckdb" and address.query:
+        raise ConfigurationError.of("sink.url", "has parameters, and DuckDB takes none")
+    if kind in {"sqlite", "duckdb"} and address.database in {None, "", ":memory:"}:
         raise ConfigurationError.of(
             "sink.url", "names no file, and a target in memory keeps neither rows nor position"
         )
