@@ -46,7 +46,7 @@ RARE: Final = {
     r"integration/test_spark_kafka.py::test_events_without": "its other tests",
     r"integration/test_spark_kafka_values.py::test_(decimals_are|far_values|a_map_whose)": "its other tests",
     r"integration/yugabyte/test_hash_chunks.py::test_each_row.*text": "integers",
-    r"integration/test_notebooks.py": "the tables that it reads: test_spark_source.py",
+    r"integration/test_notebooks.py::test_the_flights": "the tables that it reads: test_spark_source.py",
     r"integration/test_tutorial.py": "its commands: test_cli_pipeline.py",
     r"integration/test_troubleshooting.py::test_each": "each error's own test",
     r"integration/test_records_agree.py::test_every_decoder_gives": "the recorded sessions, tests/unit/decoders",
