@@ -1,4 +1,4 @@
-"""Lines of a snapshot by columns against lines by rows: random tables, values, modes, masks and keys.
+"""Records by columns against records by rows: random tables, values, defaults, modes, masks and keys.
 
 Rows go the whole way: the server's messages, cut anywhere, to columns, to lines.
 """
@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.json_events import json_format
+from tests.harness.json_events import format_context, json_format
+from tests.harness.typed_records import UnregisteredAvro
 from tests.property.test_copy import answer, written
 
-from waltap.changes.decode.message import Insert
+from waltap.changes.decode.message import Insert, InsertBlock
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
+from waltap.encoders.format.converter import ValueUnfit
 from waltap.encoders.format.record_block import RecordBlock
 from waltap.encoders.json.lines import JsonLines
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
@@ -80,6 +83,7 @@ TYPES: dict[str, tuple[int, list[int], st.SearchStrategy[str]]] = {
     "inet": (869, [-1], st.sampled_from(["10.0.0.1", "::1/64"])),
     "bit": (1560, [1, 9], st.sampled_from(["0", "1"])),
 }  # fmt: skip
+DEFAULTS = {"int4": "7", "bool": "true", "numeric": "1.50", "text": "'longer than a null'::text"}
 MODES = st.fixed_dictionaries(
     {},
     optional={
@@ -107,7 +111,8 @@ def tables(draw: st.DrawFn) -> tuple[Relation, list[tuple[str | None, ...]]]:
     for number, name in enumerate(names, 1):
         typmods = [((12 << 16) | 3) + 4, -1] if name == "numeric" else TYPES[name][1]
         typmod = draw(st.sampled_from(typmods))
-        columns.append(column(f"c{number}", name, typmod, key=False))
+        default = draw(st.sampled_from([None, DEFAULTS.get(name)]))
+        columns.append(column(f"c{number}", name, typmod, key=False, default=default))
         values = TYPES[name][2]
         if name == "numeric" and typmod != -1:
             values = st.builds(scaled, PLACES, st.just(3)) | st.just("NaN")
@@ -116,7 +121,9 @@ def tables(draw: st.DrawFn) -> tuple[Relation, list[tuple[str | None, ...]]]:
     return relation, draw(st.lists(st.tuples(*cells), min_size=1, max_size=7))
 
 
-def column(name: str, type_name: str, typmod: int, *, key: bool) -> Column:
+def column(
+    name: str, type_name: str, typmod: int, *, key: bool, default: str | None = None
+) -> Column:
     oid = TYPES[type_name][0]
     return Column(
         name=name,
@@ -125,6 +132,7 @@ def column(name: str, type_name: str, typmod: int, *, key: bool) -> Column:
         data_type=DataType(oid=oid, schema="pg_catalog", name=type_name),
         nullable=not key,
         in_identity=key,
+        default=default,
     )
 
 
@@ -219,3 +227,37 @@ def test_lines_of_inserts_by_columns_are_lines_by_rows(
         lines.append(b"".join(JsonLines().portions(records)))
     assert lines[0] == lines[1]
     assert lines[0].count(b"\n") == len(rows)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(tables(), MODES, st.sampled_from([None, "c", "r"]), st.sampled_from([2**62, 9_990, 1]))
+def test_avro_by_columns_is_avro_by_rows(
+    table: tuple[Relation, list[tuple[str | None, ...]]],
+    modes: dict[str, str],
+    op: str | None,
+    lsn: int,
+) -> None:
+    """A column is written at once, or value by value where one has an unusual form."""
+    relation, few = table
+    rows = [few[n % len(few)] for n in range(70)]
+    inserts: Any = [Insert(relation, lsn + 7 * n, row) for n, row in enumerate(rows)]
+    if op is not None:
+        inserts = insert_block(relation, inserts)
+    part: Any = TransactionPart(
+        xid=3, begin_lsn=1, commit_lsn=9, commit_ts=1, end_lsn=10, changes=inserts
+    )
+    if op == "r":
+        assert isinstance(inserts, InsertBlock)
+        part = SnapshotRows(
+            relation=relation, rows=inserts.rows, ts=1_700_000_000_123_456, lsn=lsn, xid=3
+        )
+    records: list[Any] = []
+    for straight in (True, False):
+        avro = UnregisteredAvro(straight=straight)
+        converters = RecordConverters(key=avro, value=avro, header=avro)
+        try:
+            given = format_context({"topic.prefix": "t", **modes})
+            records.append(ConvertedFormat(converters, given).render([part], 4))
+        except ValueUnfit as error:
+            records.append(str(error))
+    assert records[0] == records[1]

@@ -4,19 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.harness.json_events import part
 from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
-from tests.harness.typed_records import NOW, UnregisteredAvro, context, parts_of
-from tests.unit.types.columns import data_type, typmod
+from tests.harness.typed_records import NOW, UnregisteredAvro, context
 
-from waltap.changes.decode.builtin_types import BUILTIN_TYPES
-from waltap.changes.decode.message import Insert, InsertBlock, OldTuple, Update
+from waltap.changes.decode.message import Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
-from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.connect_schema import Schema
@@ -26,7 +20,6 @@ from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.encoders.format.converter import ValueUnfit
 from waltap.pipeline.stages.conversions import ColumnConversions, ConverterFailed
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
@@ -113,91 +106,6 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
         avro = UnregisteredAvro(straight=straight)
         form = ConvertedFormat(RecordConverters(key=avro, value=avro, header=avro), made)
         return list(form.render(batch.parts, NOW))
-
-    assert rendered(straight=True) == rendered(straight=False)
-
-
-NUMBER = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)
-COLUMNS: dict[tuple[str, int], st.SearchStrategy[str]] = {
-    ("int2", -1): st.integers(-(2**15), 2**15 - 1).map(str),
-    ("int4", -1): st.integers(-(2**31), 2**31 - 1).map(str),
-    ("int8", -1): NUMBER.map(str),
-    ("oid", -1): st.integers(0, 2**32 - 1).map(str),
-    ("bool", -1): st.sampled_from("tf"),
-    ("float4", -1): st.floats(width=32).map(lambda x: f"{x:.9g}".replace("inf", "Infinity")),
-    ("float8", -1): st.floats().map(lambda x: repr(x).replace("inf", "Infinity")),
-    ("numeric", typmod("numeric", 22, 2)): NUMBER.map(lambda n: f"{n // 100}.{abs(n) % 100:02d}"),
-    ("numeric", typmod("numeric", 20, 0)): NUMBER.map(str),
-    ("numeric", -1): st.sampled_from(["1", "NaN", "-0.00001"]),
-    ("text", -1): st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
-    ("jsonb", -1): st.sampled_from(['{"a": "\\\\"}', "[]", '"é"']),
-    ("uuid", -1): st.uuids().map(str),
-    ("bytea", -1): st.binary(max_size=9).map(lambda data: "\\x" + data.hex()),
-    ("date", -1): st.dates().map(str) | st.sampled_from(["0044-03-15 BC", "10000-01-01"]),
-    ("timestamp", typmod("timestamp", 3)): st.sampled_from(
-        ["2020-01-01 00:00:00.001", "1969-12-31 23:59:59"]
-    ),
-    ("timestamp", -1): st.datetimes().map(str) | st.sampled_from(["infinity", "-infinity"]),
-    ("timestamptz", -1): st.datetimes().map(lambda at: f"{at}+00")
-    | st.just("2020-01-01 00:00:00+05:30"),
-    ("interval", -1): st.sampled_from(["1 day", "-00:00:01"]),
-}
-
-
-DEFAULTS = {
-    "int4": "7",
-    "int8": "'-1'::integer",
-    "bool": "true",
-    "float8": "0.5",
-    "numeric": "1.50",
-    "text": "'a default, longer than its null'::text",
-    "date": "'2020-01-01'::date",
-}
-
-
-@settings(max_examples=40)
-@given(st.data(), st.booleans(), st.booleans())
-def test_avros_quick_columns_are_those_of_its_general_way(
-    data: st.DataObject, nullable: bool, snapshot: bool
-) -> None:
-    """A column is written at once, or value by value where one has an unusual form."""
-    chosen = data.draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=5))
-    columns = [
-        Column(
-            name=f"c{n}",
-            type_oid=BUILTIN_TYPES[name].oid,
-            typmod=modifier,
-            data_type=data_type(name),
-            nullable=nullable,
-            default=data.draw(st.sampled_from([None, DEFAULTS.get(name)])),
-        )
-        for n, (name, modifier) in enumerate(chosen)
-    ]
-    relation = msgspec.structs.replace(ITEMS, columns=(ITEMS.columns[0], *columns))
-    values = [st.none() | COLUMNS[each] if nullable else COLUMNS[each] for each in chosen]
-    few = data.draw(st.lists(st.tuples(*values), min_size=1, max_size=6))
-    rows = [(str(n), *few[n % len(few)]) for n in range(70)]
-    block = RowBlock.of(rows)
-    assert block is not None
-    inserts = InsertBlock(relation, np.arange(9_990, 10_060) * 7, block)
-    transaction = TransactionPart(
-        xid=7,
-        begin_lsn=8,
-        commit_lsn=64,
-        commit_ts=1_767_225_600_000_000,
-        end_lsn=99,
-        changes=inserts,
-    )
-    sources: list[Any] = [parts_of(relation, rows)[0]] if snapshot else [transaction]
-    made = context()
-
-    def rendered(*, straight: bool) -> list[Record] | str:
-        avro = UnregisteredAvro(straight=straight)
-        form = ConvertedFormat(RecordConverters(key=avro, value=avro, header=avro), made)
-        try:
-            return list(form.render(sources, NOW))
-        except ValueUnfit as error:
-            return str(error)
 
     assert rendered(straight=True) == rendered(straight=False)
 

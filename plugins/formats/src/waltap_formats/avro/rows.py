@@ -273,7 +273,7 @@ def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) 
     # Cells (``{value, set}``) have a structure that only the general way writes.
     if shape.plan.cell.members is not None:
         return None
-    code = _ColumnCode(shape, read=read, defaults=defaults)
+    code = _ColumnCode(shape, read=False, defaults=defaults)
     parts = _keys(shape, code, read=read)
     source = f"""
 def keys(_rows):
@@ -312,7 +312,8 @@ def create_writer(
         f"{code.expression(column, (column.read if read else column.field).schema)}, "
         for column in shape.values
     )
-    keys, add = _ColumnCode(shape, read=read, defaults=defaults, part="k", shared=shared), ""
+    # The values of keys are those of the stream in a snapshot, too.
+    keys, add = _ColumnCode(shape, read=False, defaults=defaults, part="k", shared=shared), ""
     if key_prefix is not None:
         add = f"add_key({_keys(shape, keys, read=read)})"
     source = f"""
