@@ -311,12 +311,7 @@ class OutputApplier:
             last_commit_ts=times[-1] if times else before.last_commit_ts,
             reached_by=needed(reach, log_position, tables.values()),
         )
-        self._output.collect(self._options.retention_s)
-        if self._format.writes_in_place:
-            state = noted(self._output, state, last, moves.renamed)
-        else:
-            self._output.garbage.note(number, last.dropped(tables))  # commits do not repeat it
-        self._output.commit(state)
+        state = self._write(state, last, moves.renamed)
         self.state, self._pending_intent, self._kept = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
@@ -327,6 +322,19 @@ class OutputApplier:
         self._external_snapshots.remove_waiting()
         duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
         log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
+        return state
+
+    def _write(
+        self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
+    ) -> OutputState:
+        """Write the commit's file, after which its tables count, and return its state."""
+        self._output.collect(self._options.retention_s)
+        if self._format.writes_in_place:
+            state = noted(self._output, state, last, renamed)
+        else:
+            # Commits do not repeat it.
+            self._output.garbage.note(state.number, last.dropped(state.tables))
+        self._output.commit(state)
         return state
 
     def _attempts(
