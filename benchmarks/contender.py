@@ -5,10 +5,13 @@ that afterwards its slot holds exactly the backlog; `drain` then takes the backl
 """
 
 import abc
+import atexit
 import compileall
+import functools
 import json
 import shutil
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -130,8 +133,6 @@ class Waltap(Contender):
     sink: str = "null"
     output: Path | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    packages: Path | None = None
-    """A folder with our packages, see `installed`; None: those of this checkout."""
 
     def ready(self) -> None:
         """Start; return when the slot exists and the offset is stored."""
@@ -180,7 +181,7 @@ class Waltap(Contender):
         return run(
             [waltap, "run", properties, *chosen, *options],
             self.folder,
-            environment={"WALTAP_LOG_LEVEL": "WARNING", **packages_in(self.packages)},
+            environment={"WALTAP_LOG_LEVEL": "WARNING", **installed()},
         )
 
     def _properties(self, table: str, mode: str) -> Path:
@@ -212,23 +213,21 @@ class Waltap(Contender):
             self.output.unlink(missing_ok=True)
 
 
-def installed(folder: Path) -> Path:
-    """Copy our packages into ``folder`` and compile them, as pip does; return the folder.
+@functools.cache
+def installed() -> dict[str, str]:
+    """Copy our packages into one folder, as pip does; return the environment that has them.
 
-    A checkout has a search path for each distribution, and may write no bytecode: its start takes
-    up to twice as long as a user's.
+    A checkout has a search path for each distribution, and may write no bytecode: its imports take up
+    to twice as long as a user's.
     """
+    folder = Path(tempfile.mkdtemp(prefix="waltap-benchmark-packages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for package in (*ROOT.glob("framework/src/*"), *ROOT.glob("plugins/**/src/*/")):
         shutil.copytree(
             package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__")
         )
     compileall.compile_dir(folder, quiet=1)
-    return folder
-
-
-def packages_in(folder: Path | None) -> dict[str, str]:
-    """Return the environment in which a process takes our packages from ``folder``."""
-    return {} if folder is None else {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": str(folder)}
 
 
 @dataclass
