@@ -6,8 +6,7 @@ stored.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -318,14 +317,8 @@ class SinkWriter:
 
     def check(self) -> None:
         """Raise if this process may not write; nothing is written afterwards."""
-        with self._or_failed():
-            self._may_write()
-
-    @contextmanager
-    def _or_failed(self) -> Iterator[None]:
-        """Mark the writer as failed by any error of the block."""
         try:
-            yield
+            self._may_write()
         except BaseException:
             self.failed = True
             raise
@@ -455,9 +448,13 @@ class SinkWriter:
     def _flushed(self) -> Positions:
         assert not self.failed, "a sink that failed is never flushed again"
         started = self._clock.monotonic()
-        with self._or_failed(), self.counts.calls.call("a flush"):
+        try:
             self._may_write()
-            durable = self._sink.flush()
+            with self.counts.calls.call("a flush"):
+                durable = self._sink.flush()
+        except BaseException:
+            self.failed = True
+            raise
         self.unflushed_since = None
         if self._pending_acks is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
@@ -632,9 +629,13 @@ class SinkWriter:
                 for name, each in offset.partitions.items()
             }
             offset = msgspec.structs.replace(offset, partitions=partitions)
-        with self._or_failed(), self.counts.calls.call("the storing of its position"):
+        try:
             self._may_write()
-            self._store.store(offset)
+            with self.counts.calls.call("the storing of its position"):
+                self._store.store(offset)
+        except BaseException:
+            self.failed = True
+            raise
         self.offset = offset
 
 
