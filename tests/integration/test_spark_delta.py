@@ -77,6 +77,23 @@ def test_rows_are_found_by_keys_whatever_is_in_them(rig: Rig) -> None:
     assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
 
 
+@pytest.mark.parametrize("rows", [1, 300])
+def test_changes_that_leave_no_row_are_a_step_too(rig: Rig, rows: int) -> None:
+    """Delta records no commit without files unless its session asks for one; the table was suspended then."""
+    rig.db.insert(LEFT, *[[str(number), "1", "old"] for number in range(1000)])
+    rig.commit()
+    rig.apply()
+    for number in range(2000, 2000 + rows):
+        rig.db.insert(LEFT, [str(number), "1", "passes"])
+        rig.db.delete(LEFT, (str(number),))
+    rig.commit()
+    rig.apply()
+    rig.db.insert(LEFT, ["5000", "1", "stays"])
+    rig.commit()
+    rig.apply()
+    rig.check(LEFT)
+
+
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
     steps_that_fail_are_taken_once(rig)
 

@@ -77,6 +77,8 @@ ROW_GROUP_BYTES: Final = str(32 << 20)
 # Rows before the writer checks the size of a page or row group; the default is 100.
 ROWS_UNSEEN: Final = "8"
 
+DELTA_SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
+
 # Session settings that the tables' types and names rely on. PostgreSQL distinguishes ``a`` from
 # ``A``, has ``time``, dates of any year, and timestamps of microseconds with and without zone. A
 # missing or damaged file is an error, whatever the session says: a reader that skips it loses rows.
@@ -226,6 +228,9 @@ def prepare(spark: "SparkSession") -> "SparkSession":
     else:
         session = spark.newSession()
         _take_settings(session, spark)
+        # A step that changes no row must be in the table's log, too. Connect's steps have
+        # transaction ids, which Delta records.
+        session.conf.set(DELTA_SKIPS_EMPTY, "false")
     for key, value in REQUIRED.items():
         session.conf.set(key, value)
     return cast("SparkSession", session)
