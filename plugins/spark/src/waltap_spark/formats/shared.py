@@ -6,8 +6,9 @@ may need it, so it stays; the values move to the new name or become null.
 """
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,7 +16,7 @@ from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.formats.merge_sql import inserted, literal
 from waltap_spark.formats.notes import ROWS
-from waltap_spark.formats.stepwise import StepwiseFormat, stored_columns, whats
+from waltap_spark.formats.stepwise import RACES, StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.formats.work import TableWriter, of, selected
 from waltap_spark.planning.column_identity import older_value
@@ -27,6 +28,8 @@ from waltap_spark.state.output import TableState, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+CREATION_POLL_S: Final = 0.25
 
 
 def make_room(
@@ -45,11 +48,28 @@ def make_room(
 
     def made() -> None:
         if tables.commits(step.spark, target) is None:
-            create()
+            _create_or_wait(tables, step.spark, target, create)
         _widen(tables, step, table, what, at)
 
     with tables.alone(at), tables.noted(step.spark, tables.note(step, table, 0, target)):
         tables.beside_others(step, table, target, made)
+
+
+def _create_or_wait(
+    tables: StepwiseFormat, spark: "SparkSession", target: TargetTable, create: Callable[[], object]
+) -> None:
+    """Create the target, or wait for another output that creates it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        create()
+    except PySparkException:
+        # The other one's files are there before a catalogue has the name.
+        for _ in range(RACES):
+            time.sleep(CREATION_POLL_S)
+            if tables.commits(spark, target) is not None:
+                return
+        raise
 
 
 def _widen(
