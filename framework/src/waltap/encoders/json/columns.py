@@ -21,7 +21,8 @@ _ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-def _offsets(array: "pa.Array") -> Any:
+def offsets_of(array: "pa.Array") -> Any:
+    """Return where each value begins in the array's data, and where the last one ends."""
     import numpy as np
 
     return np.frombuffer(array.buffers()[1], "<i4", len(array) + 1, 4 * array.offset)
@@ -31,7 +32,7 @@ def _characters(array: "pa.StringArray") -> Any:
     """Return the bytes of all values, joined."""
     import numpy as np
 
-    offsets, data = _offsets(array), array.buffers()[2]
+    offsets, data = offsets_of(array), array.buffers()[2]
     # An array whose values are all empty or null may have no data buffer.
     if data is None:
         return np.empty(0, "u1")
@@ -62,7 +63,7 @@ def _strings(array: "pa.Array", ends: Any, data: Any) -> "pa.StringArray":
     )
 
 
-def _integers(array: "pa.Array") -> Any:
+def integers_of(array: "pa.Array") -> Any:
     """Return the 64-bit values of ``array``.
 
     The number of a null is arbitrary.
@@ -129,7 +130,7 @@ def whole(largest: int) -> JsonColumn:
         # The bytes are unsigned, so one below "0" becomes a large number.
         if ((characters - ord("0")) > 9).any():
             return None
-        starts, sizes = _offsets(present) - _offsets(present)[0], np.diff(_offsets(present))
+        starts, sizes = offsets_of(present) - offsets_of(present)[0], np.diff(offsets_of(present))
         if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
             return None
         # Numbers of as many digits as the largest are in the order of their texts.
@@ -206,13 +207,13 @@ def decimals(scale: int) -> JsonColumn:
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         numbers = unscaled(array)
-        return None if numbers is None else _base64(array, _integers(numbers))
+        return None if numbers is None else _base64(array, integers_of(numbers))
 
     return JsonColumn(convert=convert, quoted=True, numbers=unscaled)
 
 
-def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
-    """Return each number in base64, null where ``array`` is null."""
+def two_complements(numbers: Any) -> tuple[Any, Any]:
+    """Return how many bytes hold each 64-bit number, and these at the top of 64 bits."""
     import numpy as np
 
     # The complement of a negative number needs as many bytes as the number.
@@ -223,8 +224,15 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
         if largest < 1 << (8 * more - 1):
             break
         size += magnitude >= 1 << (8 * more - 1)
-    # Each number moves to the top of its 64 bits, where base64 starts to read.
-    left = numbers.astype("u8") << ((8 - size) * 8).astype("u8")
+    return size, numbers.astype("u8") << ((8 - size) * 8).astype("u8")
+
+
+def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
+    """Return each number in base64, null where ``array`` is null."""
+    import numpy as np
+
+    # base64 starts to read at the top.
+    size, left = two_complements(numbers)
     digits, width = (size * 8 + 5) // 6, (size + 2) // 3 * 4
     most = int(width.max(initial=0))
     pairs = np.empty((len(numbers), most // 2), "<u2")
@@ -294,7 +302,7 @@ def timestamps(divisor: int) -> JsonColumn:
         except pa.ArrowInvalid:
             return None
         if divisor != 1:
-            numbers = pa.py_buffer(_integers(micros) // divisor)
+            numbers = pa.py_buffer(integers_of(micros) // divisor)
             validity, nulls = _validity(array)
             micros = pa.Array.from_buffers(pa.int64(), len(array), [validity, numbers], nulls)
         return micros
@@ -317,7 +325,7 @@ def zoned(digits: int) -> JsonColumn:
         import pyarrow.compute as pc
 
         present = array.fill_null("1970-01-01 00:00:00+00")
-        sizes = np.diff(_offsets(present)).astype("i8")
+        sizes = np.diff(offsets_of(present)).astype("i8")
         fraction = sizes - _SHORTEST - 1  # the number of its digits; -1 without a point
         if not ((fraction >= 1) & (fraction <= digits) | (fraction == -1)).all():
             return None

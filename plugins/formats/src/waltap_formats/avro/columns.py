@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn
-from waltap.encoders.json.columns import BOOLEANS, QUOTED
+from waltap.encoders.json.columns import (
+    BOOLEANS,
+    QUOTED,
+    integers_of,
+    offsets_of,
+    two_complements,
+)
 from waltap_formats.avro.binary import RANGES
 
 if TYPE_CHECKING:
@@ -75,7 +81,7 @@ def texts_in_avro(texts: "pa.StringArray", branch: bytes, null: bytes) -> Pieces
     import pyarrow as pa
 
     plain = texts.fill_null("") if texts.null_count else texts
-    sizes = np.diff(np.frombuffer(plain.buffers()[1], "<i4", len(plain) + 1, 4 * plain.offset))
+    sizes = np.diff(offsets_of(plain))
     return [_varints(sizes.astype("i8"), branch, texts, null), plain.cast(pa.binary())]
 
 
@@ -143,25 +149,16 @@ def _unscaled(
 
     if numbers is None:
         return None
-    values = _values(numbers)
-    # The complement of a negative number needs as many bytes as the number.
-    magnitude = np.where(values < 0, ~values, values)
-    size = np.ones(len(values), "i8")
-    for more in range(1, 8):
-        size += magnitude >= 1 << (8 * more - 1)
-    out = np.empty((len(values), 9), "u1")
+    size, left = two_complements(_values(numbers))
+    out = np.empty((len(size), 9), "u1")
     out[:, 0] = size * 2  # a length's zig-zag form
-    left = values.astype("u8") << ((8 - size) * 8).astype("u8")
     out[:, 1:] = left.astype(">u8").view("u1").reshape(-1, 8)
     return [_arrays(branch, out, size + 1, texts, null)]
 
 
 def _values(numbers: "pa.Int64Array") -> Any:
-    import numpy as np
-
     # The buffer's content under a NULL is undefined.
-    plain = numbers.fill_null(0) if numbers.null_count else numbers
-    return np.frombuffer(plain.buffers()[1], "<i8", len(plain), 8 * plain.offset)
+    return integers_of(numbers.fill_null(0) if numbers.null_count else numbers)
 
 
 def varints(values: Any) -> "pa.BinaryArray":

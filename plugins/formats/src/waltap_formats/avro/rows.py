@@ -23,6 +23,7 @@ from waltap.changes.mapping.type_mapping import ColumnMapping
 from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys, Written
 from waltap.encoders.format.record_block import TextRows
 from waltap.encoders.json.codec import MISFITS
+from waltap.encoders.json.columns import offsets_of
 from waltap_formats.avro.binary import (
     avro_writer,
     integer_writer,
@@ -394,7 +395,7 @@ class _Tail(NamedTuple):
 
         values = np.array(lsns, "i8")
         digits = pa.array(values).cast(pa.string()).cast(pa.binary())
-        sizes = np.diff(np.frombuffer(digits.buffers()[1], "<i4", len(digits) + 1))
+        sizes = np.diff(offsets_of(digits))
         lengths = varints(sizes.astype("i8") + (len(self.lead) + 2))
         after = [b'"]' + self.middle, varints(values), self.after]
         return [self.head, lengths, self.lead, digits, *after]

@@ -278,14 +278,24 @@ class ChangeLog:
                 if self.store.has(path):
                     raise
                 continue  # retention removed it meanwhile
-            files -= 1 + len(segments)
-            for part in segments[: max(0, files + len(segments))]:
-                size = self.store.size(part.path) if self.store.has(part.path) else None
+            files -= 1
+            for part in segments[:files]:
+                size = self._size(part.path)
                 # Retention removes segments after their manifest.
                 if size != part.bytes and self.store.has(path):
                     text = "is missing" if size is None else f"has {size:,} bytes"
                     text = f"{part.path} {text}; {path} says {part.bytes:,} bytes"
                     yield ChangeLogDamaged(text, path=part.path)
+            files -= len(segments)
+
+    def _size(self, path: str) -> int | None:
+        """Return a file's size in bytes, None if there is no such file."""
+        try:
+            return self.store.size(path)
+        except FilesUnavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
 
     @staticmethod
     def _gap(previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:

@@ -220,9 +220,8 @@ class PostgresTarget(SqlTarget):
         # SQLAlchemy's own connection would query the catalogue along the user's search path.
         _, given = url.get_dialect()().create_connect_args(url)
         own = {"connect_timeout": 10, "application_name": f"waltap {self._pipeline}"[:63]}
-        own["client_encoding"] = (
-            "UTF8"  # another one, of the url or the environment, lacks characters
-        )
+        # Another encoding, of the url or the environment, lacks characters.
+        own["client_encoding"] = "UTF8"
         raw = self._raw = psycopg.connect(**{**given, **own}, autocommit=True)
         more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
         ((self._path,),) = raw.execute(PATH).fetchall()
