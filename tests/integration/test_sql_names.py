@@ -201,6 +201,29 @@ def test_a_table_that_another_pipeline_writes_to_keeps_its_name(
     assert "was dropped" in str(place.sink(tmp_path, named="one").check())
 
 
+@pytest.mark.parametrize("key", [("id",), ("v",)])
+def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(
+    postgres: Place, key: tuple[str, ...], tmp_path: Path
+) -> None:
+    """All its rows are replaced, and views on it stay: another server's tables have other numbers."""
+    source, sink = Model(), postgres.opened(tmp_path)
+    source.insert(FIRST, ["1", "dropped"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    postgres.execute("CREATE VIEW seen AS SELECT * FROM people")
+    again = msgspec.structs.replace(called(SECOND, "people"), primary_key=key, wire_key=key)
+    other = Model()
+    other.insert(again, ["2", "read anew"])
+    other.commit()
+    for each in other.snapshot(again):
+        sink.write(each)
+    sink.flush()
+    sink.close()
+    fits = key == ("id",)
+    assert postgres.rows("people", "id", "v") == [("2", "read anew")]
+    assert postgres.rows("seen", "id") == ([("2",)] if fits else [("1",)])
+
+
 @pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
 def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     place: Place, tmp_path: Path

@@ -113,7 +113,7 @@ class TargetTables:
         self._claim(shape)  # before any DDL: two sources of one table must not both alter it
         evolves = self._properties.evolution == "basic"
         known = self._metadata.known.get(shape.relation.oid)
-        snapshot_reason = self._release_name(shape, known)
+        snapshot_reason = self._release_name(shape, known, renewed=renewed)
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
@@ -331,10 +331,14 @@ class TargetTables:
 
     # --- in step ----------------------------------------------------------------------------------
 
-    def _release_name(self, shape: TargetShape, known: KnownTable | None) -> str | None:
+    def _release_name(
+        self, shape: TargetShape, known: KnownTable | None, *, renewed: bool
+    ) -> str | None:
         """Free the name of ``shape`` from the relation that the source gave it before.
 
-        Return the reason why rows of the former relation under the name need a snapshot.
+        A snapshot replaces the rows of a dropped relation: then the table stays if it can have the new
+        rows, with its views and grants. Return the reason why rows of the former relation under the
+        name need a snapshot.
         """
         name, oid = shape.name, shape.relation.oid
         if not oid or "{topic}" in self._properties.table_format:
@@ -355,7 +359,8 @@ class TargetTables:
         # A table of another name may lead to this one, too, and need not be gone.
         succeeds = owner is not None or tables[former].source == shape.source
         evolves = self._properties.evolution == "basic" and self._target.transactional_ddl
-        if evolves and succeeds and not self._metadata.is_shared(name):
+        stays = renewed and owner is None and self._has_key_of(shape)
+        if evolves and succeeds and not stays and not self._metadata.is_shared(name):
             wanted = away if owner is None else self._name_of(shape, owner)
             is_used = any(table.name == wanted for table in tables.values())
             if wanted.schema == name.schema and not is_used and self._is_free(wanted):
@@ -377,6 +382,14 @@ class TargetTables:
         if before is not None:
             self._bound.pop(before, None)
         return snapshot_reason
+
+    def _has_key_of(self, shape: TargetShape) -> bool:
+        """Return whether the table exists, and has the key of ``shape`` or none."""
+        described = self._described(shape)
+        if described is None:
+            return False
+        key = frozenset(column.name for column in shape.key)
+        return key in described.unique if key and shape.unique else not described.unique
 
     def _is_free(self, name: TargetName) -> bool:
         return self._target.describe(name) is None
