@@ -313,7 +313,7 @@ def create_writer(
         f"{code.expression(column, (column.read if read else column.field).schema)}, "
         for column in shape.values
     )
-    # The values of keys are those of the stream in a snapshot, too.
+    # Keys of a snapshot have the values of keys in the stream.
     keys, add = _ColumnCode(shape, read=False, defaults=defaults, part="k", shared=shared), ""
     if key_prefix is not None:
         add = f"add_key({_keys(shape, keys, read=read)})"

@@ -120,7 +120,9 @@ class DuckTarget(GenericTarget):
 
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
         if parameters:
-            return _DuckCursor(self._raw.execute(self._with_markers(statement), list(parameters)))
+            return _DuckCursor(
+                self._raw.execute(self._with_placeholders(statement), list(parameters))
+            )
         return _DuckCursor(self._raw.execute(statement))
 
     def read(self, statement: str) -> Iterator[Sequence[Any]]:
@@ -129,7 +131,7 @@ class DuckTarget(GenericTarget):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
-        text, count = self._with_markers(statement), 0
+        text, count = self._with_placeholders(statement), 0
         for row in zip(*columns, strict=True):
             count += _DuckCursor(self._raw.execute(text, list(row))).rowcount
         return count

@@ -163,7 +163,7 @@ class GenericTarget(SqlTarget):
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
         cursor = self._raw.cursor()
         if parameters:
-            cursor.execute(self._with_markers(statement), list(parameters))
+            cursor.execute(self._with_placeholders(statement), list(parameters))
         else:
             cursor.execute(statement)
         return cursor
@@ -174,7 +174,7 @@ class GenericTarget(SqlTarget):
         Return the number of changed rows.
         """
         cursor, count = self._raw.cursor(), 0
-        text = self._with_markers(statement)
+        text = self._with_placeholders(statement)
         for some in chunks(list(zip(*columns, strict=True)), AT_ONCE):
             cursor.executemany(text, some)
             count += cursor.rowcount
@@ -218,7 +218,7 @@ class GenericTarget(SqlTarget):
         """Return SQL that reads a column of ``type_`` without loss."""
         return quoted
 
-    def _with_markers(self, statement: str) -> str:
+    def _with_placeholders(self, statement: str) -> str:
         if not self.qmark:
             return statement
         return PLACEHOLDER.sub(lambda found: "?" if found[0] == "%s" else "%", statement)
@@ -238,8 +238,8 @@ class GenericTarget(SqlTarget):
         self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
     ) -> int:
         names = ", ".join(escaped(column.quoted) for column in columns)
-        markers = ", ".join(["%s"] * len(columns))
-        statement = f"INSERT INTO {escaped(table.quoted)} ({names}) VALUES ({markers}){ending}"
+        placeholders = ", ".join(["%s"] * len(columns))
+        statement = f"INSERT INTO {escaped(table.quoted)} ({names}) VALUES ({placeholders}){ending}"
         values = self.rows.columns(table.shape, [column.source for column in columns], rows)
         return self.many(statement, values)
 
