@@ -7,7 +7,7 @@ The same commit gives the same bytes: every time stamp is the commit's (``SOURCE
 and modes of files are the builder's. A release is of the committed tree, so a changed one is refused.
 
 The SBOM (CycloneDX 1.6) has our distributions with the hashes of their wheels, and all that they may
-require, with every extra, at the versions of ``constraints.txt``: those of the environment that builds.
+require, with every extra, at the versions of ``constraints.txt``, which the building environment has.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m scripts.pin_hashes
 
-Files are those of the package index that pip is configured for: sdists, and wheels for the interpreters
+Files come from the package index that pip is configured for: sdists, and wheels for the interpreters
 that waltap runs on, whatever the platform. pip compares what it fetches with them. To renew a pin, change
 its version and run this.
 """

@@ -54,6 +54,7 @@ BANNED: Final = {
     r"spools?": "buffer, private change log",
     r"pumps?|lanes?|desks?": "reader, loop, shard, queue",
     r"kept as": "stored as",
+    r"(?:those|that) of": "repeat the noun",
     r"but for": "except for",
     r"comes? of it": "the result",
     r"who (?:asks|reads|looks|writes|has|goes|runs|wants|started|stands?)": "name the actor",

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.differential.engines import PEER
 
 GOLDEN = Path(__file__).parent / "debezium_properties.json"
-"""Written by ``python -m tests.differential properties``: the ConfigDef of the connector (connector), that of
+"""Written by ``python -m tests.differential properties``: the ConfigDef of the connector (connector), the ConfigDef of
 Kafka Connect's source connectors (connect), and the fields that the classes of connector and engine declare
 (fields), each with its default."""
 

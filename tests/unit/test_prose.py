@@ -36,6 +36,7 @@ FAULTS = {
     '"""Read.\n\nThe table stands still.\n"""': "“stands”: is",
     '"""Read.\n\nA change tells its name.\n"""': "“tells”: report",
     '"""Read.\n\nAll but for the last.\n"""': "“but for”: except for",
+    '"""Read.\n\nRows are those of the last commit.\n"""': "“those of”: repeat the noun",
     '"""Read.\n\nFor those who stand or who asks.\n"""': "“who asks”: name the actor",
     '"""Read.\n\n| `a` | nobody |\n"""': "nobody",
     '"""Read.\n\n├── SlotMissing  WT-1  nobody\n"""': "nobody",

@@ -66,7 +66,7 @@ NamesClash = SinkError.define("NamesClash", "WT-5259")
 SourcesDiffer = SinkError.define("SourcesDiffer", "WT-5261")
 OutputMismatch = SinkError.define("OutputMismatch", "WT-5206")
 TableUnknown = SinkError.define("TableUnknown", "WT-5207")
-# Its rows are those of an earlier position. Its changes wait in the change log.
+# Its rows are as of an earlier position. Its changes wait in the change log.
 TableSuspended = SinkError.define("TableSuspended", "WT-5270")
 SnapshotNeeded = SinkError.define("SnapshotNeeded", "WT-5271")
 # Only a change shows the new name of a renamed table, and nothing shows that a table was dropped.

@@ -1,9 +1,12 @@
 """A change log in declarative pipelines (`pyspark.pipelines`).
 
->>> @dp.temporary_view ... def orders_changes(): ...     return pipelines.changes("lake",
-"public.orders") >>> dp.create_streaming_table("orders") >>>
-dp.create_auto_cdc_flow(target="orders", source="orders_changes", ...
-**pipelines.auto_cdc("lake", "public.orders"))
+>>> @dp.temporary_view
+... def orders_changes():
+...     return pipelines.changes("lake", "public.orders")
+>>> dp.create_streaming_table("orders")
+>>> dp.create_auto_cdc_flow(
+...     target="orders", source="orders_changes", **pipelines.auto_cdc("lake", "public.orders")
+... )
 
 AUTO CDC knows only upserts and deletes. It would write null over a value that the server did
 not send, and keep rows that a truncate removed: `changes` stops such a stream (WT-5256). When
@@ -59,7 +62,7 @@ def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
 def history(path: str, table: str, **options: str) -> "DataFrame":
     """Return all changes of ``table`` as a stream, for a streaming table.
 
-    ``options`` are those of ``format("waltap")``.
+    ``options`` are options of ``format("waltap")``.
     """
     from pyspark.sql import SparkSession
 

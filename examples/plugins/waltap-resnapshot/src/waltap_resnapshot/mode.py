@@ -24,7 +24,7 @@ class Resnapshot(Snapshotter):
     # [/when]
     # [tables]
     def reads(self, relation: Relation, start: SnapshotStart) -> bool:
-        """Do not read archives; their changes are streamed like those of any table."""
+        """Do not read archives; their changes are streamed like any table's."""
         return relation.schema != UNREAD
 
     def query(self, relation: Relation, start: SnapshotStart) -> str | None:

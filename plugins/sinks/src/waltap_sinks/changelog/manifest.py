@@ -130,7 +130,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Describe the snapshot of a manifest.
 
-    ``lsn`` and ``ts`` (µs since 1970 UTC) are those of its first piece. Earlier releases wrote no ``ts``.
+    ``lsn`` and ``ts`` (µs since 1970 UTC) are of its first piece. Earlier releases wrote no ``ts``.
     """
 
     snapshot_id: int = msgspec.field(name="generation")

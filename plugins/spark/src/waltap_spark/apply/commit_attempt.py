@@ -246,7 +246,7 @@ class CommitAttempt:
             raise ModeUnfit(text, table=table.target_name)
 
     def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
-        """End the present rows before those of ``group``."""
+        """End the validity of all present rows before ``group`` adds its rows."""
         # kept rows never end
         if table.mode.deletes == "kept":
             return table

@@ -135,7 +135,7 @@ def status(
 ) -> None:
     """Show tables with their rows, positions and problems. Needs no Java.
 
-    Rows of tables that a catalogue has are known to the catalogue alone.
+    The number of rows of a table in a catalogue is not shown.
     """
     import msgspec
 

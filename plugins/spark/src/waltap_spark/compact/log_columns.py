@@ -81,7 +81,7 @@ def key_codes(keys: "Sequence[pa.ChunkedArray]") -> "Integers":
 
 
 def _canonical(key: "pa.Array") -> "pa.Array":
-    """Return values that Arrow compares as Spark compares those of ``key``."""
+    """Return ``key`` with values that Arrow compares as Spark does."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -109,7 +109,7 @@ def segment_rows(
     """Return keys, positions and operations of ``group``, without Spark.
 
     The columns have the names of ``table``. None means that Spark must read the rows: they are too
-    many, or the segments' keys are not those of the table. Spark also reports damaged segments.
+    many, or the segments have another key than the table. Spark also reports damaged segments.
     """
     import pyarrow as pa
 

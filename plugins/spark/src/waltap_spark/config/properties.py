@@ -49,7 +49,7 @@ class SparkProperties(StorageProperties):
         "format",
         common=True,
         default="parquet",
-        summary="Format of the tables: parquet, delta, iceberg, or that of a plugin.",
+        summary="Format of the tables: parquet, delta, iceberg, or a plugin's format.",
     )
     format_properties: dict[str, str] = declare_family(
         "format.*",

@@ -70,7 +70,7 @@ def checked_names(rules: Sequence[str]) -> None:
 class NameClaims:
     """Owners of names in a catalogue; several threads create tables.
 
-    ``tables``: those of the last commit, which own their names.
+    ``tables`` returns the tables of the last commit, which own their names.
     """
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:

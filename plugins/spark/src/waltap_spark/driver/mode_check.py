@@ -29,7 +29,7 @@ def check_modes(
 ) -> list[PreflightCheck]:
     """Warn of each table that its first change would suspend.
 
-    ``properties`` are those of the profile's Spark sinks.
+    ``properties`` has the properties of each Spark sink of the profile.
     """
     profile = context.profile
     mine = [(each, apply_options(each), _made(each)) for each in properties]

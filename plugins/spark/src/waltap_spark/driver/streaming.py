@@ -35,8 +35,8 @@ def start_query(
     """Start a streaming query that applies ``changelog``; ``applier`` is open.
 
     With ``available_now`` it applies the present manifests, then ends. A failure ends the query. So do
-    suspended tables with ``available_now``, once all others are up to date: the batch counts as
-    incomplete, and is repeated. Otherwise suspended tables are only logged.
+    suspended tables with ``available_now``, once all other tables are up to date: Spark then repeats
+    the batch. Otherwise suspended tables are only logged.
     Raises: TablesSuspended, with ``available_now``, if nothing is new and tables are suspended.
     """
     chosen = options or FollowOptions()

@@ -36,7 +36,7 @@ class FormatChoice:
         return lambda context: _made(spec, properties, context)
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Add the format's settings to those of a new session.
+        """Add the format's settings to the ``settings`` of a new session.
 
         Raises: FormatUnknown, ConfigurationError, FormatNotReady, FormatUnsupported.
         """

@@ -284,7 +284,7 @@ class DeltaFormat(MergingFormat):
         """
         writer = partial(_putting, key=key, listed=listed)
         if self._properties.catalog:
-            names = rows.sparkSession.table(at).columns  # it goes by their places
+            names = rows.sparkSession.table(at).columns  # insertInto matches columns by position
             writer(rows.selectExpr(*map(quoted, names))).insertInto(at)
         else:
             writer(rows).save(_path(at))
@@ -292,11 +292,12 @@ class DeltaFormat(MergingFormat):
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
         """Set the session's commit metadata, and in Spark Connect the transaction id."""
-        spark.conf.set(OVERWRITE, "static")  # dynamic: rows stay in parts that get none
+        spark.conf.set(OVERWRITE, "static")  # dynamic keeps partitions that get no rows
         chosen = {METADATA: msgspec.json.encode(note).decode()}
         if note.step and is_remote(spark):
             app = f"waltap {note.waltap} {note.source}".rstrip()
-            if note.since is not None:  # Delta ignores what it has seen, also where that was undone
+            # Delta skips a transaction id that it has seen, even after a RESTORE undid the write
+            if note.since is not None:
                 app = f"{app} since {note.since}"
             chosen |= {APP: app, STEP: str(note.step)}
         for name, value in chosen.items():

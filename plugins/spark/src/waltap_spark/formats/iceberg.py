@@ -91,11 +91,11 @@ def _digits(kind: str) -> tuple[int, int]:
     return int(precision), int(scale)
 
 
-# From which version on a table of the format must keep its versions, for all outputs that use one.
+# The oldest version that a table must keep, for all outputs that write it.
 #
-# Who removes old versions knows at which its own tables are. What other outputs need of a
-# target that they share, their notes show: the version that their last commit names, behind which
-# are the steps that no commit names yet. Knows no Spark.
+# The process that removes old versions knows which versions its own tables use. Other outputs of a
+# shared target leave notes: each names the version of its output's last commit. Steps after that
+# version are not in a commit yet, so they must stay. Knows no Spark.
 
 
 class TableVersionInfo(NamedTuple):
@@ -411,7 +411,7 @@ class IcebergFormat(MergingFormat):
         found: list[TableCommit] = []
         snapshot = table.currentSnapshot()
         maker = table.properties().get(KEY)
-        if snapshot is None and maker != self._identity():  # there before us
+        if snapshot is None and maker != self._identity():  # another program created it
             made = None if maker is None else CommitNote(waltap=maker, step=0, source=maker)
             return [TableCommit(0, "CREATE", made)]
         parent = None
@@ -424,7 +424,7 @@ class IcebergFormat(MergingFormat):
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
         if snapshot is None and target.version >= 0 and parent != target.version:
-            return None  # it has expired, and with it, perhaps, who knows what came after it
+            return None  # the version has expired, and later snapshots may have expired with it
         return found[::-1]
 
     @contextlib.contextmanager
@@ -453,7 +453,7 @@ class IcebergFormat(MergingFormat):
         except Exception as error:
             if "snapshot" not in str(error):
                 raise
-            spark.sql(f"REFRESH TABLE {target.at}")  # a catalogue may remember what it was before
+            spark.sql(f"REFRESH TABLE {target.at}")  # a catalogue may cache older metadata
         try:
             return spark.sql(sql)
         except Exception as error:

@@ -422,7 +422,7 @@ class MergingFormat(StepwiseFormat):
         try:
             targets = {what: TargetTable(at=at) for what, at in ats.items()}
             for target in targets.values():
-                self.taken(step.spark, table, target)  # both are free before one is made
+                self.taken(step.spark, table, target)  # check both names before creating a table
         except NameTaken:
             self._claims.release(table.name)
             raise

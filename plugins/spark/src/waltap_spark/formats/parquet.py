@@ -205,7 +205,7 @@ class ParquetFormat(TableFormat):
         if not table.key:
             return rows, None
         after = compact(step.spark, table, table.pending, lambda: rows, lambda: base)
-        # the driver has the keys of few changes; reading those of many is faster than compacting
+        # the driver has the keys of few changes; many changes are read faster than compacted
         few = sum(change.rows for change in table.pending) <= FEW
         return after if few else rows, after
 

@@ -200,7 +200,7 @@ class StepwiseFormat(TableFormat):
     def put(self, at: str, rows: "DataFrame", key: Sequence[str], listed: str | None) -> None:
         """Replace rows in one commit and one pass.
 
-        ``rows`` replace those of the condition ``listed``, or else those of their keys.
+        ``rows`` replace the rows of the condition ``listed``, or else the rows with their keys.
         """
         raise NotImplementedError
 

@@ -107,7 +107,7 @@ class TableChange:
 class GroupRows:
     """The rows of one segment group, read on demand.
 
-    ``read`` makes `frame`. ``files``: those of the change log, for a format that writes few rows
+    ``read`` makes `frame`. ``files``: the change log's store, for a format that writes few rows
     without Spark (`waltap_spark.compact.small_sets`). ``spark``: the session that gets rows which
     this process reads; without it Spark reads them all. ``spared``: rows that stay although the group
     lacks them.

@@ -127,7 +127,7 @@ class TableWriter:
         self.take("current", action, ROWS)
 
     def put(self, frame: "DataFrame", listed: str | None) -> None:
-        """Replace the rows ``listed``, or else those of the keys of ``frame``."""
+        """Replace the rows ``listed``, or else the rows with the keys of ``frame``."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self._table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)

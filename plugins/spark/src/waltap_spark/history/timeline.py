@@ -118,10 +118,10 @@ def _events(
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    if table.mode.deletes == "kept":  # what a move leaves is no row that was deleted
+    if table.mode.deletes == "kept":  # a key change deletes the old key: that row must not stay
         if not any("d" in each.operations for each in changes):
             return rows.where("_op in ('c', 'u', 'r')")
-        # rows of a snapshot are all at one place, and no moves: they are spread by their keys
+        # all rows of a snapshot have one position and no key changes: spread them by key
         spread = F.when(F.col("_op") == "r", F.xxhash64(*map(column_of, table.key)))
         change = Window.partitionBy(*AT, "_seq", spread)
         moves = rows.withColumn("__moves", F.max("_sub").over(change) == 1)

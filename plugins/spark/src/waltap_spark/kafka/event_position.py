@@ -2,8 +2,8 @@
 
 The position of an event is (commit before its transaction, its LSN), as Debezium writes it in
 ``source.sequence``. Positions of a partition only grow; a record that goes back was delivered again.
-Rows of a first snapshot grow by themselves: with an older slot the next transaction may follow a
-commit of before the snapshot, and comes after the snapshot nevertheless.
+Rows of a first snapshot have an order of their own. With an older slot the next transaction may
+name a commit from before the snapshot; it comes after the snapshot all the same.
 """
 
 from collections.abc import Mapping

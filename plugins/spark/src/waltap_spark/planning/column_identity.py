@@ -383,7 +383,7 @@ def file_column(
             return name
     other = ids.get(column)
     by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
-    by_name = by_name and other not in table.ids.values()  # those are of a former table
+    by_name = by_name and other not in table.ids.values()  # such an id is a former table's column
     return column if by_name and column in names else None
 
 

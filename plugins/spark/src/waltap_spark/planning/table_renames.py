@@ -341,9 +341,9 @@ def catalogue_name(table: TableState) -> Name:
 
 
 def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name | None:
-    """Return the place of a new table, None if it is its own name.
+    """Return the stored name of a new table, None if it is its own name.
 
-    A renamed table may have kept its place, which is then no other table's.
+    A renamed table may still be stored under its old name, which no other table may use.
     """
     taken = {table.kept_at or (table.schema, table.table) for table in tables.values()}
     if name not in taken:

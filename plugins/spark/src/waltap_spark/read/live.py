@@ -104,7 +104,7 @@ class LiveTables:
     def positions(self) -> dict[str, LogPosition]:
         """Return each table's position in the source's history.
 
-        All are the commit's, but those of suspended tables, which are at an earlier one.
+        Suspended tables are at an earlier position than the commit; all others are at its position.
         """
         state = self._state
         return {} if state is None else {n: _position(each, state) for n, each in _sorted(state)}
@@ -129,7 +129,7 @@ class LiveTables:
 
         In ``append`` mode this is the history. Columns that the server computes are left out,
         unless the server sends them with every change. A target of several tables has the rows
-        of all, with their source. ``allow_stale`` is that of the tables by default.
+        of all, with their source. ``allow_stale``: by default as in `open_tables`.
 
         Raises: TableUnknown, TableSuspended, SnapshotNeeded, TableDisplaced.
         """

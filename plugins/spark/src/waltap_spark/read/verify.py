@@ -131,7 +131,7 @@ class SparkTables:
     def _kept(name: str, state: TableState | None) -> ComparedTable:
         if state is None:
             return ComparedTable(name=name)
-        # those of tables that had the name before are of none of its columns now
+        # column ids of earlier tables of this name match no present column
         now = {name: divmod(number, PER_INCARNATION) for name, number in state.ids.items()}
         numbers = {n: name for name, (which, n) in now.items() if which == state.incarnation}
         not_compared = ""

@@ -14,5 +14,5 @@ LOCKED: Final = 3
 # Spark tasks could not read a snapshot.
 UNREACHABLE: Final = 4
 
-# All changes are applied except those of suspended tables.
+# The changes of suspended tables are not applied; all others are.
 SUSPENDED: Final = 5

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# The profile's object stores, as Hadoop's filesystems in a Spark session reach them.
+# Access of a Spark session to the profile's object stores, through Hadoop's filesystems.
 #
 # A session's settings are arguments of its JVM, which every user of the machine can read. So
-# these are set in the running JVM, where tasks get them from.
+# credentials are set in the running JVM, where tasks get them from.
 
 ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 ASSUMED: Final = "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider"

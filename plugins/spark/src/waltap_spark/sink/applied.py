@@ -68,7 +68,7 @@ class AppliedSoFar:
             if self._output is None:
                 self._output = SparkOutput(FileStore(self._location, self._storage))
                 self._watch = OutputMonitor(self._output)
-            # an output whose first commit is still to come has no state; keep the last one seen
+            # an output has no state before its first commit; keep the last state that was read
             self._state = self._output.state() or self._state
             assert self._watch is not None
             progress = self._watch.progress(time.time_ns() // 1_000_000)

@@ -56,7 +56,7 @@ class DriverProcess:
         log_file: Path,
         time_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Prepare a child; ``time_left`` is that of `SinkContext`."""
+        """Prepare a child; ``time_left`` is `SinkContext.time_left`."""
         self._properties, self._changelog, self._output = properties, changelog, output
         self._log_file, self._time_left = log_file, time_left
         self._child: subprocess.Popen[bytes] | None = None
@@ -181,8 +181,8 @@ class DriverProcess:
         It may be called twice. A child that needs longer than ``drain.timeout.ms``, or than an
         operator leaves a stop, continues alone and ends by itself. Raises: ApplierFailed or
         JvmEnded, unless the run already ends with another error. Suspended tables are no error of
-        the run, which reports them all the time; nor is a process that still uses the tables, such
-        as that of an engine that was killed: what it leaves is in the change log.
+        the run, which reports them all the time. Neither is a process that still uses the tables,
+        such as the applier of a killed engine: the change log has the changes that it leaves.
         """
         child = self._child
         try:

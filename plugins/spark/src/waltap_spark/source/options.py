@@ -221,7 +221,7 @@ def start_log_position(log: ChangeLog, bound: LogBoundary, last: Manifest | None
     for step in log.manifests(before, last.log_position):
         if bound.time is not None:
             reached = not _lies_before(step, bound.time)
-        else:  # rows of a snapshot are at the end of what was there before it, or behind that
+        else:  # a snapshot's rows have the end position of the manifest before, or a later one
             assert bound.lsn is not None
             rows = (step.snapshot and step.snapshot.lsn) or 0
             ends = max(step.log_position.end_lsn, rows)

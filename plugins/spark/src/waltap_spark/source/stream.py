@@ -59,7 +59,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
         self._first: FirstLsn | None = (
-            None  # that of the offsets: they do not say it once it is passed
+            None  # offsets name the first LSN only until the stream has passed it
         )
         self._target: LogPosition | None = None
         self._passed: tuple[LogPosition, LogPosition] | None = None

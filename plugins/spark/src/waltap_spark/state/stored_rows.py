@@ -1,8 +1,8 @@
 """Count rows from the formats' metadata, without Spark.
 
 Delta Lake's log has the rows of each file, and how many of them a deletion vector deletes.
-Iceberg's metadata has the rows of each snapshot, and the deletes that apply to them. Tables in a
-catalogue are known to the catalogue alone.
+Iceberg's metadata has the rows of each snapshot, and the deletes that apply to them. For a table in
+a catalogue only the catalogue knows the metadata's location.
 """
 
 import json
