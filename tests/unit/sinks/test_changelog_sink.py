@@ -8,7 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
 from waltap.base.files import FilesInUse
@@ -22,6 +24,7 @@ from waltap_sinks.changelog.errors import (
     ColumnNameTaken,
     TransactionGap,
 )
+from waltap_sinks.changelog.segment import SegmentFile
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 PEOPLE = relation("public.people", COLUMNS)
@@ -46,6 +49,32 @@ def ids(log: WrittenLog) -> list[int]:
 
 def as_text(table: list[dict[str, Any]]) -> list[tuple[str | None, ...]]:
     return sorted(tuple(None if v is None else str(v) for v in row.values()) for row in table)
+
+
+def test_numbers_at_their_limits_pass_through_a_segment(tmp_path: Path) -> None:
+    """Differences between the least and the largest do not fit into the number's own width."""
+    limits = {
+        "small": (pa.int16(), pa.int16(), -(2**15), 2**15 - 1),
+        "int": (pa.int32(), pa.int32(), -(2**31), 2**31 - 1),
+        "big": (pa.int64(), pa.int64(), -(2**63), 2**63 - 1),
+        "day": (pa.date32(), pa.int32(), -(2**31), 2**31 - 1),
+        "at": (pa.timestamp("us", "UTC"), pa.int64(), -(2**63), 2**63 - 1),
+    }
+    table = pa.table(
+        {
+            name: pa.array([least, None, most, most, least, 0, None, most], stored).view(kind)
+            for name, (kind, stored, least, most) in limits.items()
+        }
+    )
+    file = SegmentFile(FileStore(str(tmp_path)), "segment.parquet", table.schema, "zstd")
+    file.write(table)
+    file.write(table.slice(2, 1))
+    file.finish()
+    read = parquet.ParquetFile(tmp_path / "segment.parquet")
+    assert read.read().cast(table.schema) == pa.concat_tables([table, table.slice(2, 1)])
+    group = read.metadata.row_group(0)
+    encodings = [group.column(index).encodings for index in range(group.num_columns)]
+    assert all("DELTA_BINARY_PACKED" in found for found in encodings)
 
 
 def test_rows_are_typed_and_carry_their_position(log: WrittenLog) -> None:

