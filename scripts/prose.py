@@ -1,5 +1,7 @@
 """Check names everywhere in the product, and prose in the packages that are listed as plain.
 
+Prose is docstrings, comments, pages, and the texts of errors, logs and the terminal.
+
     python -m scripts.prose             list the findings; exit code 1 where there are any
 
 ``[tool.waltap.prose]`` in pyproject.toml lists the folders whose docstrings, comments and
@@ -22,6 +24,7 @@ from typing import Final, NamedTuple
 ROOT = Path(__file__).parents[1]
 FIRST_LINE_COLUMNS: Final = 80
 SENTENCE_WORDS: Final = 40
+TEXT_WORDS: Final = 3
 ONE_WORD_CLASSES: Final = 0.15
 
 BANNED: Final = {
@@ -130,6 +133,7 @@ _SENTENCE = re.compile(r"(?<=[.!?:;])\s+")
 _LIST = re.compile(r"\bx(?:,\s+x\b)+")
 # Rows of a table and branches of a tree are no sentences.
 _DRAWN = re.compile(r"^[ │]*[|├└].*$", re.MULTILINE)
+_QUERY = re.compile(r"\bSELECT\b|\w\|\w")
 # Names of properties have dots, and stand without quotes in texts of the terminal.
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|```.*?```|\b[a-z][\w-]*(?:\.[a-z][\w-]*)+", re.DOTALL)
 
@@ -165,6 +169,28 @@ def prose_of(source: str) -> Iterator[Prose]:
             ("# type", "#" + " noqa", "#!")
         ):
             yield Prose(token.start[0], token.string.lstrip("# "), is_docstring=False)
+
+
+def texts_of(source: str) -> Iterator[Prose]:
+    """Yield the texts of a module that people read: strings of several words, f-strings too.
+
+    Docstrings are no such texts. Queries and patterns have the words of other programs.
+    """
+    tree = ast.parse(source)
+    skipped: set[ast.AST] = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(node.values)
+            parts = (n.value if isinstance(n, ast.Constant) else "x" for n in node.values)
+            text = "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if len(text.split()) >= TEXT_WORDS and not _QUERY.search(text):
+            yield Prose(node.lineno, text, is_docstring=False)
 
 
 def faults_of(prose: Prose) -> Iterator[str]:
@@ -269,7 +295,7 @@ def findings(plain: list[str]) -> Iterator[Finding]:
         for line, fault in name_faults(source):
             yield Finding(path, line, fault)
         if any(path.startswith(folder) for folder in plain):
-            for prose in prose_of(source):
+            for prose in (*prose_of(source), *texts_of(source)):
                 for fault in faults_of(prose):
                     yield Finding(path, prose.line, fault)
     for path, text in committed("*.md").items():

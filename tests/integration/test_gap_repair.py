@@ -133,7 +133,7 @@ def test_a_table_that_is_gone_needs_no_repair(pipeline: PipelineRig) -> None:
     pipeline.database.execute("DROP TABLE u")
     assert set(repaired(pipeline)) == {"public.t"}
     (closed,) = gaps(pipeline).all()
-    assert "Captured no more, and not read: public.u." in closed.remark
+    assert "No longer captured, and not read: public.u." in closed.remark
 
 
 def test_a_repair_beside_the_pipeline_is_refused(pipeline: PipelineRig) -> None:

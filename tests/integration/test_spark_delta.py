@@ -275,7 +275,7 @@ def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
     table = rig.output.table("left")
     assert table.stored_table is not None
     target = msgspec.structs.replace(table.stored_table.targets["current"], version=99)
-    with pytest.raises(VersionGone, match="has no version 99 any more"):
+    with pytest.raises(VersionGone, match="no longer has version 99"):
         rig.applier._format.at_version(rig.spark, target)
     tables = LiveTables(rig.spark, rig.output)
     with pytest.raises(VersionGone, match="was not applied yet"):

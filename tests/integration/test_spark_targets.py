@@ -126,7 +126,7 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     rig.follow()
     failed = rig.output.table(lacks.name).failed
     assert "WT-5273" in failed
-    assert "divided by absent" in failed
+    assert "names absent, which it does not have" in failed
     for table in (by_region, by_note):
         rig.db.update(table, ["1"], unsent=["note"], region="us")
     rig.follow()

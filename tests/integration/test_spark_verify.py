@@ -307,7 +307,7 @@ def test_tables_that_would_stand_still_are_reported(
     assert "public.keyless cannot be scd2" in keyless
     by = {"format": "delta", "format.partition.by": r"public\.keyed:regoin"}
     assert warnings_of(database, tmp_path, **by) == [
-        "public.keyed is to be divided by regoin, which it does not have"
+        "the layout of public.keyed names regoin, which it does not have"
     ]
     rig = Rig(tmp_path, spark)
     rig.db.insert(relation("public.made", [("id", "int4")]), ["1"])
@@ -318,5 +318,5 @@ def test_tables_that_would_stand_still_are_reported(
     (tmp_path / "out").rename(tmp_path / "lake" / "tables")
     assert warnings_of(database, tmp_path) == []
     assert warnings_of(database, tmp_path, mode=r"public\.made:scd2") == [
-        "public.made was made as scd1, and is to be scd2"
+        "public.made was made as scd1, and the profile asks for scd2"
     ]

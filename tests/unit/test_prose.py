@@ -10,6 +10,7 @@ from scripts.prose import (
     name_faults,
     page_faults,
     prose_of,
+    texts_of,
 )
 
 PLAIN = '''"""Read the slot's position.
@@ -66,6 +67,19 @@ def test_what_is_no_sentence_or_plain_passes(name: str) -> None:
 @pytest.mark.parametrize(("source", "fault"), FAULTS.items())
 def test_a_fault_is_found(source: str, fault: str) -> None:
     assert any(fault in found for found in faults(source)), faults(source)
+
+
+def test_texts_are_checked_without_docstrings_and_patterns() -> None:
+    source = '''
+"""Nobody reads this."""
+log.info("nobody reads %s", 1)
+raise ValueError(f"slot {name} is for nobody")
+SHORT = "nobody reads"
+PATTERN = "nobody is here|somebody is here"
+QUERY = "SELECT 1 WHERE nobody"
+'''
+    assert [prose.line for prose in texts_of(source)] == [3, 4]
+    assert all("nobody" in str([*faults_of(prose)]) for prose in texts_of(source))
 
 
 def test_a_page_is_checked_outside_of_its_code() -> None:

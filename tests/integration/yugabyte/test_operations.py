@@ -229,5 +229,5 @@ def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(
         database.execute("CREATE TABLE late (id int PRIMARY KEY)")
         with pipeline.running(**settings):
             pass
-    assert "public.late: added to the publication of a slot that is there" in caplog.text
+    assert "public.late: added to the publication of an existing slot" in caplog.text
     assert "waltap snapshot FILE public.late" in caplog.text

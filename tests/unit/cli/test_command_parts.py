@@ -123,7 +123,7 @@ def test_a_command_that_gets_no_yes_does_nothing_and_fails() -> None:
 
     @app.command()
     def ask(*, yes: bool = False) -> None:
-        confirm("Go on?", yes=yes)
+        confirm("Continue?", yes=yes)
         typer.echo("done")
 
     for answer, code in (("", 1), ("n\n", 1), ("\n", 1), ("y\n", 0)):

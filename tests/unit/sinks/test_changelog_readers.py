@@ -79,7 +79,7 @@ def test_a_reader_that_says_nothing_is_passed_over(
     assert log.expire(log_positions[1], FAR) == 2
     assert log.expire(log_positions[3], FAR) == 2
     (reported,) = [each.getMessage() for each in caplog.records]
-    assert "waits no more for its reader gone" in reported
+    assert "no longer waits for its reader gone" in reported
 
 
 def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:

@@ -404,7 +404,7 @@ def test_divisions_are_columns_or_transforms_of_them() -> None:
     assert FileLayout.of("p.a/changes", rules, "").partition == (PartitionField("_op"),)
     assert FileLayout.of("p.b", rules, "") == FileLayout()
     layout.require("p.a", ["region", "we ird", "id", "more"])
-    with pytest.raises(LayoutUnfit, match=r"divided by we ird, which it does not have"):
+    with pytest.raises(LayoutUnfit, match=r"names we ird, which it does not have"):
         layout.require("p.a", ["region", "id"])
 
 

@@ -436,7 +436,7 @@ class SlotMonitor:
             self._begin_to_act(health)
         elif self._memory.paused and health.level != "acted":
             self._memory.paused, self._memory.action = False, ""
-            log.info("incremental snapshots go on", extra=self._extra())
+            log.info("incremental snapshots continue", extra=self._extra())
             self._about.pause(False)
         elif health.level == "ok":
             self._memory.action = ""

@@ -72,7 +72,7 @@ class LakeOffset(msgspec.Struct, frozen=True):
 
 
 # Verbs of messages about a table that is missing, or that another table has replaced.
-GONE: Final = "is not there any more"
+GONE: Final = "no longer exists"
 RECREATED: Final = "was created again"
 
 

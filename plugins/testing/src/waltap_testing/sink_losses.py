@@ -113,7 +113,7 @@ class NoticesLosses:
                 sink.write(batch)
                 promised = sole(sink.flush())
                 assert promised is None or promised <= had, "it promises what follows a loss"
-            pytest.fail("it goes on with a destination that lost what it had")
+            pytest.fail("it continues with a destination that lost its rows")
         except SinkError as error:
             reported = error.loses
         finally:

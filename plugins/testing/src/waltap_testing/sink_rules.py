@@ -263,7 +263,7 @@ def _written(sink: Sink, batch: Batch) -> list[int]:
             leave_out(batch, error.refused)
         else:
             return refused
-    pytest.fail("it names records of the batch that are not there any more")
+    pytest.fail("it names records that the batch no longer has")
 
 
 def _ids(rig: SinkRig) -> list[int]:

@@ -326,7 +326,7 @@ class SinkSuite(
         if reopened:
             sink.close()
             sink = rig.build(tmp_path, has_offset=True)
-            assert sink.open() is None, "a snapshot that did not end is no position to go on from"
+            assert sink.open() is None, "a snapshot that did not end is no position to resume from"
             sink.flush()
             # The engine would store it, and miss it in the next run.
             assert not Positions.of(stored_position_of(sink)), "`open` would not return it"

@@ -289,7 +289,7 @@ class TableFormatSuite(RigSuite):
         tables.apply()
         del work.rows[ITEMS.name][2]
         tables.sink.begins(
-            PublicationCompleteness(others="what was published is not what it was", continuous=True)
+            PublicationCompleteness(others="the publication was changed", continuous=True)
         )
         work.insert(ITEMS, 2, "again")
         tables.commit()

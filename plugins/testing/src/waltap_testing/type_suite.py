@@ -180,7 +180,7 @@ class TypeSuite(RigSuite):
         stand_in = json.loads(required.fallback_json)
         assert required.schema.optional or stand_in is not None
         if required.fallback is not None:
-            _assert_fits(required.schema, required.fallback, "the stand-in of a required field")
+            _assert_fits(required.schema, required.fallback, "the placeholder of a required field")
             assert json.loads(value_json(required.schema, required.fallback)) == stand_in
 
     def test_the_placeholder_fits_the_schema(self, rig: TypeRig) -> None:

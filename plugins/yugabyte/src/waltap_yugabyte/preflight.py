@@ -134,9 +134,9 @@ class YugabytePreflight(PreflightChecks):
             if letter != relation.identity:
                 yield PreflightCheck.warning(
                     "replica identity",
-                    f"{relation.name} was given another identity after the slot was made; the slot "
-                    f"goes on with {BEFORE.get(letter, letter).partition(':')[0]}",
-                    "To use the new one make a new slot: `waltap slot drop FILE`, "
+                    f"{relation.name} got another replica identity after the slot was created; the slot "
+                    f"still uses {BEFORE.get(letter, letter).partition(':')[0]}",
+                    "To use the new one create a new slot: `waltap slot drop FILE`, "
                     "`waltap offsets clear FILE`",
                 )
         plugin = self.context.decoder.output_plugin

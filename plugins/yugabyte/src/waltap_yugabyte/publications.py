@@ -33,9 +33,9 @@ from waltap_yugabyte.server import release
 log = logging.getLogger(__name__)
 
 NOT_AT_ONCE = (
-    "%s: added to the publication of a slot that is there. Releases before 2026.1 follow within 15 "
-    "minutes (cdcsdk_publication_list_refresh_interval_secs), and what is written to it until then does "
-    "not come by the stream: an incremental snapshot waits for that time before it reads. "
+    "%s: added to the publication of an existing slot. Releases before 2026.1 stream it within 15 "
+    "minutes (cdcsdk_publication_list_refresh_interval_secs), without the changes until then: an "
+    "incremental snapshot waits for that time before it reads. "
     "waltap.new.tables=snapshot asks for one, as does `waltap snapshot FILE %s`, or an execute-snapshot "
     "signal"
 )

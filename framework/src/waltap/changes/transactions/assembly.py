@@ -660,7 +660,7 @@ class TransactionAssembler:
                 self._warn(UNKNOWN, gid)
             return
         if not known:
-            what = f"the rows of prepared transaction {gid!r} are not here any more"
+            what = f"the rows of prepared transaction {gid!r} are no longer here"
             raise PreparedTransactionLost(what, gid=gid, xid=message.xid)
         parts.append(
             TransactionPart(

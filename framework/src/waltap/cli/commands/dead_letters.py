@@ -141,7 +141,7 @@ def drop(
     if not chosen:
         echo("there is nothing to drop")
         return
-    confirm(f"Drop {len(chosen)} dead letters, {left} of them not delivered. Go on?", yes=yes)
+    confirm(f"Drop {len(chosen)} dead letters, {left} of them not delivered. Continue?", yes=yes)
     echo(f"{store.drop({each.id for each in chosen})} dropped")
 
 

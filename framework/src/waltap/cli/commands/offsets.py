@@ -77,8 +77,8 @@ def import_from(
         for note in _notes(stages, there):
             echo(f"{profile.name}: {note}", err=True)
         had = "" if before is None else f" instead of {before.sole.position}"
-        question = f"{profile.name}: go on from {offset.sole.position}{had}"
-        confirm(f"{question}. Go on?", yes=yes)
+        question = f"{profile.name}: continue from {offset.sole.position}{had}"
+        confirm(f"{question}. Continue?", yes=yes)
         stages.store.store(offset)
         echo(f"{profile.name}: stored {offset.sole.position}")
 
@@ -115,7 +115,7 @@ def export_to(
             _refuse_reader(source)
             if (lost := source.lost(offset)) is not None:
                 raise lost
-        confirm(f"{profile.name}: Debezium {next_start(offset)}. Go on?", yes=yes)
+        confirm(f"{profile.name}: Debezium {next_start(offset)}. Continue?", yes=yes)
         location.write(key, value)
         echo(f"{profile.name}: {to_debezium} has {key.decode()}: Debezium {next_start(offset)}")
 
@@ -256,7 +256,7 @@ def _key_there(
         raise usage_error(
             "--connector",
             f"is not given, and no offset of topic.prefix {server} is there to name it",
-            allowed="`name` of the connector that is to go on",
+            allowed="`name` of the connector that will continue",
         )
     return RecordKey(name, server).encoded()
 
@@ -338,7 +338,7 @@ def set_position(
         question = (
             f"{profile.name}: from {offset.sole.position} to {lsn_text(position.end_lsn)} {effect}"
         )
-        confirm(f"{question}. Go on?", yes=yes)
+        confirm(f"{question}. Continue?", yes=yes)
         store.store(moved)
         echo(f"{profile.name}: stored {position}")
 
@@ -354,12 +354,12 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
         try:
             offset = store.load()
         except OffsetError as error:  # what cannot be read can be forgotten all the same
-            confirm(f"{profile.name}: {error.problem}; forget it. Go on?", yes=yes)
+            confirm(f"{profile.name}: {error.problem}; forget it. Continue?", yes=yes)
         else:
             if offset is None:
                 echo(f"{profile.name}: no offset is stored")
                 return
-            confirm(f"{profile.name}: forget the offset {offset.positions}. Go on?", yes=yes)
+            confirm(f"{profile.name}: forget the offset {offset.positions}. Continue?", yes=yes)
             _keep_slot(stages, offset)
         store.clear()
         echo(f"{profile.name}: forgotten")
@@ -380,7 +380,7 @@ def _what_it_comes_to(
         with connected(profile, Host()) as (connector, _):
             lost = connector.lost(moved)
     except WaltapError as error:
-        yield f"the server could not be asked whether it can go on from there: {error.problem}"
+        yield f"whether the server still has the changes from there is unknown: {error.problem}"
         return
     if lost is not None:
         yield f"the next start will refuse this position ({lost.code}): {lost.problem}"

@@ -144,7 +144,8 @@ class BatchLedger:
             if len(self._waiting) >= self._most and not self._warned:
                 self._warned = True
                 log.warning(
-                    "%d batches are not acknowledged: no more are given until some are", self._most
+                    "%d batches are not acknowledged: the next waits for one",
+                    self._most,
                 )
             self._changed.wait_for(lambda: len(self._waiting) < self._most or self.closed)
 

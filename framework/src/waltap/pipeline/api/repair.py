@@ -96,7 +96,7 @@ class GapRepair:
         }
         remark = COMPARED_REMARK if observed.equal >= set(names) else REMARK
         if self._gone:
-            remark += f" Captured no more, and not read: {', '.join(self._gone)}."
+            remark += f" No longer captured, and not read: {', '.join(self._gone)}."
         self._notes.close(reread, now_ms(), by="repair", remark=remark)
         return reread
 
@@ -148,7 +148,9 @@ class GapRepair:
                 self._observed.equal.add(name)
             elif name in self._observed.rows:
                 surplus = (
-                    f": the source has no more {', '.join(found.surplus)}" if found.surplus else ""
+                    f": the source no longer has {', '.join(found.surplus)}"
+                    if found.surplus
+                    else ""
                 )
                 if found.location:
                     surplus += f"; {found.location} names all"

@@ -56,7 +56,7 @@ JOINED: Final = {
     "incomplete": "joined; rows from before are missing",
     "created": "created; captured from then on",
     "uncaptured": "not captured before the next start",
-    "interrupted": "the server streams no more of it, or not all",
+    "interrupted": "the server no longer streams it, or not all of it",
 }
 
 

@@ -212,9 +212,8 @@ def _interrupted(
     if names := stages.new_tables.interrupted(connector, offset):
         yield PreflightCheck.warning(
             "streamed tables",
-            f"the server was made to stream no more of {', '.join(names)}, or not everything, or "
-            "that was so for a while; the start puts it right, and what was written meanwhile does not "
-            "come by the stream",
+            f"the publication does not have all changes of {', '.join(names)}, or had not for a while; "
+            "the start completes it, but does not deliver changes from the time in between",
             "waltap.new.tables=snapshot reads their rows again",
         )
 
@@ -380,8 +379,8 @@ def _delivered_to_another(
             return  # it was moved
     yield PreflightCheck.warning(
         f"sink {stages.profile.sink.spec.name}",
-        f"what was captured up to the stored offset went to {offset.sink}; {stages.destination} "
-        "gets what comes after it, and what it lacks from before does not come by the stream",
+        f"changes up to the stored offset went to {offset.sink}; {stages.destination} gets only the "
+        "changes after it",
         "to fill it, run once with snapshot.mode=always",
     )
 

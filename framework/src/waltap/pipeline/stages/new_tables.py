@@ -51,13 +51,13 @@ MESSAGES: Final = {
     "snapshot is asked for its rows. " + STAYS,
     "incomplete again": "table %s was captured before, not for a while, and is again; rows and changes "
     "from between are missing. To have the rows, run: waltap snapshot FILE '%s'. " + STAYS,
-    "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline, and "
-    "what is written to it until then does not come by the stream",
-    "interrupted": "the server streams no more of table %s, or not everything, since its publication was "
-    "changed or dropped; a start puts that right where publication.autocreate.mode lets it, else ALTER "
-    "PUBLICATION ... ADD TABLE does; what is written until then does not come",
-    "changed": "what the server streams of table %s was changed, and perhaps changed back: what was "
-    "written since may be missing",
+    "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline; "
+    "changes until then are not delivered",
+    "interrupted": "the server no longer streams all changes of table %s, since its publication was "
+    "changed or dropped; the next start corrects it where publication.autocreate.mode allows that, else "
+    "run ALTER PUBLICATION ... ADD TABLE; changes until then are not delivered",
+    "changed": "the publication of table %s was changed, and perhaps changed back: changes in between "
+    "may be missing",
 }
 POLLS_PER_ANSWER: Final = 6
 """Looks between two questions about streamed tables, which take several queries."""

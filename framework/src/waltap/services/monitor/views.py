@@ -226,7 +226,9 @@ def _trouble_rows(run: dict[str, Any]) -> Iterator[Row]:
         again = counted(run["batch_retries"], "repeated write")
         yield "retries", f"{counted(run['reconnects'], 'reconnect')}, {again}"
     if run["left_out"] or run["dead_letters"]:
-        left = f"{counted(run['left_out'], 'event')}, {run['dead_letters']:,} kept as dead letters"
+        left = (
+            f"{counted(run['left_out'], 'event')}, {run['dead_letters']:,} stored as dead letters"
+        )
         yield "left out", Text(left, "yellow")
     if run["open_gaps"]:
         gaps = Text(f"{run['open_gaps']:,}", "red")

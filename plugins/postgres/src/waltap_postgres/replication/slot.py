@@ -414,14 +414,14 @@ class SlotAdmin:
         except PrivilegeMissing as error:
             # Without the privilege `await_free` waits for this reader as for any other.
             log.warning(
-                "pid %s reads slot %s for nobody, and cannot be ended: %s",
+                "pid %s reads slot %s without a client, and cannot be ended: %s",
                 slot.active_pid,
                 slot.name,
                 error.problem,
             )
         else:
             log.info(
-                "pid %s, which read slot %s for nobody any more, was ended",
+                "pid %s, which read slot %s without a client, was ended",
                 slot.active_pid,
                 slot.name,
             )

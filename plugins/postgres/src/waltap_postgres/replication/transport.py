@@ -92,7 +92,7 @@ class ReplicationTransport(abc.ABC):
         """
         self.session.watch.check(began)
         if time.monotonic() > began + SEND_DEADLINE_S:
-            raise ConnectionLost("the server takes no messages any more")
+            raise ConnectionLost("the server no longer accepts messages")
 
     def server_error(self, message: ServerMessage | None) -> WaltapError:
         """Return the error for the end of the stream."""

@@ -218,7 +218,7 @@ class PostgresChunks:
             self._locked_until = time.monotonic() + LOCK_REST_S
             if self._locked != relation.name:
                 log.warning(
-                    "incremental snapshot: %s is locked by somebody; it is read when the lock is gone",
+                    "incremental snapshot: another session locks %s; it is read after the lock",
                     relation.name,
                 )
             self._locked = relation.name

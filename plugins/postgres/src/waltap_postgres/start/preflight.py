@@ -523,23 +523,23 @@ def _waiting(plan: PublicationPlan, slot: str) -> PreflightCheck:
     return PreflightCheck.warning(
         "publication",
         "tables without a key join the publication of inserts at a later start, when slot "
-        f"{slot} has nothing older than it to decode; until then those that no publication has give no "
-        f"changes, and the others refuse UPDATE and DELETE: {names}",
-        "Start again when the slot has moved on (`waltap status FILE`), or give them a key, or "
+        f"{slot} has no older WAL to decode; until then, tables in no publication are not captured, and "
+        f"the others refuse UPDATE and DELETE: {names}",
+        "Start again when the slot has advanced (`waltap status FILE`), or give them a key, or "
         "REPLICA IDENTITY FULL",
     )
 
 
 def _falls_short(plan: PublicationPlan) -> PreflightCheck:
     lacks = "; ".join(f"{name!r}: {shortfall.what}" for name, shortfall in plan.shortfalls[:NAMED])
-    found = f"less is published than is captured: {lacks}"
+    found = f"the publication lacks captured changes: {lacks}"
     left: list[str] = []
     for name, shortfall in plan.shortfalls:
         left += shortfall.statements if name not in plan.mended else ()
     if left:
-        found += "; what is left out does not come by the stream"
+        found += "; these changes are not delivered"
         return PreflightCheck.warning("publication", found, "; ".join(left))
-    found += "; the start puts that right, what was left out so far does not come by the stream"
+    found += "; the start corrects it, but does not deliver earlier changes"
     remedy = (
         "To publish less on purpose, manage the publication: publication.autocreate.mode=disabled"
     )
@@ -569,7 +569,7 @@ def _start(decision: StartupPlan) -> PreflightCheck:
     if decision.takes_over:
         return PreflightCheck.warning(
             "start",
-            f"{found}, and takes it over from whoever made it",
+            f"{found}, and takes it over from the program that made it",
             "Choose another slot.name if another consumer needs it",
         )
     return PreflightCheck.ok("start", found)

@@ -150,7 +150,7 @@ SERVICES = (
         where="by Neon's support",
         admin="neon_superuser",
         granted="neon_superuser",
-        mind="a slot that nobody reads for about 40 hours is removed, and restoring a branch removes all: "
+        mind="a slot is removed after about 40 hours without a reader, and all by restoring a branch: "
         "a pipeline that was down for so long has a gap",
     ),
 )
@@ -490,7 +490,7 @@ def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[PreflightChe
     if lazy:
         late.append(
             f"synchronous_commit is off for {', '.join(lazy)}: their commits are written up to "
-            f"{by_writer} ms later, three times wal_writer_delay, and come by the stream no sooner"
+            f"{by_writer} ms later (three times wal_writer_delay), and are streamed only then"
         )
     delay = int(settings.get("commit_delay", "0")) / 1000
     if delay:

@@ -143,7 +143,7 @@ class LogReaders:
             elif reader.name not in self._passed:
                 self._passed.add(reader.name)
                 log.warning(
-                    "the change log waits no more for its reader %s, which has said nothing for %.1f h",
+                    "the change log no longer waits for its reader %s, which was silent for %.1f h",
                     reader.name,
                     (now - reader.seen) / 3600,
                 )

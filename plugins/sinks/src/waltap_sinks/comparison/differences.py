@@ -216,7 +216,7 @@ def write_surplus(
 
 def _lines(found: TableDifferences) -> Iterable[str]:
     if found.removal:
-        yield f"-- {len(found.surplus_keys)} rows of {printable(found.table)} that the source has no more"
+        yield f"-- {len(found.surplus_keys)} rows of {printable(found.table)}, no longer in the source"
         yield from found.removal
         return
     for key in sorted(found.surplus_keys, key=str):

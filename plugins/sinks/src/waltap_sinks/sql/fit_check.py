@@ -69,7 +69,7 @@ def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
             f"the target holds {most} characters of {', '.join(long)}, of the key of "
             f"{relation.name} ({INDEX_BYTES // 4} by {len(names)} columns); a longer value ends the run "
             "(WT-5705)",
-            f"Have the source hold no more: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
+            f"Limit the length in the source: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
             f"digest instead: column.mask.hash.SHA-256.with.salt.SALT = {pattern}",
         )
 

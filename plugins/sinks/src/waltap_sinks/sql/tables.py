@@ -222,12 +222,12 @@ class TargetTables:
         if self._rebuilds or known is None or known.name != shape.name:
             return
         if described is None:
-            raise SqlTableGone(f"table {shape.name}, which had rows, is not in the target any more")
+            raise SqlTableGone(f"table {shape.name}, which had rows, is no longer in the target")
         now = {c.column.number: c.name for c in shape.columns}
         for number, column in known.columns.items():
             if now.get(number) == column and column not in described.columns:
                 raise SqlTableGone(
-                    f"column {column} of {shape.name}, which had values, is not in the target any more"
+                    f"column {column} of {shape.name}, which had values, is no longer in the target"
                 )
 
     def _require_exact(self, shape: TargetShape, described: TargetDescription) -> None:

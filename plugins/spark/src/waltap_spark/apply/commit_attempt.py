@@ -237,7 +237,7 @@ class CommitAttempt:
         wanted = self._options.modes.of(table.target_name)
         if wanted != table.mode:
             made, asked = describe_mode(table.mode), describe_mode(wanted)
-            text = f"{table.name} was made as {made}, and is to be {asked}"
+            text = f"{table.name} was made as {made}, and the profile asks for {asked}"
             raise MadeOtherwise(text, table=table.target_name)
         columns = {column.name: "" for column in group.columns}
         reason = unfit(table.mode, group.key, columns)

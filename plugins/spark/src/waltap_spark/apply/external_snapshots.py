@@ -108,7 +108,7 @@ class ExternalSnapshots:
         for name in sorted(names):
             if not self._lost(name):
                 raise RowsAwaited(
-                    "rows of a snapshot are not in the change log, and nobody hands them over",
+                    "rows of a snapshot are not in the change log, and no engine provides them",
                     changelog=self._log.store.location,
                     nobody=nobody,
                 )
@@ -128,7 +128,7 @@ class ExternalSnapshots:
             self._output.store.delete_folder(WAITING)
             self._seen = False
         except FilesUnavailable as error:
-            log.warning("rows that nobody waits for stay until the next commit: %s", error)
+            log.warning("rows that are no longer needed stay until the next commit: %s", error)
 
     def _lost(self, name: str) -> bool:
         """Return whether the log has a later snapshot than ``name``."""

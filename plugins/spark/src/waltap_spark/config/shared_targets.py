@@ -76,7 +76,7 @@ def require_place(table: "TableState", places: TargetMappings, columns: Iterable
         raise SourcesDiffer(f"source.into gives {table.name} no name: {into}")
     if wanted != table.place:
         was, now = (_mapping_text(each) for each in (table.place, wanted))
-        raise SourcesDiffer(f"{table.name} was made {was}, and is to be {now}")
+        raise SourcesDiffer(f"{table.name} was made {was}, and the profile asks for {now}")
     if table.place is not None:
         column = table.place.column
         # Spark and the formats ignore case.

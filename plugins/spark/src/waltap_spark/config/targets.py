@@ -185,7 +185,7 @@ class FileLayout:
         """Raises: LayoutUnfit if ``columns`` of ``name`` lack one."""
         missing = sorted(self.columns - set(columns))
         if missing:
-            text = f"{name} is to be divided by {', '.join(missing)}, which it does not have"
+            text = f"the layout of {name} names {', '.join(missing)}, which it does not have"
             raise LayoutUnfit(text)
 
 

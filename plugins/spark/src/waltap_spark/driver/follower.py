@@ -101,7 +101,7 @@ class LogFollower:
         for error in damaged:
             log_position = self._applier.state.log_position
             log.error(
-                "all tables stand at %s, before the damage: whose rows it has, is not known",
+                "all tables are at %s, before the damage: the tables of its rows are unknown",
                 log_position,
             )
             raise error

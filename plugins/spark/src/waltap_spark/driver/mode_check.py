@@ -83,7 +83,7 @@ def _wrong(
     columns = [called(column.name) for column in relation.columns]
     if table is not None and table.columns and table.mode != mode:
         made_as, asked = describe_mode(table.mode), describe_mode(mode)
-        text = f"{relation.name} was made as {made_as}, and is to be {asked}"
+        text = f"{relation.name} was made as {made_as}, and the profile asks for {asked}"
         yield MadeOtherwise(text, table=name)
     key = None if relation.primary_key is None else tuple(map(called, relation.primary_key))
     reason = "" if key is None else unfit(mode, key, dict.fromkeys(columns, ""))

@@ -153,7 +153,7 @@ class DeltaFormat(MergingFormat):
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
         found = FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
         if found.partition and found.cluster:
-            text = f"{name} is to be partitioned and clustered, and Delta Lake has either"
+            text = f"the profile partitions and clusters {name}, and Delta Lake allows only one of them"
             raise LayoutUnfit(text)
         return found
 
@@ -176,7 +176,7 @@ class DeltaFormat(MergingFormat):
             self._require_delta(spark)
             if error.getCondition() != NO_VERSION and TRAVEL not in str(error):
                 raise
-            text = f"{target.at} has no version {target.version} any more"
+            text = f"{target.at} no longer has version {target.version}"
             raise VersionGone(
                 text, oldest="the oldest version of its log", newest="the last commit"
             ) from error

@@ -459,7 +459,7 @@ class IcebergFormat(MergingFormat):
         except Exception as error:
             if "snapshot" not in str(error):
                 raise
-            text = f"{target.at} has no snapshot {target.version} any more"
+            text = f"{target.at} no longer has snapshot {target.version}"
             raise VersionGone(
                 text, oldest="the oldest snapshot", newest="the last commit"
             ) from error

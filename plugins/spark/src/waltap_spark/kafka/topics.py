@@ -112,7 +112,7 @@ def offered(
     # A topic that was created again may have fewer partitions.
     for place in taken:
         if place[0] in topics.topics and place not in last:
-            raise OffsetsLost(f"{place[0]} has no partition {place[1]} any more")
+            raise OffsetsLost(f"{place[0]} no longer has partition {place[1]}")
     spread = frozenset(topic for topic, partition in last if partition > 0)
     return AvailableRanges(found, last, spread)
 

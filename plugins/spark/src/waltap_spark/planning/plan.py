@@ -320,7 +320,7 @@ def doubles(table: TableState, group: SegmentGroup) -> str:
     there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
     if not again or not there or group.key or table.mode.name == "append":
         return ""
-    return "it has no key, and rows of it were read while it had some: they may stand twice"
+    return "it has no key, and rows of it were read while it had some: they may be there twice"
 
 
 def _group(entry: TableEntry, epoch: int) -> SegmentGroup:

@@ -85,7 +85,7 @@ class TableRenames:
         """Log the renames."""
         for before, name in self.renamed.items():
             if before in self.displaced:
-                log.warning("%s is kept as %s: %s", before, ".".join(name), DISPLACED)
+                log.warning("%s is stored as %s: %s", before, ".".join(name), DISPLACED)
             else:
                 log.info("%s was renamed in the source, and is %s now", before, ".".join(name))
 

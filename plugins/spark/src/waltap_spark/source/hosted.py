@@ -164,9 +164,7 @@ class HostedEngine:
         if offset is None or offset.snapshot is not None:
             return
         if offset.sink not in {"", stages.destination}:
-            text = (
-                f"{self.name} was captured into {offset.sink}, and {stages.destination} is to go on"
-            )
+            text = f"{self.name} was captured into {offset.sink}, and this run has {stages.destination}"
             raise CapturedByAnotherProcess(text, file=self.file)
 
     def check(self) -> None:

@@ -666,7 +666,9 @@ class SparkOutput:
                 if path not in named:
                     self.remove(path)
             except FilesUnavailable as error:
-                log.warning("a set that nobody needs stays until the next start: %s", error)
+                log.warning(
+                    "a set of files that no commit names stays until the next start: %s", error
+                )
 
     def intent(self) -> CommitIntent | None:
         """Return the last commit that was begun, None when none was.
