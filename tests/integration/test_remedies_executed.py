@@ -108,6 +108,10 @@ def offset_ahead(shop: Shop) -> None:
     stored(shop, end_lsn=0xFFF00000000)
 
 
+def slot_went_back(shop: Shop) -> None:
+    stored(shop, slot_restart_lsn=0xFFF00000000)
+
+
 def offset_damaged(shop: Shop) -> None:
     (path,) = shop.folder.rglob("offset.json")
     path.write_text("{")
@@ -209,6 +213,9 @@ CREATE = r"CREATE PUBLICATION [^;]*(?=;)"
 CASES = [
     Case("WT-2105", slot_of_another_plugin, (r"SELECT pg_drop_replication_slot\('[^']*'\)", CLEAR)),
     Case("WT-6103", offset_ahead, (CLEAR,)),
+    Case("WT-6105", slot_went_back, (CLEAR, DROP)),
+    Case("WT-6105", slot_went_back, ("snapshot.mode=when_needed",)),
+    Case("WT-6105", slot_went_back, ("offset.mismatch.strategy=trust_offset",)),
     Case("WT-6102", another_server, (CLEAR,)),
     Case("WT-6104", another_name, (r'slot.name = "[^"]*"',)),
     Case("WT-6104", another_name, (CLEAR, r"SELECT pg_drop_replication_slot\('[^']*'\)")),

@@ -1,6 +1,7 @@
 """Where a start continues, on a real server: slots and publications that went, moved, or belong to others, and offsets
 that do not fit. Nothing is ever passed over in silence, and no way out is advised that does not lead out."""
 
+import itertools
 import json
 import re
 import shutil
@@ -23,6 +24,7 @@ from waltap_postgres.errors import (
     OtherServer,
     PositionAhead,
     PositionGap,
+    ServerRestored,
     PublicationGone,
     SlotActive,
     SlotMissing,
@@ -402,6 +404,80 @@ def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path)
     pipeline.catch_up(**WHEN_NEEDED)
     pipeline.deliver("INSERT INTO t VALUES (30000)")
     assert pipeline.destination.ids("t")[-1] == 30000
+
+
+class CopiedServer:
+    """A server whose disk can be put back to a copy of it."""
+
+    def __init__(self, server: Cluster) -> None:
+        self.server, self._data, self._copy = server, server.folder / "data", server.folder / "copy"
+
+    def copy(self) -> None:
+        self.server.stop()
+        shutil.copytree(self._data, self._copy)
+        self.server.start()
+
+    def put_back(self) -> None:
+        self.server.stop()
+        owner = self._data.stat()
+        for each in self._data.iterdir():
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        shutil.copytree(self._copy, self._data, dirs_exist_ok=True)
+        for each in (self._data, *self._data.rglob("*")):
+            shutil.chown(each, owner.st_uid, owner.st_gid)
+        self.server.start()
+
+
+@pytest.fixture
+def put_back(private_server: Cluster, tmp_path) -> PipelineRig:
+    """A pipeline whose server was put back to a copy with slot and timeline, and has written past the offset."""
+    database = private_server.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = PipelineRig(database, tmp_path)
+    pipeline.catch_up()
+    copied = CopiedServer(private_server)
+    copied.copy()
+    numbers = itertools.count(2)
+    with pipeline.running() as run:
+        before = pipeline.slot_lsns()[1]
+
+        def known() -> bool:
+            database.execute("INSERT INTO t VALUES (%s)", next(numbers))
+            database.execute("CHECKPOINT")  # it lets the slot release WAL
+            return stored(pipeline).sole.slot_restart_lsn > before
+
+        run.until(known, "a restart LSN in the offset")
+        last = next(numbers) - 1
+        run.until(lambda: last in pipeline.destination.ids("t"), "the last row")
+    copied.put_back()
+    database.execute("INSERT INTO t SELECT generate_series(1000, 1999)")
+    while database.wal_end() <= stored(pipeline).sole.position.end_lsn:
+        database.execute("INSERT INTO t SELECT max(id) + 1 FROM t; SELECT pg_switch_wal()")
+    return pipeline
+
+
+def test_a_server_put_back_to_a_copy_is_seen_after_its_wal_passed_the_offset(
+    put_back: PipelineRig,
+) -> None:
+    before = put_back.offset()
+    for _ in range(2):
+        with pytest.raises(ServerRestored, match="was restored from an older copy") as refused:
+            put_back.run()
+        assert refused.value.code == "WT-6105"
+    assert put_back.offset() == before
+    assert put_back.doctor()["start"].error.code == "WT-6105"
+    with pytest.raises(ServerRestored, match=r"waltap repair FILE` cannot"):
+        repaired(put_back)
+    put_back.catch_up(**WHEN_NEEDED)
+    put_back.deliver("INSERT INTO t VALUES (30000)")
+    rows = {number for (number,) in put_back.database.execute("SELECT id FROM t")}
+    assert rows <= set(put_back.destination.ids("t"))
+
+
+def test_the_offset_is_believed_where_the_slot_was_put_back_alone(put_back: PipelineRig) -> None:
+    put_back.catch_up(**{"offset.mismatch.strategy": "trust_offset"})
+    put_back.deliver("INSERT INTO t VALUES (30000)")
+    assert put_back.destination.ids("t")[-1] == 30000
 
 
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------

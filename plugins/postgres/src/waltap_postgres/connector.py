@@ -392,6 +392,8 @@ class PostgresConnector(
                 start = whole.with_sole(timeline=self.server.timeline)
             else:
                 start = self._offset(begin, created=0, progress=None, identity=slot.identity)
+            known = self._restart_lsn(slot.restart_lsn, slot.identity)
+            start = start.with_sole(slot_restart_lsn=known)
             return StartPosition(snapshot=False, stream=True, offset=start)
         self._snapshot.lock(self.captured(), exported=False)
         self._reading = True
@@ -403,6 +405,11 @@ class PostgresConnector(
             identity=slot.identity,
         )
         return StartPosition(snapshot=True, stream=True, offset=start)
+
+    def _restart_lsn(self, lsn: int, identity: str) -> int | msgspec.UnsetType:
+        """Return the restart LSN to compare at later starts; UNSET where it shows no older copy."""
+        # An identity says more. A standby has slots of its own, beside those of its primary.
+        return msgspec.UNSET if identity or self.catalogue.standby() else lsn
 
     def _go_on_with_snapshot(self, offset: Offset) -> StartPosition:
         notes = (self._snapshot.go_on(self.captured(), offset.snapshot),)
@@ -429,6 +436,7 @@ class PostgresConnector(
             decoder=self.context.decoder.name,
             slot_created_lsn=created,
             slot_identity=identity or msgspec.UNSET,
+            slot_restart_lsn=self._restart_lsn(0, identity),
         )
         return Offset.of(partition, snapshot=progress)
 

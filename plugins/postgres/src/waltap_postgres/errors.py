@@ -259,6 +259,7 @@ IdentityMissing = SourceError.define("IdentityMissing", "WT-2107")
 PositionGap = OffsetError.define("PositionGap", "WT-6101", loses=True)
 # The server was restored from an older copy, or an operator set the offset.
 PositionAhead = OffsetError.define("PositionAhead", "WT-6103", loses=True)
+ServerRestored = OffsetError.define("ServerRestored", "WT-6105", loses=True)
 OtherServer = OffsetError.define("OtherServer", "WT-6102", loses=True)
 OtherSlot = OffsetError.define("OtherSlot", "WT-6104")
 

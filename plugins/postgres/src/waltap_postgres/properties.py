@@ -265,7 +265,8 @@ class PostgresProperties(Properties):
         default="no_validation",
         advanced=True,
         summary="Which position counts if stored offset and slot differ. A slot ahead of the "
-        "offset is a gap and refused, except with trust_slot or trust_greater_lsn.",
+        "offset is a gap and refused, except with trust_slot or trust_greater_lsn. A slot that went back "
+        "is of an older copy of the server and refused, except with a trust_ value.",
     )
 
     lsn_flush_mode: Literal["connector", "connector_and_driver", "manual"] = declare(

@@ -171,6 +171,7 @@ class SinkWriter:
         self.signals: Mapping[str, object] = offset.signals
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         self._committed_ms: dict[str, int] = {}
+        self._restart_lsn = 0
         first = offset.partitions[self.partition]
         branch.order.restore(first.counted or None, first.position)
         # Others add to the queue, so an empty one is kept, too.
@@ -475,6 +476,12 @@ class SinkWriter:
         self.counts.calls.oldest_commit_ms = None
         self._advance(Positions({partition: position}), self.signals)
 
+    def note_restart_lsn(self, lsn: int) -> None:
+        """Set the slot's restart LSN for the next stored positions, if the source's offset has one."""
+        sole = self.offset.partitions[self.partition]
+        if sole.slot_restart_lsn is not msgspec.UNSET and lsn > sole.slot_restart_lsn:
+            self._restart_lsn = lsn
+
     def _advance(self, moved: Positions, signals: Mapping[str, object]) -> None:
         partitions = dict(self.offset.partitions)
         for name, position in moved.items():
@@ -493,6 +500,7 @@ class SinkWriter:
                 as_of_ms=as_of_ms,
                 visible="" if over else before.visible,
                 visible_in={} if over else before.visible_in,
+                slot_restart_lsn=self._restart_lsn or before.slot_restart_lsn,
             )
         self.store(
             msgspec.structs.replace(self.offset, partitions=partitions, signals=dict(signals))

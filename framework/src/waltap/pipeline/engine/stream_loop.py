@@ -250,7 +250,7 @@ class StreamLoop:
         self._confirmation = SlotAdvancer(run.state, self._readers, delivery)
         self._loops: list[ReadLoop] = []
         self._merge: PartitionMerge | None = None
-        self._polls = 0
+        self._polls = self._restart_lsn = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
     def go(self, *, whole: bool) -> None:
@@ -442,6 +442,16 @@ class StreamLoop:
         with suppress(WaltapError), self._connector.once():
             slot = self._connector.slot()
             self._run.guard.take(slot, self._orphans())
+            self._note_restart_lsn(0 if slot is None else slot.restart_lsn)
+
+    def _note_restart_lsn(self, lsn: int) -> None:
+        """Keep the slot's restart LSN of the look before.
+
+        The server shows a new one a moment before that is on its disk.
+        """
+        if len(self._readers) == 1:
+            self._delivery.note_restart_lsn(self._restart_lsn)
+            self._restart_lsn = lsn
 
     def _orphans(self) -> list[str] | None:
         """Return slots without a reader and a pipeline of the folder.

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from waltap.base.text import size
 from waltap.changes.decode.decoder import ServerInfo
 from waltap.changes.transactions.position import lsn_text, parse_lsn
@@ -13,6 +15,7 @@ from waltap_postgres.errors import (
     OtherSlot,
     PositionAhead,
     PositionGap,
+    ServerRestored,
     SlotInvalidated,
     SlotMissing,
 )
@@ -102,7 +105,7 @@ class ResumeCheck:
                 f"slot {slot.name!r} was dropped and created again since the offset was stored: its "
                 "positions start again"
             )
-        return None if offset is None else self._gap(offset, slot)
+        return None if offset is None else self._older(offset, slot) or self._gap(offset, slot)
 
     def _renamed(self, offset: Offset) -> bool:
         """Return whether the offset is of another slot of this database."""
@@ -142,6 +145,24 @@ class ResumeCheck:
                 f"of the server's WAL {lsn_text(wal_end)}"
             )
         return None
+
+    def _older(self, offset: Offset, slot: ReplicationSlot) -> OffsetError | None:
+        """Return the error for a slot that went back: its server was restored from a copy.
+
+        The WAL may have passed the offset since, with other changes than those delivered.
+        """
+        known = offset.sole.slot_restart_lsn
+        # A standby's copy of a slot lags, and begins a timeline.
+        promoted = offset.sole.timeline != self._server.timeline
+        if known is msgspec.UNSET or slot.restart_lsn >= known or promoted:
+            return None
+        if self._properties.offset_mismatch_strategy != "no_validation":
+            return None
+        return ServerRestored(
+            f"slot {slot.name!r} went back from {lsn_text(known)} to {lsn_text(slot.restart_lsn)}, the "
+            f"stored offset is {lsn_text(offset.sole.position.end_lsn)}: the server was restored from "
+            "an older copy, and may have other changes before the offset than those delivered"
+        )
 
     def _gap(self, offset: Offset, slot: ReplicationSlot) -> OffsetError | None:
         """Return the error for a slot that is ahead of the offset."""
