@@ -191,11 +191,12 @@ CREATE ROLE capture LOGIN REPLICATION PASSWORD 'right';
 CREATE ROLE reader LOGIN PASSWORD 'right';
 CREATE ROLE idle NOLOGIN;
 CREATE ROLE full_house LOGIN REPLICATION PASSWORD 'right' CONNECTION LIMIT 0;
+CREATE ROLE expired LOGIN REPLICATION PASSWORD 'right' VALID UNTIL '2001-01-01';
 CREATE ROLE strict LOGIN REPLICATION PASSWORD 'right';
 """
 HBA = """
 host all,replication strict all reject
-host all capture,reader,full_house all scram-sha-256
+host all capture,reader,full_house,expired all scram-sha-256
 host all all all trust
 host replication all all trust
 local all all trust
@@ -266,6 +267,8 @@ AS = {"database.password": "right"}
         pytest.param({"database.hostname": "no.such.host.invalid"}, "WT-2002", 3, "no.such.host", "database.hostname", id="no such host"),
         pytest.param({"database.user": "capture", "database.password": "wrong"}, "WT-2003", 1,
             'password authentication failed for user "capture"', "ALTER ROLE capture", id="bad password"),
+        pytest.param({"database.user": "expired", **AS}, "WT-2003", 1,
+            'authentication failed for user "expired"', "ALTER ROLE expired VALID UNTIL 'infinity'", id="expired password"),
         pytest.param({"database.user": "capture"}, "WT-2003", 1, "no password supplied", "database.password", id="no password"),
         pytest.param({"database.user": "idle"}, "WT-2003", 1, "not permitted to log in", "LOGIN", id="may not log in"),
         pytest.param({"database.user": "nobody_at_all"}, "WT-2003", 1, "does not exist", "database.user", id="no such role"),
@@ -273,7 +276,7 @@ AS = {"database.password": "right"}
         pytest.param({"database.dbname": "nothing"}, "WT-2004", 1, '"nothing" does not exist', "psql -l", id="no such database"),
         pytest.param({"database.user": "reader", **AS, AUTOCREATE: "no_tables", "table.include.list": "x"},
             "WT-2005", 1, "has no REPLICATION", 'ALTER ROLE "reader" WITH REPLICATION', id="no replication privilege"),
-        pytest.param({"database.user": "full_house", **AS}, "WT-2010", 3, "too many connections", "max_connections", id="too many connections"),
+        pytest.param({"database.user": "full_house", **AS}, "WT-2010", 3, "too many connections", "CONNECTION LIMIT -1", id="too many connections"),
         pytest.param({"plugin.name": "wal2json"}, "WT-2008", 1, "wal2json",
             "output_plugin_libraries = 'pgoutput', 'wal2json'", id="output plugin not allowed"),
         pytest.param({"slot.stream.params": "no_such_option=1", "snapshot.mode": "no_data"},

@@ -407,8 +407,8 @@ class PostgresConnector(
         return StartPosition(snapshot=True, stream=True, offset=start)
 
     def _restart_lsn(self, lsn: int, identity: str) -> int | msgspec.UnsetType:
-        """Return the restart LSN to compare at later starts; UNSET where it shows no older copy."""
-        # An identity says more. A standby has slots of its own, beside those of its primary.
+        """Return the slot's restart LSN for the offset, UNSET where it proves nothing."""
+        # An identity says more. A standby has other slots than its primary.
         return msgspec.UNSET if identity or self.catalogue.standby() else lsn
 
     def _go_on_with_snapshot(self, offset: Offset) -> StartPosition:

@@ -419,5 +419,6 @@ def _way_in(text: str, user: str, database: str) -> str:
         return f"ALTER ROLE {role} WITH LOGIN"
     return (
         f"ALTER ROLE {role} WITH LOGIN PASSWORD '…', or CREATE ROLE where there is none, and a line "
-        "in pg_hba.conf that asks for a password"
+        "in pg_hba.conf that asks for a password. A password ends at the role's VALID UNTIL, "
+        f"which a new password does not change: ALTER ROLE {role} VALID UNTIL 'infinity'"
     )

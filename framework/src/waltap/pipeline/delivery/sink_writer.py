@@ -477,7 +477,10 @@ class SinkWriter:
         self._advance(Positions({partition: position}), self.signals)
 
     def note_restart_lsn(self, lsn: int) -> None:
-        """Set the slot's restart LSN for the next stored positions, if the source's offset has one."""
+        """Set the slot's restart LSN for the next stored positions.
+
+        Sources whose offset has none need none.
+        """
         sole = self.offset.partitions[self.partition]
         if sole.slot_restart_lsn is not msgspec.UNSET and lsn > sole.slot_restart_lsn:
             self._restart_lsn = lsn

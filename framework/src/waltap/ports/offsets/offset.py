@@ -60,8 +60,8 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     counted: TransactionCounts | msgspec.UnsetType = msgspec.UNSET
     # The server's own identity of the slot, where a recreated slot gets another one.
     slot_identity: str | msgspec.UnsetType = msgspec.UNSET
-    # The slot's restart LSN that the server has had on its disk at least: a lower one is that of a
-    # server from an older copy. UNSET: the source does not show such a server by it.
+    # A restart LSN of the slot that the server had on its disk. A server with a lower one began
+    # from an older copy. UNSET: the source does not show such a server by it.
     slot_restart_lsn: int | msgspec.UnsetType = msgspec.UNSET
     # Everything that committed before this time is delivered; ms since 1970 UTC.
     as_of_ms: int | msgspec.UnsetType = msgspec.UNSET
