@@ -4,7 +4,6 @@ import time
 import uuid
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -49,16 +48,20 @@ def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") ->
             "bootstrap.servers": bootstrap,
             "group.id": str(uuid.uuid4()),
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,  # behind a transaction's marker is nothing to wait for
         }
     )
-    consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t, p in left])
+    consumer.assign([TopicPartition(t, p, 0) for t, p in left])
     deadline = time.monotonic() + WAIT_SECONDS
     try:
         while left:
             assert time.monotonic() < deadline, f"not readable to the end: {left}"
-            for message in consumer.consume(10_000, 0.2):
+            if (first := consumer.poll(0.2)) is None:
+                continue
+            for message in (first, *consumer.consume(10_000, 0)):
                 place, error = (message.topic(), message.partition()), message.error()
                 if error is None:
                     at = message.offset() + 1
