@@ -1,12 +1,15 @@
 """Snapshots deliver no more than what is published: rows that a filter takes, columns that are listed."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
+from tests.hunt.delivered import from_change_log
 
 from waltap_postgres.errors import SnapshotSelectNarrow
 
@@ -99,3 +102,30 @@ def test_a_snapshot_that_is_asked_for_reads_what_is_published(
             "it is reported",
         )
     assert sorted(read(pipeline)) == WANTED
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "changelog"])
+def test_a_row_that_an_update_moves_into_a_filter_may_lack_a_large_value(
+    pipeline: PipelineRig, kind: str
+) -> None:
+    """The server sends it as an INSERT. A destination that has the row keeps the value; a change log names it."""
+    database, folder = pipeline.database, pipeline.folder
+    database.execute(
+        f"ALTER PUBLICATION {pipeline.slot} SET TABLE f WHERE (id > 10), signals;"
+        "ALTER TABLE f ALTER secret SET STORAGE EXTERNAL; DELETE FROM f;"
+        "INSERT INTO f VALUES (1, 'a', repeat('x', 3000)), (11, 'b', repeat('y', 3000))"
+    )
+    sink = {"sqlite": {"sink.type": "sql", "sink.url": f"sqlite:///{folder}/t.db"}}.get(
+        kind, {"sink.type": "changelog", "sink.path": str(folder / "log")}
+    )
+    pipeline.catch_up(**sink)
+    assert "lacks unchanged large values" in pipeline.doctor()["publication"].found
+    database.execute("UPDATE f SET id = 12 WHERE id = 1")
+    pipeline.catch_up(**sink)
+    if kind == "sqlite":
+        with contextlib.closing(sqlite3.connect(folder / "t.db")) as target:
+            rows = target.execute("SELECT id, name, length(secret) FROM f ORDER BY id").fetchall()
+            assert rows == [(11, "b", 3000), (12, "a", None)]
+        return
+    event = from_change_log(folder / "log")[-1]
+    assert (event.op, event.unsent) == ("u", ("secret",))

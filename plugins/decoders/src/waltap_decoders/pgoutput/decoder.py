@@ -39,7 +39,7 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import has_columns
-from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.errors import DecodeError
 from waltap_decoders.capabilities import PGOUTPUT
 from waltap_decoders.pgoutput.payload import PG_EPOCH_US, PayloadReader
@@ -422,8 +422,10 @@ class PgOutput(Decoder):
         sent = TupleKind.INSERTED if form == "insert" else TupleKind.UPDATED
         new = read_tuple(payload, relation, sent)
         payload.end()
-        if form == "insert":
+        if form == "insert" and UNCHANGED not in new:
             return Insert(relation, lsn, new, xid)
+        # An INSERT that lacks values was an UPDATE, which moved the row into a row filter. As an
+        # update, sinks keep a value that they have, and mark it as unsent otherwise.
         if not old or (kind is OldTuple.KEY and not self.old_keys_of_updates):
             return Update(relation, lsn, new, xid=xid)
         return Update(relation, lsn, new, old, kind, xid)

@@ -38,7 +38,8 @@ PARTIAL_MEMBERS_SQL = """
 SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
        (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-           AND NOT (a.attnum = ANY(r.prattrs)))
+           AND NOT (a.attnum = ANY(r.prattrs))),
+       c.relreplident <> 'f' AND c.reltoastrelid <> 0
   FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
   JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL) ORDER BY 1, 2
@@ -127,11 +128,13 @@ def _partial_members(
     found: list[PublicationShortfall] = []
     publication = sql.Identifier(name).as_string(None)
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
-    for schema, table, condition, left_out in rows:
+    for schema, table, condition, left_out, lacks_toast in rows:
         columns = [c for c in left_out or () if wanted.column(f"{schema}.{table}.{c}")]
         if (schema, table) not in wanted.table_ids or not (condition or columns):
             continue
         parts = [f"only rows WHERE {condition}"] if condition else []
+        if condition and lacks_toast:
+            parts[0] += " (an update into them lacks unchanged large values: REPLICA IDENTITY FULL)"
         parts += [f"no column {', '.join(columns)}"] if columns else []
         member = sql.Identifier(schema, table).as_string(None)
         found.append(
