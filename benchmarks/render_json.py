@@ -22,7 +22,7 @@ from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.encoders.format.converter import ConverterContext, Side
+from waltap.encoders.format.converter import ConverterContext, RecordPart
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
@@ -124,11 +124,13 @@ class Unregistered(AvroConverter):
 def avro_format() -> ConvertedFormat:
     """Return Avro for keys and values."""
 
-    def side(name: Side) -> Unregistered:
+    def record_part(name: RecordPart) -> Unregistered:
         given = {"schema.registry.url": "http://none"}
-        return Unregistered(AvroProperties.model_validate(given), ConverterContext(side=name))
+        return Unregistered(
+            AvroProperties.model_validate(given), ConverterContext(record_part=name)
+        )
 
-    key, value = side("key"), side("value")
+    key, value = record_part("key"), record_part("value")
     return ConvertedFormat(RecordConverters(key=key, value=value, header=value), format_context())
 
 

@@ -201,7 +201,7 @@ def is_for_nothing(records):
     return []
 
 
-@RECORDS.found_by("test_what_is_made_of_a_schema_is_kept")
+@RECORDS.found_by("test_results_of_a_schema_are_cached")
 def makes_a_schema_for_each_record(records):
     def of(each):
         value = {**each.value, "extra": ""}

@@ -166,7 +166,7 @@ def read_schema(given: dict[str, Any]) -> Schema:
 def protobuf(schema: Schema | None, options: dict[str, str], value: object) -> tuple[bytes, str]:
     """Return what waltap writes behind the schema's id, and the schema."""
     given = {"schema.registry.url": "http://nobody", **options}
-    context = ConverterContext(side="value")
+    context = ConverterContext(record_part="value")
     converter = Unregistered(ProtobufProperties.model_validate(given), context)
     data = converter.encoder("t", schema)(value)
     assert data is not None
@@ -320,7 +320,7 @@ def test_cloud_events_are_those_of_debeziums_converter(
         for record, topic in zip(records, topics, strict=True)
     )
     properties = CloudEventsProperties.model_validate(config)
-    ours = CloudEventsConverter(properties, ConverterContext(side="value"))
+    ours = CloudEventsConverter(properties, ConverterContext(record_part="value"))
     assert len(answers) == len(records) > 5
     for record, topic, answer in zip(records, topics, answers, strict=True):
         assert answer.data is not None, answer.error
@@ -341,16 +341,16 @@ def recorded(corpus: str) -> list[tuple[str, bool, dict[str, Any], Any]]:
     found: dict[str, tuple[str, bool, dict[str, Any], Any]] = {}
     lines = CORPORA.joinpath(corpus, "expected.schemas.jsonl").read_text().split("\n")
     for record in map(json.loads, filter(None, lines)):
-        for side in ("key", "value"):
-            both = record.get(side)
+        for record_part in ("key", "value"):
+            both = record.get(record_part)
             if not isinstance(both, dict) or "payload" not in both:
                 continue
-            place = record["topic"], side
+            place = record["topic"], record_part
             if both["schema"] == SAME:
                 both["schema"] = last[place]
             last[place] = both["schema"]
             payload = filled(both["schema"], both["payload"])
-            made = record["topic"], side == "key", both["schema"], payload
+            made = record["topic"], record_part == "key", both["schema"], payload
             found[json.dumps(made)] = made
     return list(found.values())
 

@@ -23,7 +23,7 @@ def ours(name: str) -> Converter:
     assert isinstance(spec, FormatSpec) and spec.converter is not None
     declared = spec.converter_properties or spec.properties
     properties = None if declared is None else declared.model_validate(config)
-    return spec.converter(properties, ConverterContext(side="header"))
+    return spec.converter(properties, ConverterContext(record_part="header"))
 
 
 @pytest.mark.parametrize("name", CONVERTERS)

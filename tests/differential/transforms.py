@@ -13,7 +13,7 @@ from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
 _PROPERTIES = JsonConverterProperties.model_validate({"replace.null.with.default": False})
-_JSON = JsonConverter(_PROPERTIES, ConverterContext(side="value"))
+_JSON = JsonConverter(_PROPERTIES, ConverterContext(record_part="value"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.maintenance import maintain
-from waltap_spark.errors import HistoryNotKept
+from waltap_spark.errors import HistoryMissing
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.state.modes import ModeRules
@@ -685,7 +685,7 @@ class Machine:
         return changes.where("_op <> 't'").selectExpr("_op", key, unknown)
 
     def _check_no_history(self, tables: LiveTables, name: str) -> None:
-        with pytest.raises(HistoryNotKept, match="history = keep"):
+        with pytest.raises(HistoryMissing, match="history = keep"):
             tables.changes(name)
         state = self.rig.output.table(name)
         used = {each.path for each in (*state.base, *state.pending)}

@@ -19,11 +19,11 @@ from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.properties import AvroProperties
-from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.installed import identity_as_sent, mapper
 from waltap_testing.workload import ITEMS
 
 NOW = 1_767_225_601_123_456_789
-_JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
+_JSON = JsonConverter(JsonConverterProperties(), ConverterContext(record_part="value"))
 
 
 def context(**capture: object) -> FormatContext:
@@ -31,7 +31,7 @@ def context(**capture: object) -> FormatContext:
     properties = CaptureProperties.model_validate({"topic.prefix": "server", **capture})
     return FormatContext(
         describe=lambda relation: relation,
-        identity=identity_kept(),
+        identity=identity_as_sent(),
         capture=CaptureRules(properties),
         database="shop",
         run_id="00000000-0000-4000-8000-000000000000",
@@ -88,7 +88,7 @@ def typed_records(
 def with_schema(record: ConnectRecord) -> bytes:
     """Return a record's value as JsonConverter writes it, schema and all; null stays null."""
     properties = JsonConverterProperties.model_validate({"replace.null.with.default": False})
-    converter = JsonConverter(properties, ConverterContext(side="value"))
+    converter = JsonConverter(properties, ConverterContext(record_part="value"))
     written = converter.encoder(record.topic, record.value_schema)(record.value)
     assert written is not None
     return written
@@ -99,7 +99,7 @@ class UnregisteredAvro(AvroConverter):
 
     def __init__(self, *, straight: bool) -> None:
         url = {"schema.registry.url": "http://nobody"}
-        super().__init__(AvroProperties.model_validate(url), ConverterContext(side="value"))
+        super().__init__(AvroProperties.model_validate(url), ConverterContext(record_part="value"))
         self.straight = straight
 
     def prefix(self, topic: str, schema: Any) -> bytes:

@@ -44,10 +44,13 @@ def row(name: str, *more: Field) -> Schema:
 
 
 def converter(
-    url: str, side: str = "value", stopping: Callable[[], bool] = lambda: False, **more: object
+    url: str,
+    record_part: str = "value",
+    stopping: Callable[[], bool] = lambda: False,
+    **more: object,
 ) -> AvroConverter:
     properties = AvroProperties.model_validate({"schema.registry.url": url, **PATIENT, **more})
-    context = ConverterContext(side=side, stopping=stopping)  # type: ignore[arg-type]
+    context = ConverterContext(record_part=record_part, stopping=stopping)  # type: ignore[arg-type]
     return AvroConverter(properties, context)
 
 
@@ -88,11 +91,13 @@ def subjects(registry: Registry, part: str) -> list[str]:
     ],
 )
 def test_subjects_are_named_by_the_strategy(
-    registry: Registry, strategy: str, side: str, subject: str
+    registry: Registry, strategy: str, record_part: str, subject: str
 ) -> None:
-    unique = f"{strategy}_{side}"
+    unique = f"{strategy}_{record_part}"
     strategy = f"io.confluent.kafka.serializers.subject.{strategy}"
-    made = converter(registry.url, side, **{f"{side}.subject.name.strategy": strategy})
+    made = converter(
+        registry.url, record_part, **{f"{record_part}.subject.name.strategy": strategy}
+    )
     encode = made.encoder(f"shop-{unique}", row(f"shop.{unique}.Value"))
     data = encode({"id": 1})
     assert subjects(registry, unique) == [subject.format(unique)]
@@ -135,7 +140,7 @@ def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
     def encode(*more: Field) -> bytes | None:
         given = {"schema.registry.url": registry.url, **PATIENT}
         properties = ProtobufProperties.model_validate(given)
-        made = ProtobufConverter(properties, ConverterContext(side="value"))
+        made = ProtobufConverter(properties, ConverterContext(record_part="value"))
         return made.encoder("proto", row("my-shop.a.Value", *more))({"id": 1, "price": b"\x05"})
 
     price = Schema(

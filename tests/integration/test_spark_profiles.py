@@ -226,7 +226,7 @@ def drained(reader: ProfilesStream, at: Any = None) -> tuple[list[tuple[Any, ...
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Private logs that throw away at once what they need no more."""
-    monkeypatch.setattr(hosted, "KEPT", dt.timedelta(minutes=-30))
+    monkeypatch.setattr(hosted, "RETENTION", dt.timedelta(minutes=-30))
     monkeypatch.setattr(hosted, "EXPIRE_EVERY_S", 0.0)
 
 

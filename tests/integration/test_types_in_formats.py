@@ -189,7 +189,7 @@ def test_json_is_valid_by_the_schema_that_is_registered(typed, decimals: str) ->
     they are texts, as Java's library writes them."""
     given = {"schema.registry.url": "http://nobody", "decimal.format": decimals}
     properties = JsonSchemaProperties.model_validate(given)
-    made = UnregisteredJson(properties, ConverterContext(side="value"))
+    made = UnregisteredJson(properties, ConverterContext(record_part="value"))
     judges: dict[str, Any] = {}
     count = 0
     for name, records in typed_records(typed):

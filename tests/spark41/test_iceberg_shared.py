@@ -15,7 +15,7 @@ def test_pipelines_share_targets_of_a_catalogue(
     iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each removes old versions as often as it can."""
-    monkeypatch.setattr(iceberg_format, "KEPT_ALWAYS", 1)
+    monkeypatch.setattr(iceberg_format, "MIN_SNAPSHOTS", 1)
     monkeypatch.setattr(merging, "VACUUM_S", 0.0)
     values = {"format.catalog": "lake", "format.retention.hours": "0"}
     choice = FormatChoice("iceberg", values)

@@ -83,7 +83,7 @@ def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
         "server 0/400, received 0/300", "WT-2001 5 s ago, 3 times, retried: the link [broke]", "Mend it.",
         "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 table suspended: no [key]",
         "5 inserts, 6 updates, 7 deletes; 3 s ago at 0/90", "public.b[x] c: added (text), 60 s ago",
-        "4 events, 2 kept as dead letters", "waltap repair",
+        "4 events, 2 stored as dead letters", "waltap repair",
         "500 rows of about 1,000", "1 table read", "2 reconnects", "public.b[x]",
     ):  # fmt: skip
         assert said in reported

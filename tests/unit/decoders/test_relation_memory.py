@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relation
-from waltap.ports.source.relation_memory import REPLACED_KEPT, RelationMemory
+from waltap.ports.source.relation_memory import MAX_REPLACED, RelationMemory
 
 
 def relation(oid: int, table: str = "t", key: tuple[str, ...] = ("id",)) -> Relation:
@@ -120,11 +120,11 @@ def test_tables_that_are_made_anew_all_the_time_are_forgotten(tmp_path: Path) ->
         memory.put(relation(oid))
         memory.save()
     known = [oid for oid in range(1, 1001) if memory.get(oid) is not None]
-    assert known == list(range(1000 - REPLACED_KEPT, 1001))
+    assert known == list(range(1000 - MAX_REPLACED, 1001))
 
 
 def test_the_oldest_description_goes_first(tmp_path: Path) -> None:
-    memory = RelationMemory(tmp_path / "relations", kept=3)
+    memory = RelationMemory(tmp_path / "relations", max_relations=3)
     memory.open("x")
     for oid in (1, 2, 3, 4):
         memory.put(relation(oid, f"t{oid}"))

@@ -35,7 +35,7 @@ def test_a_value_is_big_endian_and_others_are_refused(
 ) -> None:
     spec = Host().find(FormatSpec, JAVA + java)
     assert spec.converter is not None
-    made = spec.converter(None, ConverterContext(side="key"))
+    made = spec.converter(None, ConverterContext(record_part="key"))
     encode = made.encoder("t", Schema(kind=kind, optional=True))
     assert encode(value) == bytes.fromhex(data)
     assert encode(None) is None

@@ -10,7 +10,9 @@ from waltap.encoders.json.converter import DECIMAL, JsonConverter, JsonConverter
 
 def written(schema: Schema, value: object, **given: object) -> str:
     properties = JsonConverterProperties.model_validate({"schemas.enable": False, **given})
-    data = JsonConverter(properties, ConverterContext(side="value")).encoder("t", schema)(value)
+    data = JsonConverter(properties, ConverterContext(record_part="value")).encoder("t", schema)(
+        value
+    )
     return data.decode()
 
 

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from waltap.errors import ConfigurationError
-from waltap.services.monitor.server import RequestAccess, address_of, is_loopback, kept_token
+from waltap.services.monitor.server import (
+    RequestAccess,
+    address_of,
+    is_loopback,
+    load_or_make_token,
+)
 
 HERE = {"host": "127.0.0.1:8083"}
 JSON = {"content-type": "application/json"}
@@ -69,12 +74,12 @@ def test_beyond_this_machine_a_token_is_needed(
 
 def test_the_token_of_the_state_folder_is_its_owners_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "state/http-token"
-    token = kept_token(path)
+    token = load_or_make_token(path)
     assert len(token) >= 32
-    assert kept_token(path) == token
+    assert load_or_make_token(path) == token
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("\n")  # a full disk
-    assert len(kept_token(path)) >= 32
+    assert len(load_or_make_token(path)) >= 32
     access = RequestAccess("127.0.0.1", lambda: "", open_reads=True)
     for headers in (HERE | JSON, HERE | JSON | {"authorization": "Bearer "}):
         refusal = access.refusal("POST", headers, "", open_to_all=True)

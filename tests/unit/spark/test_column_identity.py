@@ -87,6 +87,6 @@ def test_columns_of_tables_that_had_the_name_before_are_none_of_the_source_s() -
     """A table created again with another type of ``v``; and one that a column was dropped of before."""
     ids = {"v@2": 2, "id": 10_001, "v": 10_002, "old": 3}
     state = TableState(schema="public", table="t", ids=ids, incarnation=1)
-    assert SparkTables._kept("public.t", state).columns == {1: "id", 2: "v"}
+    assert SparkTables._compared("public.t", state).columns == {1: "id", 2: "v"}
     first = TableState(schema="public", table="t", ids={"id": 1, "v": 2})
-    assert SparkTables._kept("public.t", first).columns == {1: "id", 2: "v"}
+    assert SparkTables._compared("public.t", first).columns == {1: "id", 2: "v"}

@@ -15,7 +15,7 @@ from waltap_spark.apply.compaction_worker import CompactionResult, grafted
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.formats.iceberg import TableVersionInfo, needed_since
 from waltap_spark.formats.notes import CommitNote
-from waltap_spark.state.commit_files import COMMITS, KEPT, STEPS, changed, difference
+from waltap_spark.state.commit_files import COMMITS, MAX_COMMITS, STEPS, changed, difference
 from waltap_spark.state.modes import TableMode
 from waltap_spark.state.output import (
     FOLDER,
@@ -114,14 +114,14 @@ def test_the_newest_commit_and_those_that_are_kept_are_read_as_they_were_written
     _written, states = commits(tmp_path, count)
     found = SparkOutput(str(tmp_path))
     assert found.state() == states[-1]
-    assert found.kept_states() == states[-10:]
+    assert found.readable_states() == states[-10:]
     for _driver in range(2):
         output = SparkOutput(str(tmp_path))
         assert output.open("log", "id") == states[-1]
         states.append(replace(states[-1], number=states[-1].number + 1))
         output.commit(states[-1])
         output.close()
-    assert SparkOutput(str(tmp_path)).kept_states() == states[-10:]
+    assert SparkOutput(str(tmp_path)).readable_states() == states[-10:]
     assert len(list((tmp_path / COMMITS).iterdir())) <= 10 + STEPS
 
 
@@ -154,13 +154,13 @@ def test_commits_that_a_driver_removes_while_somebody_reads_them_are_looked_for_
     def overtaken(folder: str) -> list[str]:
         names = listed(folder)
         if folder == COMMITS and states[-1].number < 10 * STEPS:
-            for _each in range(2 * STEPS + KEPT):
+            for _each in range(2 * STEPS + MAX_COMMITS):
                 states.append(replace(states[-1], number=states[-1].number + 1))
                 writer.commit(states[-1])
         return names
 
     monkeypatch.setattr(reader.store, "names", overtaken)
-    assert reader.kept_states() == states[-KEPT:]
+    assert reader.readable_states() == states[-MAX_COMMITS:]
     writer.close()
 
 

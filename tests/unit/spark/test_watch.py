@@ -80,7 +80,7 @@ def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
         (1, {"public.orders": 4, "public.items": 1}),
         (2, {"public.items": 2}),
     ]
-    assert [each.late_ms for each in found.batches] == [1501, 1501]
+    assert [each.commit_lag_ms for each in found.batches] == [1501, 1501]
     items, orders = found.tables
     assert items == TableLag(table="public.items", waiting_rows=0, lag_ms=0)
     assert (orders.table, orders.waiting_rows, orders.lag_ms) == ("public.orders", 5, 7000)

@@ -243,7 +243,7 @@ COMMANDS = {
 is the beginning of its help, so that a list of commands imports none of them."""
 
 
-class LateCommand(TyperCommand):
+class LazyCommand(TyperCommand):
     """A command whose last help paragraph is made on request."""
 
     epilog_of: Callable[[], str] | None = None
@@ -318,7 +318,7 @@ def _command(name: str, target: Any, epilog: Callable[[], str] | None = None) ->
     """Return the command of a typer application or of a plain function."""
     if not isinstance(target, typer.Typer):
         function, target = target, typer.Typer(add_completion=False)
-        target.command(name, cls=LateCommand)(function)
+        target.command(name, cls=LazyCommand)(function)
     command: Any = get_command(target)
     command.name = name
     if epilog is not None:

@@ -21,7 +21,7 @@ from waltap.config.profile import (
     SinkBranchProfile,
     TransformUse,
 )
-from waltap.encoders.format.conversion import SIDES, headed, joined
+from waltap.encoders.format.conversion import RECORD_PARTS, headed, joined
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.ports.specs import (
     ColumnConverterSpec,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 # Which format writes keys, values and header values, and with which properties.
 #
 # ``[format] type`` is the format of keys and values; ``key.converter``, ``value.converter`` and
-# ``header.converter`` name the format of one side. The properties of a side's format follow the
-# side's name (``value.converter.schema.registry.url``), or, for all sides at once, by itself
+# ``header.converter`` name the format of one part of records. The properties of such a format follow the
+# part's name (``value.converter.schema.registry.url``), or, for all parts at once, by itself
 # (``schema.registry.url``).
 
 DEFAULT_FORMAT = "json"
@@ -148,16 +148,17 @@ def _java_class(property_name: str, name: str) -> PropertyProblem:
 
 
 @lru_cache(maxsize=64)
-def sided(model: type[Properties], side: str) -> type[Properties]:
-    """Return ``model`` with its names behind ``SIDE.converter.``."""
+def model_of_part(model: type[Properties], record_part: str) -> type[Properties]:
+    """Return ``model`` with its names behind ``PART.converter.``."""
     fields: dict[str, Any] = {}
     for name, info in model.model_fields.items():
         extra = dict(info.json_schema_extra) if isinstance(info.json_schema_extra, dict) else {}
-        extra["aliases"] = [f"{side}.converter.{other}" for other in extra.get("aliases", ())]  # type: ignore[union-attr]
+        aliases: Any = extra.get("aliases", ())
+        extra["aliases"] = [f"{record_part}.converter.{other}" for other in aliases]
         default = ... if info.is_required() else info.default
         made_field = Field(
             default,
-            alias=f"{side}.converter.{info.alias}",
+            alias=f"{record_part}.converter.{info.alias}",
             description=info.description,
             examples=info.examples,
             json_schema_extra=extra,
@@ -166,7 +167,9 @@ def sided(model: type[Properties], side: str) -> type[Properties]:
         for check in info.metadata:
             annotation = Annotated[annotation, check]
         fields[name] = (annotation, made_field)
-    made = create_model(f"{model.__name__}Of{side.capitalize()}s", __base__=Properties, **fields)
+    made = create_model(
+        f"{model.__name__}Of{record_part.capitalize()}s", __base__=Properties, **fields
+    )
     made.__doc__ = model.__doc__
     return made
 
@@ -198,24 +201,31 @@ class FormatResolver:
         ``typed`` is ``[format] type``.
         """
         found = self._specs(choice, typed)
-        self._key, self._value = found[SIDES.index("key")], found[SIDES.index("value")]
+        self._key, self._value = (
+            found[RECORD_PARTS.index("key")],
+            found[RECORD_PARTS.index("value")],
+        )
         specs = tuple(spec for spec in found if spec is not None)
-        if len(specs) < len(SIDES):
-            for side, spec in zip(SIDES, found, strict=True):
+        if len(specs) < len(RECORD_PARTS):
+            for record_part, spec in zip(RECORD_PARTS, found, strict=True):
                 if spec is not None and spec.converter is not None:
-                    self._side(side, spec)  # what is wrong there belongs into the same report
+                    self._record_part(
+                        record_part, spec
+                    )  # what is wrong there belongs into the same report
             return None
         key, value, header = specs
         if key is value and (value.converter is None or header is value) and _whole(value):
             return self._component("format", value, self._flat)
-        for side, spec in zip(SIDES, specs, strict=True):
+        for record_part, spec in zip(RECORD_PARTS, specs, strict=True):
             if spec.converter is None:
-                what = f"the format {spec.name} writes whole records: all sides have it, or none"
-                self._findings.add_problem(f"{side}.converter", what, value=spec.name)
+                what = (
+                    f"the format {spec.name} writes whole records: all their parts have it, or none"
+                )
+                self._findings.add_problem(f"{record_part}.converter", what, value=spec.name)
                 return None
         if key is value and _whole(value):
             return self._headed(value, header)
-        parts = [self._side(*each) for each in zip(SIDES, specs, strict=True)]
+        parts = [self._record_part(*each) for each in zip(RECORD_PARTS, specs, strict=True)]
         if any(part is None for part in parts):
             return None
         return _joined(*(part for part in parts if part is not None))
@@ -247,14 +257,14 @@ class FormatResolver:
 
         A table without a key has null keys, which every format writes.
         """
-        for side, spec in (("value", self._value), ("key", self._key)):
+        for record_part, spec in (("value", self._value), ("key", self._key)):
             if spec is None or not spec.scalar:
                 continue
             what = (
-                f"the format {spec.name} writes no structs, and {side}s of change events are some: a "
-                f"transform such as ExtractField${side.capitalize()} takes one field out of them"
+                f"the format {spec.name} writes no structs, as {record_part}s of change events are; a "
+                f"transform such as ExtractField${record_part.capitalize()} takes one field out of them"
             )
-            if side == "value":
+            if record_part == "value":
                 self._findings.add_problem("value.converter", what, value=spec.name)
             else:
                 self._findings.warnings.append(f"key.converter: {what}")
@@ -262,7 +272,7 @@ class FormatResolver:
     def _specs(
         self, choice: SelectionProperties, typed: GivenProperty | None
     ) -> list[FormatSpec | None]:
-        """Return the format of each side, None for one that there is not."""
+        """Return the format of each part of records, None for one that there is not."""
         default = str(typed.value) if typed else None
         choices = [("format.type", default or DEFAULT_FORMAT)] * 2
         if choice.value_converter is not None:
@@ -274,33 +284,37 @@ class FormatResolver:
         choices.append(("header.converter", choice.header_converter or self._header))
         found: dict[str, FormatSpec | None] = {}
         for property_name, name in dict.fromkeys(choices[1::-1] + choices[2:]):
-            if found.get(name) is None:  # also where it was missed for another side: each is named
+            if found.get(name) is None:  # also where it was missed for another part: each is named
                 found[name] = self._find(FormatSpec, name.strip(), property_name)
         return [found[name] for _, name in choices]
 
     def _headed(self, spec: FormatSpec, header: FormatSpec) -> Component[FormatSpec] | None:
         """Combine a format of keys and values with another for headers."""
         form = self._component("format", spec, self._flat)
-        side = self._side("header", header)
-        if form is None or side is None:
+        record_part = self._record_part("header", header)
+        if form is None or record_part is None:
             return None
-        return replace(form, spec=replace(spec, factory=headed(spec.factory, partial(_made, side))))
+        return replace(
+            form, spec=replace(spec, factory=headed(spec.factory, partial(_made, record_part)))
+        )
 
-    def _side(self, side: str, spec: FormatSpec) -> Component[FormatSpec] | None:
+    def _record_part(self, record_part: str, spec: FormatSpec) -> Component[FormatSpec] | None:
         model = spec.converter_properties or spec.properties
         settings = self._flat.settings
         if model is None:
-            ignored = f"{side}.converter.schemas.enable"  # Connect gives it to any converter
+            ignored = f"{record_part}.converter.schemas.enable"  # Connect gives it to any converter
             if ignored in settings:
                 self._flat.claim(ignored)
             return Component(spec)
         for declaration in declarations(model):
-            own = f"{side}.converter.{declaration.name}"
+            own = f"{record_part}.converter.{declaration.name}"
             shared = settings.get(declaration.name)
             if shared is not None:
                 self._flat.claim(declaration.name)
                 settings.setdefault(own, GivenProperty(own, shared.value, shared.origin))
-        filled = self._flat.model(f"{side} format {spec.name}", sided(model, side))
+        filled = self._flat.model(
+            f"{record_part} format {spec.name}", model_of_part(model, record_part)
+        )
         if filled is None:
             return None
         values = {d.name: getattr(filled, d.field) for d in declarations(model)}
@@ -309,7 +323,7 @@ class FormatResolver:
         except ValidationError as cause:  # of several properties together
             for error in cause.errors():
                 what = str(error["msg"]).removeprefix("Value error, ")
-                self._findings.add_problem(f"{side}.converter", what, value=spec.name)
+                self._findings.add_problem(f"{record_part}.converter", what, value=spec.name)
             return None
 
 
@@ -321,7 +335,7 @@ def _whole(value: FormatSpec) -> bool:
 def _joined(
     key: Component[FormatSpec], value: Component[FormatSpec], header: Component[FormatSpec]
 ) -> Component[FormatSpec]:
-    """Return the format of records whose sides are written by converters."""
+    """Return the format of records whose parts are written by converters."""
     parts = (key, value, header)
     factory = joined(*(partial(_made, part) for part in parts))
     name = value.spec.name

@@ -6,7 +6,7 @@
 | ``debezium.sink.type`` | the sink |
 | ``debezium.sink.TYPE.NAME`` | NAME of the sink |
 | ``debezium.format.key``, ``value``, ``header`` | ``key.converter`` and its like |
-| ``debezium.format.key.NAME`` and its like, ``debezium.format.NAME`` | of that side, of all sides |
+| ``debezium.format.key.NAME`` and its like, ``debezium.format.NAME`` | of that part, or of all |
 | ``debezium.transforms``, ``debezium.predicates``, and what begins so | without ``debezium.`` |
 | ``quarkus.NAME``, and what belongs to a Quarkus profile (``%dev.NAME``) | nothing, with the reason |
 | ``waltap.NAME`` | as it is |
@@ -168,7 +168,7 @@ SOURCE, SINK, FORMAT = "debezium.source.", "debezium.sink.", "debezium.format."
 SINK_TYPE = "debezium.sink.type"
 GROUPS = ("source", "sink", "format", "transforms", "predicates")
 CHAINS = ("debezium.transforms", "debezium.predicates")
-SIDES = ("key", "value", "header")
+RECORD_PARTS = ("key", "value", "header")
 PRODUCTION = "%prod."
 EXPRESSION = re.compile(r"\$\{([A-Za-z_%][^${}:]*)(?::([^{}]*))?\}")
 PROVIDERS = frozenset({"env", "file", "secrets", "directory"})
@@ -271,20 +271,23 @@ def _of_production(given: Mapping[str, str], made: ServerFile) -> dict[str, str]
 def _take_formats(
     values: Mapping[str, str], made: ServerFile, variable: Callable[[str], str | None]
 ) -> None:
-    """Read ``debezium.format.*``; settings of one side win over common ones."""
+    """Read ``debezium.format.*``; settings of one part win over common ones."""
     own: dict[str, tuple[str, str]] = {}
     for name, text in values.items():
         if not name.startswith(FORMAT):
             continue
         value, rest = _expanded(text, values, variable), name.removeprefix(FORMAT)
-        side, _, setting = rest.partition(".")
-        if side not in SIDES:
-            for each in SIDES:
+        record_part, _, setting = rest.partition(".")
+        if record_part not in RECORD_PARTS:
+            for each in RECORD_PARTS:
                 made.flat[f"{each}.converter.{rest}"] = name, value
         elif setting:
-            own[f"{side}.converter.{setting}"] = name, value
+            own[f"{record_part}.converter.{setting}"] = name, value
         else:
-            own[f"{side}.converter"] = name, FORMATS.get(value.strip().casefold(), value.strip())
+            own[f"{record_part}.converter"] = (
+                name,
+                FORMATS.get(value.strip().casefold(), value.strip()),
+            )
     made.flat.update(own)
 
 

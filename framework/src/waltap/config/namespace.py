@@ -62,7 +62,7 @@ class ValidationResult:
     # Values of placeholders, hidden in messages of this resolution.
     secrets: set[str] = field(default_factory=set)
     # Values of secret properties, hidden in every later text (`hide`).
-    kept: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
 
     def add_problem(self, property_name: str, what: str, **about: str | None) -> None:
         """Record a problem; ``about`` are the other fields of `PropertyProblem`."""
@@ -84,7 +84,7 @@ class ValidationResult:
             value, secrets = fill(value, self._start(setting.origin))
             self.secrets.update(found for found in secrets if found)
         if isinstance(value, str) and (secret or self.is_secret(setting)):
-            self.kept.add(value)
+            self.hidden.add(value)
         unfit = _unfit(value)
         if unfit is not None:
             raise SecretMissing(unfit)
@@ -131,7 +131,7 @@ class ValidationResult:
 
         A password that equals the role's name would make messages unreadable without hiding anything.
         """
-        hide(self.kept - {explained.value for explained in self.explained})
+        hide(self.hidden - {explained.value for explained in self.explained})
 
 
 class Namespace:

@@ -91,16 +91,16 @@ def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
 
     None: no limit is known.
     """
-    kept = reading.retained_bytes
+    retained = reading.retained_bytes
     found = []
     if reading.safe_bytes is not None:
         left = max(0, reading.safe_bytes)
-        found.append(WalLimit(kind="slot", whole=kept + left, left=left))
+        found.append(WalLimit(kind="slot", whole=retained + left, left=left))
     if budget is not None:
-        found.append(WalLimit(kind="budget", whole=budget, left=max(0, budget - kept)))
+        found.append(WalLimit(kind="budget", whole=budget, left=max(0, budget - retained)))
     if reading.free_bytes is not None:
         left = max(0, reading.free_bytes)
-        found.append(WalLimit(kind="disk", whole=kept + left, left=left))
+        found.append(WalLimit(kind="disk", whole=retained + left, left=left))
     return min(found, key=lambda limit: limit.left, default=None)
 
 

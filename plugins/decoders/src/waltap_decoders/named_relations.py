@@ -27,7 +27,7 @@ from waltap_decoders.row_facts import (
 
 # Limit of tables without an OID. They were already dropped when the catalogue was asked, so the
 # catalogue cannot report later that they are gone.
-UNKNOWN_KEPT = 256
+MAX_UNKNOWN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class NamedRelations:
             due |= expired
         gone = [v.relation for v in self._current.values() if v.shown.oid in due] if due else []
         # Drop half at once, so that a stream of such tables does not pay for this at each begin.
-        if len(self._unknown) > UNKNOWN_KEPT and 0 not in due:
-            oldest = list(self._unknown)[: UNKNOWN_KEPT // 2]
+        if len(self._unknown) > MAX_UNKNOWN and 0 not in due:
+            oldest = list(self._unknown)[: MAX_UNKNOWN // 2]
             gone += [self._current[name].relation for name in oldest]
         self._former -= due
         for relation in gone:

@@ -53,7 +53,9 @@ class CloudEventsConverter(Converter):
         }
         self._json = JsonConverter(JsonConverterProperties.model_validate(options), context)
         structured = properties.mode == "structured"
-        self.text = context.side != "value" or (structured and properties.serializer == "json")
+        self.text = context.record_part != "value" or (
+            structured and properties.serializer == "json"
+        )
         self._warned = False
 
     @cached_property
@@ -61,7 +63,7 @@ class CloudEventsConverter(Converter):
         return AvroConverter(self._properties.avro(), self._context)
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        if self._context.side != "value":
+        if self._context.record_part != "value":
             return self._json.encoder(topic, schema)
         if schema is None or not _is_change(schema):
             if schema is None or not (schema.name or "").startswith(DEBEZIUMS_OWN):
@@ -93,7 +95,7 @@ class CloudEventsConverter(Converter):
 
         Attributes become headers.
         """
-        binary = self._properties.mode == "binary" and self._context.side == "value"
+        binary = self._properties.mode == "binary" and self._context.record_part == "value"
         if not binary or schema is None or not _is_change(schema):
             return None
         data, kind, address = self._data(topic, schema)

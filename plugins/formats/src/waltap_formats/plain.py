@@ -73,7 +73,7 @@ class BytesConverter(Converter):
     """
 
     def __init__(self, _properties: None, context: ConverterContext) -> None:
-        self._side = context.side
+        self._record_part = context.record_part
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         def encode(value: Any) -> bytes | None:
@@ -81,7 +81,7 @@ class BytesConverter(Converter):
                 kind = schema.kind.value if schema is not None else type(value).__name__
                 raise SchemaMismatch(
                     f"the format writes values of the kind bytes, and this is of the kind {kind}",
-                    way=WAYS[self._side],
+                    way=WAYS[self._record_part],
                 )
             return value
 
@@ -96,7 +96,7 @@ class NumberConverter(Converter):
 
     def __init__(self, kind: ConnectKind, context: ConverterContext) -> None:
         self._kind, self._pack = kind, struct.Struct(PACKED[kind]).pack
-        self._way = WAYS[context.side]
+        self._way = WAYS[context.record_part]
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         kind, pack = self._kind, self._pack

@@ -137,12 +137,12 @@ class RegistryProperties(Properties):
                 )
         return urls
 
-    def subject(self, side: str, topic: str, record: str | None) -> str:
-        """Return the subject of a side's schemas.
+    def subject(self, record_part: str, topic: str, record: str | None) -> str:
+        """Return the subject of the schemas of keys or values.
 
         ``record`` is the record's full name.
         """
-        strategy = self.key_strategy if side == "key" else self.value_strategy
+        strategy = self.key_strategy if record_part == "key" else self.value_strategy
         name = record or "null"
         match strategy.rpartition(".")[2]:
             case "RecordNameStrategy":
@@ -150,7 +150,7 @@ class RegistryProperties(Properties):
             case "TopicRecordNameStrategy":
                 return f"{topic}-{name}"
             case _:
-                return f"{topic}-{'key' if side == 'key' else 'value'}"
+                return f"{topic}-{'key' if record_part == 'key' else 'value'}"
 
 
 class AvroProperties(RegistryProperties):

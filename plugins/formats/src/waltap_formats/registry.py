@@ -289,6 +289,6 @@ class RegistryConverter(Converter, Generic[P]):
 
         ``name`` is the record's. Raises: as `RegistryClient`.
         """
-        subject = self._properties.subject(self._context.side, topic, name)
+        subject = self._properties.subject(self._context.record_part, topic, name)
         number = self._registry.id_of(subject, text, self.language)
         return b"\x00" + number.to_bytes(4, "big")

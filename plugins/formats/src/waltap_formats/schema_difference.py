@@ -52,7 +52,7 @@ def _walk(old: Any, new: Any, path: str) -> Iterator[str]:
         if plain != [each for each in new if not isinstance(each, dict)]:
             yield f"{path or 'the schema'}: {_short(old)} became {_short(new)}"
         else:
-            dicts = [[each for each in side if isinstance(each, dict)] for side in (old, new)]
+            dicts = [[each for each in version if isinstance(each, dict)] for version in (old, new)]
             for one, other in zip(*dicts, strict=False):
                 yield from _walk(one, other, path)
     elif old != new:
@@ -268,7 +268,7 @@ def _proto_differences(old: ReadFile, new: ReadFile) -> Iterator[str]:
 
 
 def _messages(old: Sequence[MessageType], new: Sequence[MessageType], path: str) -> Iterator[str]:
-    before, after = ({each.name: each for each in side} for side in (old, new))
+    before, after = ({each.name: each for each in version} for version in (old, new))
     for name in [*before, *(name for name in after if name not in before)]:
         below = f"{path}.{name}" if path else name
         if name not in after:
@@ -281,7 +281,7 @@ def _messages(old: Sequence[MessageType], new: Sequence[MessageType], path: str)
 
 
 def _message_fields(old: list[MessageField], new: list[MessageField], path: str) -> Iterator[str]:
-    before, after = ({each.number: each for each in side} for side in (old, new))
+    before, after = ({each.number: each for each in version} for version in (old, new))
     for number in sorted({*before, *after}):
         one, other = before.get(number), after.get(number)
         if one is None or other is None:

@@ -64,11 +64,13 @@ def position_topic(name: str) -> NewTopic:
 
 def encode(pipeline: str, positions: Positions) -> bytes:
     """Return the record's value for ``positions``."""
-    kept = {
+    stored = {
         name: (position.end_lsn, position.commit_lsn, position.index)
         for name, position in positions.items()
     }
-    return msgspec.json.encode(_StoredPosition(version=VERSION, pipeline=pipeline, partitions=kept))
+    return msgspec.json.encode(
+        _StoredPosition(version=VERSION, pipeline=pipeline, partitions=stored)
+    )
 
 
 def last_position(
@@ -92,14 +94,14 @@ def last_position(
         raise KafkaPositionUnusable(text, topic=topic) from raised
     if not found:
         return None
-    kept = _decoded(found, topic)
+    stored = _decoded(found, topic)
     # Two pipelines with one transactional id would resume from each other's position.
-    if pipeline not in (None, kept.pipeline):
-        text = f"topic {topic} holds the position of pipeline {kept.pipeline!r} under {key}"
+    if pipeline not in (None, stored.pipeline):
+        text = f"topic {topic} holds the position of pipeline {stored.pipeline!r} under {key}"
         raise KafkaPositionUnusable(
             f"{text}, the transactional.id of this pipeline, too", topic=topic
         )
-    return Positions({name: Position(*partition) for name, partition in kept.partitions.items()})
+    return Positions({name: Position(*partition) for name, partition in stored.partitions.items()})
 
 
 def last_value(
@@ -202,11 +204,13 @@ def _read(
 
 def _decoded(value: bytes, topic: str) -> _StoredPosition:
     try:
-        kept = msgspec.json.decode(value, type=_StoredPosition)
+        stored = msgspec.json.decode(value, type=_StoredPosition)
     except UNREADABLE as error:
         text = f"topic {topic} holds a record that is no position: {error}"
         raise KafkaPositionUnusable(text, topic=topic) from error
-    if kept.version != VERSION:
-        text = f"topic {topic} holds positions of version {kept.version}, which is a later waltap's"
+    if stored.version != VERSION:
+        text = (
+            f"topic {topic} holds positions of version {stored.version}, which is a later waltap's"
+        )
         raise KafkaPositionUnusable(text, topic=topic)
-    return kept
+    return stored

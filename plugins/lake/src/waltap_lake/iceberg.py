@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 # Properties of a new table. Iceberg then keeps the metadata of a hundred commits, not of all.
-KEPT: Final = {"write.metadata.delete-after-commit.enabled": "true"}
+TABLE_PROPERTIES: Final = {"write.metadata.delete-after-commit.enabled": "true"}
 
 # Words of catalogues and file systems that refuse the user.
 REFUSALS: Final = (
@@ -140,7 +140,7 @@ class IcebergLake(LakeConnection):
         with self.failing(name):
             self._catalog.create_namespace_if_not_exists(name.space)
             return self._catalog.create_table_if_not_exists(
-                (name.space, name.name), schema=schema, properties=KEPT
+                (name.space, name.name), schema=schema, properties=TABLE_PROPERTIES
             )
 
     @contextmanager

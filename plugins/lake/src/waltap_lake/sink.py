@@ -173,7 +173,9 @@ class LakeSink(Sink):
                 offset, epoch=offset.epoch + 1, position=None, tables=()
             )
         tables = tuple(
-            kept for each in offset.tables if (kept := self._found(each, offset)) is not None
+            known_table
+            for each in offset.tables
+            if (known_table := self._found(each, offset)) is not None
         )
         self._written = {LakeTableName(each.space, each.name): each for each in tables}
         self._keep(msgspec.structs.replace(offset, tables=tables))

@@ -336,8 +336,8 @@ class PostgresConnector(
             self._snapshot.lock(self.captured(), exported=True)
         self.context.made.slots.add(properties.slot_name)
         entry = self._owned_object("slot", properties.slot_name)
-        kept = () if properties.slot_temporary else (entry,)
-        with self.context.owned_objects.making(*kept), wal_level_explained(self.catalogue):
+        owned = () if properties.slot_temporary else (entry,)
+        with self.context.owned_objects.making(*owned), wal_level_explained(self.catalogue):
             made = self._slots.create(
                 self._replication,
                 properties.slot_name,
@@ -412,7 +412,7 @@ class PostgresConnector(
         return msgspec.UNSET if identity or self.catalogue.standby() else lsn
 
     def _go_on_with_snapshot(self, offset: Offset) -> StartPosition:
-        notes = (self._snapshot.go_on(self.captured(), offset.snapshot),)
+        notes = (self._snapshot.continue_from(self.captured(), offset.snapshot),)
         self._reading = True
         return StartPosition(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
 

@@ -127,14 +127,14 @@ def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
 
     ``names`` are the tables, None means all.
     """
-    kept: list[Change] = []
+    remaining: list[Change] = []
     numbers: list[int] = []
     for number, change in zip(part.numbers(), part.changes, strict=True):
         stays = _without(change, names)
         if stays is not None:
-            kept.append(stays)
+            remaining.append(stays)
             numbers.append(number)
-    left = part.with_only(kept, numbers)
+    left = part.with_only(remaining, numbers)
     part.changes, part.gaps = left.changes, left.gaps
 
 
@@ -149,6 +149,6 @@ def _without(change: Change, names: set[str] | None) -> Change | None:
     if isinstance(change, LogicalMessage):
         return change
     if isinstance(change, Truncate):
-        kept = tuple(relation for relation in change.relations if not among(relation))
-        return msgspec.structs.replace(change, relations=kept) if kept else None
+        remaining = tuple(relation for relation in change.relations if not among(relation))
+        return msgspec.structs.replace(change, relations=remaining) if remaining else None
     return None if among(change.relation) else change

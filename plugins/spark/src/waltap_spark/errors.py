@@ -101,7 +101,7 @@ class FormatError(SinkError):
 
 ModeUnfit = FormatError.define("ModeUnfit", "WT-5241")
 MadeOtherwise = FormatError.define("MadeOtherwise", "WT-5265")
-HistoryNotKept = FormatError.define("HistoryNotKept", "WT-5262")
+HistoryMissing = FormatError.define("HistoryMissing", "WT-5262")
 FormatUnknown = FormatError.define("FormatUnknown", "WT-5230")
 FormatUnsupported = FormatError.define("FormatUnsupported", "WT-5231")
 

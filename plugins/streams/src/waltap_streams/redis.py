@@ -134,14 +134,14 @@ class RedisPosition:
 
     def __init__(self, server: RedisServer, key: str, pipeline: str) -> None:
         self._server, self._key, self._pipeline = server, key, pipeline
-        self._kept = StoredRedisPosition()
+        self._stored_position = StoredRedisPosition()
         # Keys that were checked to be streams or free.
         self._seen: set[str] = set()
 
     @property
     def stored(self) -> Positions:
         """Return the committed positions."""
-        return Positions(self._kept.positions)
+        return Positions(self._stored_position.positions)
 
     def begin(self, *, has_offset: bool, may_write: Callable[[], None]) -> None:
         """Fence older instances by a new generation.
@@ -155,10 +155,10 @@ class RedisPosition:
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
             before = self._read(transaction.get(self._key))
             positions = before.positions if has_offset else {}
-            self._kept = StoredRedisPosition(positions, before.generation + 1)
+            self._stored_position = StoredRedisPosition(positions, before.generation + 1)
             may_write()
             transaction.multi()
-            transaction.set(self._key, msgspec.json.encode(self._kept))
+            transaction.set(self._key, msgspec.json.encode(self._stored_position))
             try:
                 transaction.execute()
             except WatchError as error:
@@ -175,11 +175,11 @@ class RedisPosition:
         from redis import WatchError
         from redis.exceptions import ExecAbortError, ResponseError
 
-        kept = StoredRedisPosition(dict(positions), self._kept.generation)
+        new_position = StoredRedisPosition(dict(positions), self._stored_position.generation)
         with self._server.connected().pipeline(transaction=True) as transaction:
             transaction.watch(self._key)  # type: ignore[no-untyped-call]
             found = self._read(transaction.get(self._key))
-            if found != self._kept:
+            if found != self._stored_position:
                 raise self._changed(found)
             for name in set(streams) - self._seen:
                 # Redis rolls back nothing: if one command of a transaction fails, the others
@@ -191,7 +191,7 @@ class RedisPosition:
                 self._seen.add(name)
             transaction.multi()
             add(transaction)
-            transaction.set(self._key, msgspec.json.encode(kept))
+            transaction.set(self._key, msgspec.json.encode(new_position))
             try:
                 transaction.execute()
             except WatchError as error:
@@ -200,10 +200,12 @@ class RedisPosition:
                 # Some commands were executed. Restore the old position: entries may arrive twice,
                 # but none is missing.
                 if not isinstance(error, ExecAbortError):
-                    self._server.connected().set(self._key, msgspec.json.encode(self._kept))
+                    self._server.connected().set(
+                        self._key, msgspec.json.encode(self._stored_position)
+                    )
                     self._seen.clear()
                 raise
-        self._kept = kept
+        self._stored_position = new_position
 
     def _read(self, found: Any) -> StoredRedisPosition:
         try:
@@ -219,7 +221,7 @@ class RedisPosition:
             ) from error
 
     def _changed(self, found: StoredRedisPosition) -> SinkError:
-        if found.generation > self._kept.generation:
+        if found.generation > self._stored_position.generation:
             return self._fenced()
         # Another instance counts up: this is an older copy, or the key was removed.
         ends = Positions(found.positions)
@@ -253,12 +255,12 @@ class RedisSink(Sink):
         self._fail_stop, self._gap = FailStop(properties.address), FailStop(properties.address)
         self._server = RedisServer(properties)
         key = properties.position_key.replace("{pipeline}", context.pipeline)
-        self._kept = RedisPosition(self._server, key, context.pipeline)
+        self._stored_position = RedisPosition(self._server, key, context.pipeline)
         self._begin()
 
     def _begin(self) -> None:
         self._held: list[Record] = []
-        self._accepted = self._there = self._kept.stored
+        self._accepted = self._there = self._stored_position.stored
         self._in_snapshot = False
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -285,7 +287,7 @@ class RedisSink(Sink):
             client = self._server.connected()
             client.ping()
             if self._once:
-                self._kept.begin(
+                self._stored_position.begin(
                     has_offset=self._context.has_offset, may_write=self._context.may_write
                 )
         self._begin()
@@ -293,7 +295,7 @@ class RedisSink(Sink):
 
     def stored_position(self) -> Positions | None:
         """Return the position that is stored with the entries."""
-        return self._kept.stored or None if self._once else None
+        return self._stored_position.stored or None if self._once else None
 
     def close(self) -> None:
         """Drop buffered entries and disconnect; may be called twice."""
@@ -337,13 +339,13 @@ class RedisSink(Sink):
         if not self._gap.failed:
             with self._fail_stop, self._server.failing():
                 self._commit()
-        return self._kept.stored or None
+        return self._stored_position.stored or None
 
     def _commit(self) -> None:
-        if self._held or self._accepted != self._kept.stored:
+        if self._held or self._accepted != self._stored_position.stored:
             self._context.may_write()
             streams = {record.topic for record in self._held}
-            self._kept.commit(self._accepted, streams, self._add_held)
+            self._stored_position.commit(self._accepted, streams, self._add_held)
             self._held = []
 
     def _add_held(self, transaction: Any) -> None:

@@ -123,9 +123,9 @@ class FormatSuite(RigSuite):
     def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
         """Rendering does not change its input."""
         parts = every_part()
-        kept = copy.deepcopy([_without_relations(part) for part in parts])
+        before = copy.deepcopy([_without_relations(part) for part in parts])
         rig.build().render(parts, NOW)
-        assert [_without_relations(part) for part in parts] == kept
+        assert [_without_relations(part) for part in parts] == before
 
     @pytest.mark.parametrize("count", [1, 2, 3, 50])
     def test_rows_that_come_as_columns_give_the_same_bytes(

@@ -199,9 +199,9 @@ class IdentitySuite(RigSuite):
         """Reading a message twice gives the same images, and changes nothing."""
         identity = rig.build()
         for message in _update_messages(rig):
-            kept = msgspec.structs.replace(message)
+            copy = msgspec.structs.replace(message)
             assert identity.update(message) == identity.update(message)
-            assert message == kept
+            assert message == copy
         for deletion in _delete_messages(rig):
             assert identity.delete(deletion) == identity.delete(deletion)
 

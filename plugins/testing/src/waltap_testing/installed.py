@@ -41,7 +41,7 @@ def identity(relation: Relation) -> ReplicaIdentity:
     return _plugins()[1].of(relation)
 
 
-def identity_kept() -> Callable[[Relation], ReplicaIdentity]:
+def identity_as_sent() -> Callable[[Relation], ReplicaIdentity]:
     """Return `identity` with a cache per relation object, as engines use it."""
     return lru_cache(maxsize=1024)(identity)
 
@@ -50,7 +50,7 @@ def format_context(capture: CaptureProperties, **more: Any) -> FormatContext:
     """Return the context of a format beside the installed plugins."""
     return FormatContext(
         describe=lambda relation: relation,
-        identity=identity_kept(),
+        identity=identity_as_sent(),
         capture=CaptureRules(capture),
         database="shop",
         run_id="00000000-0000-4000-8000-000000000000",

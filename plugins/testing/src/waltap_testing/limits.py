@@ -18,7 +18,7 @@ class BlockCost:
     seconds: float = 0.0
     # Bytes above those allocated before the block: at most, and at its end.
     peak: int = 0
-    kept: int = 0
+    retained: int = 0
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def measured() -> Iterator[BlockCost]:
     finally:
         cost.seconds = time.thread_time() - start
         now, peak = tracemalloc.get_traced_memory()
-        cost.peak, cost.kept = peak - before, now - before
+        cost.peak, cost.retained = peak - before, now - before
         if ours:
             tracemalloc.stop()
 

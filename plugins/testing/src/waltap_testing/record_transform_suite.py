@@ -39,7 +39,7 @@ CAPTURE = CaptureProperties.model_validate(
         "skipped.operations": "none",
     }
 )
-JSON = JsonConverter(JsonConverterProperties(), ConverterContext(side="value"))
+JSON = JsonConverter(JsonConverterProperties(), ConverterContext(record_part="value"))
 
 
 def every_record() -> list[ConnectRecord]:
@@ -135,7 +135,7 @@ class RecordTransformSuite(RigSuite):
             whole = _plain(found) if whole is None else whole
             assert _plain(found) == whole, f"batches of {most}"
 
-    def test_what_is_made_of_a_schema_is_kept(self, rig: RecordTransformRig) -> None:
+    def test_results_of_a_schema_are_cached(self, rig: RecordTransformRig) -> None:
         """One input schema has one output schema object.
 
         Encoders are looked up by the schema object.
@@ -143,8 +143,10 @@ class RecordTransformSuite(RigSuite):
         transform, records = rig.build(), list(_fit(rig))
         first, again = transform(list(records)), transform(list(records))
         for one, other in zip(first, again, strict=True):
-            for side in ("key_schema", "value_schema"):
-                assert getattr(one, side) is getattr(other, side), f"{side} of {one.topic}"
+            for record_part in ("key_schema", "value_schema"):
+                assert getattr(one, record_part) is getattr(other, record_part), (
+                    f"{record_part} of {one.topic}"
+                )
 
 
 def _fit(rig: RecordTransformRig) -> list[ConnectRecord]:
@@ -158,12 +160,12 @@ def _fit(rig: RecordTransformRig) -> list[ConnectRecord]:
 
 
 def _written(record: ConnectRecord) -> None:
-    sides: list[tuple[str, Schema | None, object]] = [
+    parts: list[tuple[str, Schema | None, object]] = [
         ("the key", record.key_schema, record.key),
         ("the value", record.value_schema, record.value),
         *((f"the header {name}", schema, value) for name, schema, value in record.headers),
     ]
-    for what, schema, value in sides:
+    for what, schema, value in parts:
         if schema is None and value is None:
             continue
         try:

@@ -90,7 +90,7 @@ class SinkCrash:
         assert outcome.killed or outcome.error is None, outcome.error
         return cls(rig, folder, workload, kill, outcome)
 
-    def go_on(self, *, lose_last_offset: bool) -> int:
+    def restart(self, *, lose_last_offset: bool) -> int:
         """Deliver the rest to a new sink; return the number of doubles."""
         # The engine stores its offset after a flush, so a crash between them loses one offset.
         promised = self._promised[:-1] if lose_last_offset else self._promised

@@ -13,7 +13,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import SOLE, Position, Positions, SnapshotProgress
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.specs import SinkSpec
-from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.installed import identity_as_sent, mapper
 from waltap_testing.workload import ExpectedEvent, ScriptedWorkload
 
 
@@ -84,7 +84,7 @@ class SinkRig:
         # Only sinks of changes map types themselves; the format does it for sinks of records.
         if not sink.capabilities.records:
             # The types and identities of the installed plugins, as engines use them.
-            types, identity = context.types or mapper(), context.identity or identity_kept()
+            types, identity = context.types or mapper(), context.identity or identity_as_sent()
             context = replace(context, types=types, identity=identity)
             sink = self.spec.factory(self.properties, context)
         return sink

@@ -503,7 +503,7 @@ class SinkSuite(
         for crash in crashes(new_rig, tmp_path):
             kills += 1
             name, declared = crash.rig.spec.name, crash.capabilities.exactly_once
-            doubles += crash.go_on(lose_last_offset=False)
+            doubles += crash.restart(lose_last_offset=False)
         says = "exactly once" if declared else "at least once"
         seen = f"{doubles} doubled" if doubles else "none doubled"
         if not (declared or doubles):
@@ -519,7 +519,7 @@ class SinkSuite(
         if not new_rig(tmp_path / "asked").build(tmp_path / "asked").capabilities.exactly_once:
             pytest.skip("declares at least once")
         for crash in crashes(new_rig, tmp_path):
-            crash.go_on(lose_last_offset=True)
+            crash.restart(lose_last_offset=True)
 
     def test_a_kill_inside_a_write_loses_nothing(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
@@ -529,7 +529,7 @@ class SinkSuite(
             folder = tmp_path / f"torn-{size}"
             folder.mkdir()
             crash = SinkCrash.of(new_rig(folder), folder, KillPoint(at_bytes=size))
-            crash.go_on(lose_last_offset=False)
+            crash.restart(lose_last_offset=False)
 
     def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:
         """A full disk, or the rig's outage, is a SinkError without a promise."""

@@ -42,7 +42,7 @@ from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput, TableState
 from waltap_testing.crash import CrashChild, KillPoint, imitated
-from waltap_testing.installed import identity_kept, mapper
+from waltap_testing.installed import identity_as_sent, mapper
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import ITEMS, NOTES, ExpectedEvent, ScriptedWorkload, relation
 
@@ -130,7 +130,7 @@ class _LogAndTables:
             pipeline="test",
             state_dir=folder,
             types=mapper(),
-            identity=identity_kept(),
+            identity=identity_as_sent(),
             has_offset=True,
             gets_every_change=True,
         )

@@ -393,14 +393,14 @@ def inserts_as_columns(batch: Batch) -> Batch:
     """Return ``batch`` with an `InsertBlock` for each part of inserts into one table."""
     parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
     for part in batch.parts:
-        kept = part
+        published = part
         if isinstance(part, TransactionPart):
             inserts = [change for change in part.changes if isinstance(change, Insert)]
             relations = {change.relation for change in inserts}
             if len(inserts) == len(part.changes) and len(relations) == 1:
                 block = insert_block(relations.pop(), inserts)
-                kept = msgspec.structs.replace(part, changes=block)
-        parts.append(kept)
+                published = msgspec.structs.replace(part, changes=block)
+        parts.append(published)
     return msgspec.structs.replace(batch, parts=parts)
 
 

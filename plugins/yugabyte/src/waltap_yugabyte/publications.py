@@ -224,8 +224,8 @@ class YugabytePublications(PublicationSet):
         return self._context.owned_objects.find(*table_id)
 
     def _keep(self, entry: OwnedObject, streams: dict[str, int]) -> None:
-        kept = msgspec.structs.replace(entry, streams=tuple(sorted(streams.items())))
-        self._context.owned_objects.keep(kept)
+        updated = msgspec.structs.replace(entry, streams=tuple(sorted(streams.items())))
+        self._context.owned_objects.keep(updated)
 
     @staticmethod
     def _report(table_ids: Iterable[TableId]) -> None:

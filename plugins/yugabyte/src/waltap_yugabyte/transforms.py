@@ -22,7 +22,7 @@ Convert = Callable[[Any], Any]
 PACKAGE = "io.debezium.connector.postgresql.transforms"
 CELL = ("value", "set")
 # Each set of unsent columns makes a schema; the limit bounds their memory.
-SHAPES_KEPT = 1000
+MAX_SHAPES = 1000
 
 
 class _FlatSchema(msgspec.Struct, frozen=True):
@@ -46,13 +46,13 @@ class PgCompatible:
         return [self._made(record) for record in records]
 
     def _made(self, record: ConnectRecord) -> ConnectRecord:
-        key_schema, key = self._side(record.key_schema, record.key)
-        value_schema, value = self._side(record.value_schema, record.value)
+        key_schema, key = self._part(record.key_schema, record.key)
+        value_schema, value = self._part(record.value_schema, record.value)
         return msgspec.structs.replace(
             record, key_schema=key_schema, key=key, value_schema=value_schema, value=value
         )
 
-    def _side(self, schema: Schema | None, value: Any) -> tuple[Schema | None, Any]:
+    def _part(self, schema: Schema | None, value: Any) -> tuple[Schema | None, Any]:
         if schema is None or value is None:
             return schema, value
         flat = self._flat.of(schema)
@@ -93,7 +93,7 @@ class YbExtractNewRecordState:
     def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
         self._unwrap = ExtractNewRecordState(properties)
         self._flat = PgCompatible()
-        self._left = BoundedDict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]](SHAPES_KEPT)
+        self._left = BoundedDict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]](MAX_SHAPES)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return the transformed ``records``.

@@ -243,9 +243,9 @@ def _guarded(
             return cast(values)
         except pa.ArrowInvalid:
             # Arrow does not name the value, so look at them all.
-            kept = _without_misfits(values.to_pylist(), misfit, options)
+            fitting = _without_misfits(values.to_pylist(), misfit, options)
         try:
-            return cast(_text(kept))
+            return cast(_text(fitting))
         except pa.ArrowInvalid as cause:
             raise ArrowMalformed(name) from cause
 
@@ -259,15 +259,15 @@ def _without_misfits(
 
     Raises: ArrowMisfit unless the policy is null.
     """
-    kept: list[str | None] = []
+    fitting: list[str | None] = []
     for value in values:
         reason = None if value is None else misfit(value)
         if reason is not None:
             if options.arrow_misfit != "null":
                 raise ArrowMisfit(reason)
             options.arrow_misfits.add(reason)
-        kept.append(value if reason is None else None)
-    return kept
+        fitting.append(value if reason is None else None)
+    return fitting
 
 
 # Digits of decimal128 and decimal256. A cast of text with more digits than its decimal wraps

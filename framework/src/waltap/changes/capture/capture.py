@@ -28,12 +28,12 @@ __all__ = ["CaptureProperties", "CaptureRules"]
 
 _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
 # Tables whose answer is cached. A database may create tables without end.
-ANSWERS_KEPT = 20_000
+MAX_ANSWERS = 20_000
 
 _BUILTIN_TABLES = frozenset({"spatial_ref_sys"})
 
 # Prefixes of logical messages whose filter result is cached.
-PREFIXES_KEPT = 10_000
+MAX_PREFIXES = 10_000
 
 
 def _always(_name: str) -> bool:
@@ -70,7 +70,7 @@ class CaptureRules:
         self.schema_name = schema_namer(properties.schema_name_adjustment)
         self.field_name = field_namer(properties.field_name_adjustment)
         # Applications may make up a prefix per message, so the cache has a bound.
-        self.message_prefix: Callable[[str], bool] = lru_cache(PREFIXES_KEPT)(
+        self.message_prefix: Callable[[str], bool] = lru_cache(MAX_PREFIXES)(
             _listed(properties.message_prefix_include, properties.message_prefix_exclude)
         )
         self._naming = naming or sanitising(with_schema, sanitised_topic)(properties)
@@ -80,7 +80,7 @@ class CaptureRules:
         self._transforms = ColumnTransforms.of(properties)
         self._keys = _key_patterns(properties.message_key_columns or "")
         self.signal_table = properties.signal_table
-        self._known = BoundedDict[tuple[str, str], bool](ANSWERS_KEPT)
+        self._known = BoundedDict[tuple[str, str], bool](MAX_ANSWERS)
 
     # --- what is captured -------------------------------------------------------------------------
 

@@ -258,7 +258,7 @@ def _digits(typmod: int) -> tuple[int, int]:
 
 
 # Per relation: endless schema changes of one table must not grow the cache.
-VERSIONS_KEPT = 8
+MAX_VERSIONS = 8
 
 T = TypeVar("T")
 
@@ -292,7 +292,7 @@ class PerRelation(Generic[T]):
         if relation not in self._known:
             versions = self._versions.setdefault(relation.oid, [])
             versions.append(relation)
-            if len(versions) > VERSIONS_KEPT:
+            if len(versions) > MAX_VERSIONS:
                 # The oldest version is the least likely to have further rows.
                 del self._known[versions.pop(0)]
         self._known[relation] = made

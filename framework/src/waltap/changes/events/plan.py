@@ -441,7 +441,7 @@ def _mask(
 
 
 # Of one relation: snapshot and stream may each have versions of their own.
-VERSIONS_KEPT = 4
+MAX_VERSIONS = 4
 
 T = TypeVar("T")
 
@@ -495,7 +495,7 @@ class EventPlans(Generic[T]):
             else:
                 made = self.build(relation, described)
         versions.append(_PlannedVersion(relation, described, made))
-        if len(versions) > VERSIONS_KEPT:
+        if len(versions) > MAX_VERSIONS:
             del self.compiled[versions.pop(0).seen]
         self.compiled[relation] = made
         return made

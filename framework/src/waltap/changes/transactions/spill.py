@@ -107,9 +107,11 @@ class SpillArea:
         if folder is not None and folder.is_dir():
             with self.guarded():
                 # A record's name has the decision after "@"; its rows' file has none.
-                kept = {path.stem.partition("@")[0] for path in folder.glob("prepared-*.record")}
+                recorded = {
+                    path.stem.partition("@")[0] for path in folder.glob("prepared-*.record")
+                }
                 for path in folder.glob("*.spill"):
-                    if path.stem not in kept:
+                    if path.stem not in recorded:
                         path.unlink()
                 for path in folder.glob("*.tmp"):
                     path.unlink()

@@ -322,7 +322,7 @@ def _before(table: "PlannedTable", stages: "PipelineStages") -> str:
     return f"{identity.name.upper()}: {identity.before}"
 
 
-def _kept(table: "PlannedTable", stages: "PipelineStages") -> str:
+def _mode(table: "PlannedTable", stages: "PipelineStages") -> str:
     """Return the form in which sinks keep a table, "" for one form of all tables."""
     parts = (
         sink.spec.describe_table(sink.properties, table.relation.name)
@@ -347,7 +347,7 @@ def _plan_document(
                 "table": table.relation.name,
                 "key": list(table.relation.primary_key or ()),
                 "before": _before(table, stages),
-                "kept_as": _kept(table, stages),
+                "kept_as": _mode(table, stages),
                 "rows": table.rows,
                 "bytes": table.bytes,
                 "read": table.read,
@@ -383,8 +383,8 @@ def _print_plan(
         if statements:
             console.print(f"{title}:", style="bold")
             _print_lines(console, (f"  {each}" for each in statements))
-    kept = [_kept(each, stages) for each in plan.tables]
-    more = ["mode"] if any(kept) else []
+    modes = [_mode(each, stages) for each in plan.tables]
+    more = ["mode"] if any(modes) else []
     rows = [
         (
             each.relation.name,
@@ -395,7 +395,7 @@ def _print_plan(
             _before(each, stages),
             *([form] if more else []),
         )
-        for each, form in zip(plan.tables, kept, strict=True)
+        for each, form in zip(plan.tables, modes, strict=True)
     ]
     console.print(table(("table", "key", "rows", "size", "read", "before", *more), rows))
     read_ = [each for each in plan.tables if each.read]

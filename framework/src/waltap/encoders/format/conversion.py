@@ -1,26 +1,26 @@
-"""Combine converters to formats, one converter for each side."""
+"""Combine converters to formats, one converter for each part of a record."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from waltap.encoders.format.converter import Converter, ConverterContext, Side
+    from waltap.encoders.format.converter import Converter, ConverterContext, RecordPart
     from waltap.encoders.format.format import Format, FormatContext
 
 
-SIDES = ("key", "value", "header")
+RECORD_PARTS = ("key", "value", "header")
 
-# Makes the converter of a side.
+# Makes the converter of a record's key, value or header.
 Make = Callable[["ConverterContext"], "Converter"]
 
 
-def side_context(side: "Side", context: "FormatContext") -> "ConverterContext":
-    """Return the facts for the converter of a side."""
+def part_context(record_part: "RecordPart", context: "FormatContext") -> "ConverterContext":
+    """Return the facts for the converter of a record's part."""
     from waltap.encoders.format.converter import ConverterContext
 
     return ConverterContext(
-        side=side,
+        record_part=record_part,
         topic_prefix=context.capture.properties.topic_prefix,
         warn=context.warn,
         stopping=context.stopping,
@@ -35,9 +35,9 @@ def joined(key: Make, value: Make, header: Make) -> "Callable[[Any, FormatContex
         from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 
         made = RecordConverters(
-            key=key(side_context("key", context)),
-            value=value(side_context("value", context)),
-            header=header(side_context("header", context)),
+            key=key(part_context("key", context)),
+            value=value(part_context("value", context)),
+            header=header(part_context("header", context)),
         )
         return ConvertedFormat(made, context)
 
@@ -50,7 +50,7 @@ def headed(
     """Return a format's factory with another converter for headers."""
 
     def make(properties: Any, context: "FormatContext") -> "Format":
-        return factory(properties, replace(context, header=header(side_context("header", context))))
+        return factory(properties, replace(context, header=header(part_context("header", context))))
 
     return make
 
@@ -66,12 +66,12 @@ def whole(
     def make(properties: Any, context: "FormatContext") -> "Format":
         from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
-        def side(given: "ConverterContext") -> "Converter":
+        def record_part(given: "ConverterContext") -> "Converter":
             return converter(properties, given)
 
         def header(given: "ConverterContext") -> "Converter":
             return JsonConverter(JsonConverterProperties(), given)
 
-        return joined(side, side, header)(properties, context)
+        return joined(record_part, record_part, header)(properties, context)
 
     return make

@@ -1,7 +1,7 @@
 """Write records by converters.
 
 This is the format of pipelines whose keys or values are not plain JSON. It follows the same plans as the
-JSON format. Key, value and headers are Connect values until each side's converter writes them last.
+JSON format. Key, value and headers are Connect values until the converter of each part writes them last.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,7 +48,7 @@ from waltap.encoders.format.converter import (
     Converter,
     Encode,
     EventFrame,
-    Side,
+    RecordPart,
     WriteCreates,
     WriteKeys,
     value_unfit,
@@ -62,7 +62,7 @@ from waltap.encoders.json.event_format import changed_fields, transformed_events
 from waltap.version import VERSION
 
 # Cached schemas of rows that transforms changed.
-SCHEMAS_KEPT = 1000
+MAX_SCHEMAS = 1000
 
 
 class PlannedRecord:
@@ -103,7 +103,7 @@ class EventStage:
         self, transforms: Sequence[tuple[str, EventTransform]], tables: ConnectTables
     ) -> None:
         self._transforms, self._tables = transforms, tables
-        self._schemas = SchemaMemory(self._made, most=SCHEMAS_KEPT)
+        self._schemas = SchemaMemory(self._made, most=MAX_SCHEMAS)
 
     def event(
         self, op: str, intent: PlannedRecord, ts: int, xid: int | None, *, lsn: int | None = None
@@ -197,7 +197,7 @@ class EventStage:
 
 
 # Cached encoders.
-KEPT = 10_000
+MAX_ENCODERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +229,9 @@ class ConvertedFormat(Format):
         if shape.extended_headers:
             self._headers = tuple((name, envelope.HEADER, value) for name, value in context.headers)
         self.text = converters.key.text and converters.value.text and converters.header.text
-        self._key = _ConverterSide("key", converters.key)
-        self._value = _ConverterSide("value", converters.value)
-        self._header = _ConverterSide("header", converters.header)
+        self._key = _PartConverter("key", converters.key)
+        self._value = _PartConverter("value", converters.value)
+        self._header = _PartConverter("header", converters.header)
         self._written: dict[int, tuple[tuple[ConnectHeader, ...], tuple[Header, ...]]] = {}
 
         def renamed(schema: Schema) -> Schema:
@@ -690,16 +690,16 @@ class ConvertedFormat(Format):
         return self._events.event("r", intent, part.ts, part.xid, lsn=part.lsn)
 
 
-class _ConverterSide:
-    """Hold one side's converter and its encoders."""
+class _PartConverter:
+    """Hold the converter of keys, values or headers, and its encoders."""
 
-    __slots__ = ("_known", "_side", "converter")
+    __slots__ = ("_known", "_record_part", "converter")
 
-    def __init__(self, side: Side, converter: Converter) -> None:
-        self._side, self.converter = side, converter
+    def __init__(self, record_part: RecordPart, converter: Converter) -> None:
+        self._record_part, self.converter = record_part, converter
         self._known: dict[
             tuple[str, int], tuple[Schema, Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]]
-        ] = BoundedDict(KEPT)
+        ] = BoundedDict(MAX_ENCODERS)
 
     def written(
         self, topic: str, schema: Schema | None, value: Any
@@ -719,8 +719,8 @@ class _ConverterSide:
             return entry[1](value)  # type: ignore[index]
         except MISFITS as cause:
             name = "" if schema is None or schema.name is None else f" ({schema.name})"
-            unwritten = f"a {self._side} for topic {topic}{name}"
-            raise value_unfit(cause, unwritten, side=self._side) from cause
+            unwritten = f"a {self._record_part} for topic {topic}{name}"
+            raise value_unfit(cause, unwritten, record_part=self._record_part) from cause
 
     def forget(self, topics: Collection[str]) -> None:
         """Discard the encoders of ``topics``."""

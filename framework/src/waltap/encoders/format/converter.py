@@ -76,7 +76,7 @@ class EventFrame:
         }
 
 
-Side = Literal["key", "value", "header"]
+RecordPart = Literal["key", "value", "header"]
 Encode = Callable[[Any], bytes | None]
 
 
@@ -88,7 +88,10 @@ class ValueUnfit(RecordError):
 
     code = "WT-3301"
     retry = RetryVerdict.NEVER
-    remedy = "The batch was not delivered and the position not moved. {way}, or another {side}.converter."
+    remedy = (
+        "The batch was not delivered and the position not moved. {way}, or another "
+        "{record_part}.converter."
+    )
 
 
 # What helps with most values that a format cannot write.
@@ -98,7 +101,7 @@ USUAL_WAY = (
 )
 
 
-def value_unfit(cause: Exception, what: str, *, side: str) -> ValueUnfit:
+def value_unfit(cause: Exception, what: str, *, record_part: str) -> ValueUnfit:
     """Return the error of an encoder's misfit, without values.
 
     The text names fields and types only.
@@ -106,7 +109,9 @@ def value_unfit(cause: Exception, what: str, *, side: str) -> ValueUnfit:
     text, way = type(cause).__name__, ""
     if isinstance(cause, SchemaMismatch):
         text, way = str(cause), cause.way
-    return ValueUnfit(f"{what} cannot be written: {text}", side=side, way=way or USUAL_WAY)
+    return ValueUnfit(
+        f"{what} cannot be written: {text}", record_part=record_part, way=way or USUAL_WAY
+    )
 
 
 # Images → keys. Raises one of MISFITS for an image that does not fit; then `Converter.encoder`
@@ -134,8 +139,8 @@ class WriteCreates(Protocol):
 class ConverterContext:
     """Give a converter the facts about its pipeline."""
 
-    # The side that the converter writes.
-    side: Side
+    # The part of records that the converter writes.
+    record_part: RecordPart
     topic_prefix: str = ""
     warn: Callable[[str], None] = lambda _text: None
     # Returns whether the pipeline must stop. A wait then ends with `StopRequested`.
@@ -145,7 +150,7 @@ class ConverterContext:
 
 
 class Converter(abc.ABC):
-    """Write the values of one side. Single-threaded."""
+    """Write keys, values or headers. Single-threaded."""
 
     # Whether the bytes are JSON text.
     text: bool = False

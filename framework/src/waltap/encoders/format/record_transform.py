@@ -61,7 +61,7 @@ class ConnectRecord(msgspec.Struct, eq=False):
 
 V = TypeVar("V")
 
-KEPT = 1000
+MAX_SCHEMAS = 1000
 
 
 class SchemaMemory(Generic[V]):
@@ -73,7 +73,7 @@ class SchemaMemory(Generic[V]):
 
     __slots__ = ("_known", "_make")
 
-    def __init__(self, make: Callable[..., V], *, most: int = KEPT) -> None:
+    def __init__(self, make: Callable[..., V], *, most: int = MAX_SCHEMAS) -> None:
         self._make = make
         self._known = BoundedDict[object, tuple[Schema, tuple[Any, ...], V]](most)
 

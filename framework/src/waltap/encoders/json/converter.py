@@ -1,7 +1,7 @@
 """Convert any Connect value to JSON, as Kafka Connect's JsonConverter does.
 
-A pipeline with JSON on all sides uses `waltap.encoders.json.format`, which works from the server's
-text. This converter is for JSON beside another format, and for records that transforms changed.
+A pipeline with JSON keys, values and headers uses `waltap.encoders.json.format`, which works from the
+server's text. This converter is for JSON beside another format, and for records that transforms changed.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ INLINE = {
 
 
 class JsonConverterProperties(Properties):
-    """Declare the JSON options of one side of records."""
+    """Declare the JSON options of keys, values or headers."""
 
     schemas: bool = declare(
         "schemas.enable",

@@ -41,7 +41,7 @@ from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict
 
 # Cached schema texts of rows that transforms changed.
-SCHEMAS_KEPT = 1000
+MAX_SCHEMAS = 1000
 
 
 class EventTransformFailed(RecordError):
@@ -76,8 +76,8 @@ def transformed_events(
             raise _failed(name, f"raised {type(cause).__name__}") from cause
     # Records between the events, such as BEGIN and END, keep their order. So transforms may
     # remove events, but neither add nor reorder them.
-    kept = {id(event) for event in events}
-    left = [each for each in out if type(each) is not ChangeEvent or id(each) in kept]
+    given_ids = {id(event) for event in events}
+    left = [each for each in out if type(each) is not ChangeEvent or id(each) in given_ids]
     if [id(each) for each in left if type(each) is ChangeEvent] != [id(event) for event in events]:
         raise _failed(name, "returned events that it did not get, or in another order")
     return left
@@ -117,7 +117,7 @@ class JsonEventFormat(JsonFormat):
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
         super().__init__(properties, context)
         self._transforms: Sequence[tuple[str, EventTransform]] = context.transforms
-        self._prefixes_of = BoundedDict[tuple[str, Schema], bytes](SCHEMAS_KEPT)
+        self._prefixes_of = BoundedDict[tuple[str, Schema], bytes](MAX_SCHEMAS)
         self._header = header_writer(envelope.HEADER, properties, context)
 
     def render(

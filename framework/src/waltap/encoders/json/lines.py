@@ -16,7 +16,7 @@ _BARE = b',"headers":[]}\n'
 
 
 # Topics whose line start is cached.
-PREFIXES_KEPT = 20_000
+MAX_PREFIXES = 20_000
 
 
 class JsonLines:
@@ -25,7 +25,7 @@ class JsonLines:
     __slots__ = ("_headers", "_prefixes", "_suffix")
 
     def __init__(self) -> None:
-        self._prefixes = BoundedDict[str, bytes](PREFIXES_KEPT)
+        self._prefixes = BoundedDict[str, bytes](MAX_PREFIXES)
         # The last header list and its text: most records share one list.
         self._headers: tuple[Header, ...] = ()
         self._suffix = _BARE

@@ -1,11 +1,11 @@
-"""Combine the JSON converters of all sides to one format.
+"""Combine the JSON converters of all record parts to one format.
 
 Pipelines use it when transforms of records run before the encoding.
 """
 
-from waltap.encoders.format.conversion import side_context
+from waltap.encoders.format.conversion import part_context
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
-from waltap.encoders.format.converter import Converter, Side
+from waltap.encoders.format.converter import Converter, RecordPart
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.encoders.json.properties import JsonProperties
@@ -16,7 +16,7 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
 
     A record that no transform changes has the same bytes as from `JsonFormat`.
     """
-    sides: dict[Side, JsonConverterProperties] = {
+    parts: dict[RecordPart, JsonConverterProperties] = {
         "key": JsonConverterProperties(
             schemas=properties.key_schemas,
             null_to_default=properties.key_null_to_default,
@@ -30,7 +30,8 @@ def json_record_format(properties: JsonProperties, context: FormatContext) -> Fo
         "header": JsonConverterProperties(schemas=properties.header_schemas),
     }
     made: dict[str, Converter] = {
-        side: JsonConverter(given, side_context(side, context)) for side, given in sides.items()
+        record_part: JsonConverter(given, part_context(record_part, context))
+        for record_part, given in parts.items()
     }
     # The profile may configure another converter for headers.
     if context.header is not None:

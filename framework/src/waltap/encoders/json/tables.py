@@ -53,7 +53,7 @@ def header_writer(
         try:
             return encode(from_json(text, schema)) or b""
         except MISFITS as cause:
-            raise value_unfit(cause, "a header", side="header") from cause
+            raise value_unfit(cause, "a header", record_part="header") from cause
 
     return write
 
@@ -218,11 +218,11 @@ def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:
 
 def _once(make: Callable[[], RowCodec]) -> Callable[[], RowCodec]:
     """Return ``make`` with its first result cached."""
-    kept: list[RowCodec] = []
+    codecs: list[RowCodec] = []
 
     def answer() -> RowCodec:
-        if not kept:
-            kept.append(make())
-        return kept[0]
+        if not codecs:
+            codecs.append(make())
+        return codecs[0]
 
     return answer

@@ -104,13 +104,13 @@ class FanOut(Sink):
         stored = self._load() or Positions()
         progress = self._file.load(stored)
         for branch in self.branches:
-            kept = progress.get(branch.name)
+            own_progress = progress.get(branch.name)
             try:
-                branch.open(kept, stored, repairs=self._repairs)
+                branch.open(own_progress, stored, repairs=self._repairs)
             except SinkError as error:
                 if not stored or not _may_pause(branch) or error.loses:
                     raise
-                branch.go_on(kept, stored)
+                branch.continue_from(own_progress, stored)
                 self._pause(branch, error)
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
@@ -215,7 +215,7 @@ class FanOut(Sink):
             except Exception as error:  # noqa: BLE001 - a plugin's; the others are worth their promises
                 failure = failure or error
         slowest = self._slowest()
-        self._file.store({branch.name: branch.kept() for branch in self.branches}, slowest)
+        self._file.store({branch.name: branch.own_progress() for branch in self.branches}, slowest)
         if failure is not None:
             raise failure
         return slowest or None

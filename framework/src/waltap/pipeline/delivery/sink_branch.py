@@ -190,32 +190,36 @@ class PositionedBranch(SinkBranch):
         # A batch that was not written yet, its events that the sink lacks, and these as rendered.
         self._waiting: tuple[Batch, Batch, Batch] | None = None
 
-    def open(self, kept: SinkProgress | None, stored: Positions, *, repairs: bool = False) -> None:
+    def open(
+        self, progress: SinkProgress | None, stored: Positions, *, repairs: bool = False
+    ) -> None:
         """Open the sink and find its position.
 
-        The sink continues from its own position, else from ``kept``, else from ``stored``, the pipeline's
-        positions. With ``repairs`` the sink may have lost data. Raises: SinkError.
+        The sink continues from its own position, else from ``progress``, else from ``stored``, the
+        pipeline's positions. With ``repairs`` the sink may have lost data. Raises: SinkError.
         """
         stored_position = self.sink.open()
-        if stored and kept is not None and not repairs:
+        if stored and progress is not None and not repairs:
             require_stored(
-                self.name, kept.sink_positions, Positions.of(stored_position, next(iter(stored)))
+                self.name,
+                progress.sink_positions,
+                Positions.of(stored_position, next(iter(stored))),
             )
-        self.go_on(kept, stored, stored_position)
+        self.continue_from(progress, stored, stored_position)
 
-    def go_on(
+    def continue_from(
         self,
-        kept: SinkProgress | None,
+        progress: SinkProgress | None,
         stored: Positions,
         stored_position: Position | Positions | None = None,
     ) -> None:
         """Set the positions that the sink continues from."""
-        known = {**stored, **(kept.positions if kept else {})}
+        known = {**stored, **(progress.positions if progress else {})}
         if stored:
             for name, position in Positions.of(stored_position, next(iter(stored))).items():
                 known[name] = max(known.get(name, position), position)
         self.written = self.durable = Positions(known)
-        counted = kept.counted if kept else None
+        counted = progress.counted if progress else None
         first = next(iter(known.values()), None)
         if first is not None:
             self.order.restore(counted, first)
@@ -280,7 +284,7 @@ class PositionedBranch(SinkBranch):
             before = self.durable.get(name, position)
             self.durable = self.durable.advanced(name, max(before, position))
 
-    def kept(self) -> SinkProgress:
+    def own_progress(self) -> SinkProgress:
         """Return the progress that a later run must know.
 
         Counts behind the durable position are dropped.

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 # Failures and schema changes that a status shows, the newest.
-KEPT: Final = 20
+MAX_RECENT: Final = 20
 
 SLOT_POLL_S: Final = 10.0
 
@@ -79,7 +79,7 @@ class RecentEvents:
         found, others = RecentFailure.of(error, self._now_ms(), retried=retried), self.failures
         if others and (others[0].code, others[0].problem) == (found.code, found.problem):
             found, others = replace(found, times=others[0].times + 1), others[1:]
-        self.failures = (found, *others)[:KEPT]
+        self.failures = (found, *others)[:MAX_RECENT]
 
     @hookimpl
     def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
@@ -95,7 +95,7 @@ class RecentEvents:
 
     def _changed(self, table: str, what: str) -> None:
         made = SchemaChange(at_ms=self._now_ms(), table=table, what=what)
-        self.schema_changes = (made, *self.schema_changes)[:KEPT]
+        self.schema_changes = (made, *self.schema_changes)[:MAX_RECENT]
 
 
 class PipelineRun:

@@ -295,7 +295,7 @@ class StreamLoop:
             delivery.offset,
             whole=whole,
             ask=signals.ask,
-            kept=signals.kept,
+            is_stored=signals.is_stored,
             missed=delivery.record_gap,
         )
         self._note()  # before observers learn that it streams

@@ -86,13 +86,13 @@ class GapNotes:
             had=had,
         )
         try:
-            kept = self.gaps.note(gap)
+            noted = self.gaps.note(gap)
         except WaltapError as failure:
             log.warning("%s", failure, extra={"pipeline": self._pipeline})
             return "the log"
         self.count()
-        path = self.gaps.folder / f"gap-{kept.identifier}.txt"
-        if kept.identifier == gap.identifier:
+        path = self.gaps.folder / f"gap-{noted.identifier}.txt"
+        if noted.identifier == gap.identifier:
             log.warning(
                 "changes behind %s up to %s cannot be had: %s has what is known of the gap",
                 begin.lsn,

@@ -452,7 +452,9 @@ class PipelineStages:
         """Return the format for reading dead letters: JSON, before all transforms."""
         spec = self.host.formats.get("json")
         if self._letters_form is None and spec is not None and spec.properties is not None:
-            plain = {f"{side}.converter.schemas.enable": False for side in ("key", "value")}
+            plain = {
+                f"{record_part}.converter.schemas.enable": False for record_part in ("key", "value")
+            }
             component = Component(spec, spec.properties.model_validate(plain))
             self._letters_form = self._format(
                 component, TransformChain(), TransactionOrder(), run_id

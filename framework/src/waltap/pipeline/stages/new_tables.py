@@ -124,7 +124,7 @@ class NewTables:
         self._polls, self._interrupted = 0, set[str]()
         self._joining: dict[str, _Joining] = {}
         self._ask: Callable[[str], bool] | None = None
-        self._kept: Callable[[], bool] = lambda: True
+        self._is_stored: Callable[[], bool] = lambda: True
         self._missed: Callable[[str], None] = lambda _name: None
         self._lost: Lost = lambda _error, _names: None
         self._unsaved = False
@@ -161,16 +161,16 @@ class NewTables:
         *,
         whole: bool,
         ask: Callable[[str], bool] | None,
-        kept: Callable[[], bool] = lambda: True,
+        is_stored: Callable[[], bool] = lambda: True,
         missed: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """Look for new tables when streaming has begun.
 
         ``whole``: a snapshot has read every table. ``ask`` requests the rows of a table and returns
-        whether that succeeded; ``kept`` returns whether the request is stored. ``missed`` gets a table
-        that was left out for a while. Raises: SinkError.
+        whether that succeeded; ``is_stored`` returns whether the request is stored. ``missed`` gets a
+        table that was left out for a while. Raises: SinkError.
         """
-        self._ask, self._kept, self._missed = ask, kept, missed
+        self._ask, self._is_stored, self._missed = ask, is_stored, missed
         database = _database(offset)
         before = self._load(database)
         tables, published = tables_of(connector), published_by(connector)
@@ -196,7 +196,7 @@ class NewTables:
 
     def save_known(self) -> None:
         """Store the known tables, if requests for their rows are stored."""
-        if self._unsaved and self._kept():
+        if self._unsaved and self._is_stored():
             self._save()
 
     def poll(self, connector: Connector) -> None:

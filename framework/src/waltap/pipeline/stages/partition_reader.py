@@ -294,11 +294,11 @@ class ReadLoop:
         state, left = self._state, self._state.left()
         assert left is not None
         whole, midway = state.limits.whole_transactions, state.midway
-        kept, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
-        if kept:
-            midway = whole and not kept[-1].complete
+        taken_parts, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
+        if taken_parts:
+            midway = whole and not taken_parts[-1].complete
         state.cut_off(cut=left_out, midway=midway)
-        return kept
+        return taken_parts
 
 
 def batches(parts: Sequence[TransactionPart], most: int) -> Iterator[Sequence[TransactionPart]]:
@@ -338,13 +338,13 @@ def cut(
             if events <= 0 and part.complete:
                 return parts[:number], number < len(parts)
         return parts, False
-    kept: list[TransactionPart] = []
+    taken_parts: list[TransactionPart] = []
     for part in parts:
         if events <= 0:
-            return kept, True
+            return taken_parts, True
         if len(part.changes) > events:
-            kept.append(part.split(events)[0])
-            return kept, True
+            taken_parts.append(part.split(events)[0])
+            return taken_parts, True
         events -= len(part.changes)
-        kept.append(part)
-    return kept, False
+        taken_parts.append(part)
+    return taken_parts, False

@@ -21,13 +21,13 @@ from waltap.ports.specs import SourceTransformContext
 
 log = logging.getLogger(__name__)
 
-DESCRIPTIONS_KEPT = 8
+MAX_DESCRIPTIONS = 8
 """Versions of one relation whose description is kept.
 
 Encoders keep plans of fewer (`waltap.changes.events.plan`), so compiling a version again needs no query.
 """
 
-LAST_SEEN_KEPT = 10_000
+MAX_LAST_SEEN = 10_000
 """Names whose last shape is kept; a table beyond them is new when its shape changes."""
 
 
@@ -111,7 +111,7 @@ class DescribedRelations:
         versions = self._known.setdefault(relation.oid, {})
         known = versions.get(relation)
         if known is None:
-            if len(versions) == DESCRIPTIONS_KEPT:
+            if len(versions) == MAX_DESCRIPTIONS:
                 del versions[next(iter(versions))]
             known = versions[relation] = _KnownRelation()
         return known
@@ -188,7 +188,7 @@ class DescribedRelations:
         before = self._last_seen.get(relation.name)
         if before is None or not before.same_shape(relation):
             self._refuse_unmasked(relation)
-            if before is None and len(self._last_seen) == LAST_SEEN_KEPT:
+            if before is None and len(self._last_seen) == MAX_LAST_SEEN:
                 del self._last_seen[next(iter(self._last_seen))]
             self._last_seen[relation.name] = relation
             self._host.notify("on_schema_change", pipeline=self._pipeline, old=before, new=relation)

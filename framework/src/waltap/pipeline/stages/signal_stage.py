@@ -310,7 +310,7 @@ class SignalStage:
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
 
-    def kept(self) -> bool:
+    def is_stored(self) -> bool:
         """Return whether the offset has the requests."""
         return self._delivery.signals == self._delivery.offset.signals
 

@@ -116,9 +116,9 @@ class GapCertificates:
             again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
             if source and (again or known.begin.lsn == gap.begin.lsn):
                 tables = tuple(dict.fromkeys((*known.tables, *gap.tables)))
-                kept = msgspec.structs.replace(known, end=gap.end, tables=tables)
-                self.keep(kept)
-                return kept
+                merged = msgspec.structs.replace(known, end=gap.end, tables=tables)
+                self.keep(merged)
+                return merged
         self.keep(gap)
         return gap
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 # Limits the memory: older rows are shown without their change.
-ROWS_KEPT: Final = 4096
+MAX_ROWS: Final = 4096
 
 
 class SeenRows:
@@ -69,7 +69,7 @@ class SeenRows:
         if key is not None:
             self._rows[key] = row
             self._rows.move_to_end(key)
-            if len(self._rows) > ROWS_KEPT:
+            if len(self._rows) > MAX_ROWS:
                 self._rows.popitem(last=False)
 
     def drop(self, relation: Relation, row: Tuple) -> Tuple:

@@ -42,7 +42,7 @@ class ComparedTable:
     # Why the rows differ from the source's on purpose, "" if they must be equal.
     not_compared: str = ""
     # Why the table lags behind `VerificationSource.position`, "" if it does not.
-    late: str = ""
+    lag_reason: str = ""
     # Returns the statements that delete rows by their keys, for columns (name,
     # ``pg_type.typname``) of the key; None where the destination has no such statement.
     removal: Removal | None = field(default=None, compare=False, repr=False)
@@ -97,7 +97,7 @@ class VerificationSource(Protocol):
     def position(self) -> int | None:
         """Return the LSN up to which the destination is complete.
 
-        The LSN does not cover tables that are `ComparedTable.late`. None: unknown.
+        The LSN does not cover tables that are `ComparedTable.lag_reason`. None: unknown.
         """
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:

@@ -107,8 +107,8 @@ class IncrementalState(msgspec.Struct):
         """Return the rows of a table that moved since their query."""
         chunk = self.chunks[name]
         moved = {key: False for key, asked in chunk.moved.items() if not asked}
-        kept = msgspec.structs.replace(chunk, moved=moved, exhausted=True)
-        self.chunks = {**self.chunks, name: kept}
+        advanced = msgspec.structs.replace(chunk, moved=moved, exhausted=True)
+        self.chunks = {**self.chunks, name: advanced}
         return moved
 
     def _keep(self, chunk: ChunkState) -> None:

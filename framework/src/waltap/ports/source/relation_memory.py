@@ -19,10 +19,10 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import private, private_folder, replace_durably
 from waltap.changes.decode.relation import Relation
 
-RELATIONS_KEPT = 10_000
+MAX_RELATIONS = 10_000
 """Most relations in memory; beyond that the oldest descriptions are dropped."""
 
-REPLACED_KEPT = 64
+MAX_REPLACED = 64
 """Most of these whose name belongs to another OID by now."""
 
 _SIZE = Struct("<I")
@@ -37,8 +37,8 @@ class RelationMemory:
     Single-threaded. Disk errors are not raised: the file is then not written, or not read.
     """
 
-    def __init__(self, path: Path | None = None, kept: int = RELATIONS_KEPT) -> None:
-        self._path, self._kept = path, kept
+    def __init__(self, path: Path | None = None, max_relations: int = MAX_RELATIONS) -> None:
+        self._path, self._max_relations = path, max_relations
         self._database = ""
         self._relations: dict[int, Relation] = {}
         self._unsaved: dict[int, Relation] = {}
@@ -61,9 +61,9 @@ class RelationMemory:
             return
         self._database = database
         self._forget()
-        for kept_of, relation in self._read():
+        for of_database, relation in self._read():
             self._written += 1
-            if kept_of == database:
+            if of_database == database:
                 self._put(relation)
 
     def get(self, oid: int) -> Relation | None:
@@ -146,18 +146,18 @@ class RelationMemory:
         self._relations[oid] = relation
         if relation.former_owner is not None:
             self._moved[relation.former_owner.name] = relation.former_owner.oid
-            if len(self._moved) > self._kept:
+            if len(self._moved) > self._max_relations:
                 del self._moved[next(iter(self._moved))]
         before = self._names.get(relation.name, oid)
         self._names[relation.name] = oid
         if before != oid:
             self._replaced.append(before)
-            if len(self._replaced) > REPLACED_KEPT:
+            if len(self._replaced) > MAX_REPLACED:
                 oldest = self._replaced.popleft()
                 known = self._relations.get(oldest)
                 if known is not None and self._names.get(known.name) != oldest:
                     self._drop(oldest)
-        if len(self._relations) > self._kept:
+        if len(self._relations) > self._max_relations:
             self._drop(next(iter(self._relations)))
 
     def _drop(self, oid: int) -> None:

@@ -105,16 +105,16 @@ class _TableFilter:
         parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
         left_out = 0
         for part in batch.parts:
-            kept: TransactionPart | SnapshotRows | Heartbeat = part
+            passed: TransactionPart | SnapshotRows | Heartbeat = part
             if isinstance(part, TransactionPart):
                 changes = self._changes(part.changes)
                 left_out += len(part.changes) - len(changes)
-                kept = msgspec.structs.replace(part, changes=changes)
+                passed = msgspec.structs.replace(part, changes=changes)
             elif isinstance(part, SnapshotRows):
                 rows = self._rows(part)
                 left_out += len(part.rows) - len(rows)
-                kept = msgspec.structs.replace(part, rows=rows)
-            parts.append(kept)
+                passed = msgspec.structs.replace(part, rows=rows)
+            parts.append(passed)
         # `TransactionPart.gaps` need not be set: the pipeline finds the dropped changes (applied.py).
         return msgspec.structs.replace(batch, parts=parts, events=batch.events - left_out)
 
@@ -129,21 +129,21 @@ class _TableFilter:
 
     def _changes(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes that stay."""
-        kept: list[Change] = []
+        passed: list[Change] = []
         judged, operations = self._function is not None, self._operations
         # Changes of one kind and relation follow each other, so one decision serves a whole run.
         for kind, relation, run in runs(changes):
             operation = OPERATIONS[kind]
             # A function judges rows; truncates and logical messages have none and stay.
             if kind is TRUNCATES:
-                kept += run if judged else filter(None, map(self._truncate, run))  # type: ignore[arg-type]
+                passed += run if judged else filter(None, map(self._truncate, run))  # type: ignore[arg-type]
             elif relation is None:
-                kept += run if judged or "m" not in operations or self._matches else ()
+                passed += run if judged or "m" not in operations or self._matches else ()
             elif not self._concerns(relation, operation):
-                kept += run
+                passed += run
             elif judged:
-                kept += [change for change in run if self._wanted(operation, change)]  # type: ignore[arg-type]
-        return kept
+                passed += [change for change in run if self._wanted(operation, change)]  # type: ignore[arg-type]
+        return passed
 
     def _truncate(self, change: Truncate) -> Truncate | None:
         """Return the truncate without the dropped tables, None if none stays."""

@@ -9,7 +9,7 @@ from waltap.encoders.format.record_transform import ConnectRecord, RecordPredica
 from waltap.ports.specs import PredicateSpec
 
 # A transform before the predicate may make topics without end, so the cache must not grow with them.
-TOPICS_KEPT = 1000
+MAX_TOPICS = 1000
 
 
 class TopicNameMatches(Properties):
@@ -39,7 +39,7 @@ class HasHeaderKey(Properties):
 
 def _topic_name_matches(properties: TopicNameMatches) -> RecordPredicate:
     pattern = java_pattern(properties.pattern, ignore_case=False)
-    known = BoundedDict[str, bool](TOPICS_KEPT)
+    known = BoundedDict[str, bool](MAX_TOPICS)
 
     def matches(record: ConnectRecord) -> bool:
         found = known.get(record.topic)

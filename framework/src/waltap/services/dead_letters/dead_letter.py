@@ -198,8 +198,8 @@ def row_digest(form: ChangeForm) -> str:
 
 def record_form(record: Record) -> RecordForm:
     """Return the JSON form of a record."""
-    key, key_base64 = _sides(record.key)
-    value, value_base64 = _sides(record.value)
+    key, key_base64 = _text_or_base64(record.key)
+    value, value_base64 = _text_or_base64(record.value)
     return RecordForm(
         topic=record.topic,
         key=key,
@@ -234,7 +234,7 @@ def _identifier(sink: str, location: EventLocation) -> str:
     return text if location.record is None else f"{text}.{location.record}"
 
 
-def _sides(data: bytes | None) -> tuple[str | None, str | None]:
+def _text_or_base64(data: bytes | None) -> tuple[str | None, str | None]:
     if data is None:
         return None, None
     try:

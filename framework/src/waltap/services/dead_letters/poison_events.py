@@ -177,11 +177,11 @@ class PoisonEventHandler:
         ours = list(every_event(given.parts))
         if len(theirs) == len(ours):
             return dict(zip(theirs, ours, strict=True))
-        kept = []
+        matched = []
         for where in ours:
             made = self._made_alone(given, where, make)
-            kept += [where] * (0 if made is None else events_in(made.parts))
-        return dict(zip(theirs, kept, strict=True)) if len(kept) == len(theirs) else {}
+            matched += [where] * (0 if made is None else events_in(made.parts))
+        return dict(zip(theirs, matched, strict=True)) if len(matched) == len(theirs) else {}
 
     def _case(
         self,

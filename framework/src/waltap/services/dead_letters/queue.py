@@ -149,9 +149,9 @@ class DeadLetterQueue:
         Raises: DeadLettersUnusable; SinkError of the sink for copies.
         """
         # first the pipeline's own file: the copy gets the dead letters with their numbers of attempts
-        kept = self.store.put(dead_letters)
+        stored = self.store.put(dead_letters)
         if self._copy is not None:
-            self._copy(kept)
+            self._copy(stored)
 
     def report_to(self, counted: EventCounters, notify: Callable[..., None]) -> None:
         """Count skipped events in ``counted``, and send notifications by ``notify``."""

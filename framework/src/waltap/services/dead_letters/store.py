@@ -51,9 +51,9 @@ class DeadLetterStore:
         """
         with self._guarded(), self._locked():
             self._refresh()
-            kept = [self._again(dead_letter) for dead_letter in dead_letters]
-            self._append(kept)
-        return kept
+            written = [self._again(dead_letter) for dead_letter in dead_letters]
+            self._append(written)
+        return written
 
     def mark_redelivered(self, dead_letters: Iterable[DeadLetter], redelivered_ms: int) -> None:
         """Record durably that dead letters were delivered."""

@@ -33,7 +33,7 @@ from waltap.ports.offsets.offset import Offset
 
 # Each ALTER TABLE makes a new relation version. Above this number the versions are summed up by
 # name, so that a run of months does not grow with the schema changes.
-KEPT: Final = 4096
+MAX_RELATIONS: Final = 4096
 """Relation versions that are counted by themselves."""
 
 _ROWS: Final = frozenset({Insert, Update, Delete})
@@ -117,64 +117,64 @@ class TableCounts:
     Loops over changes run in C (`Counter.update`); names are made when a status is requested.
     """
 
-    __slots__ = ("_kept", "last")
+    __slots__ = ("_recent", "last")
 
     def __init__(self) -> None:
-        self._kept = _RelationCounts({})
+        self._recent = _RelationCounts({})
         # None before any.
         self.last: LastEvent | None = None
 
     def count(
         self, parts: Iterable[TransactionPart | SnapshotRows | Heartbeat], now_ms: int
     ) -> None:
-        kept = self._kept
+        recent = self._recent
         last: TransactionPart | SnapshotRows | None = None
         if isinstance(parts, TransactionRun):
             inserts, last = parts.block.inserts, parts.last
-            kept.events[Insert, inserts.relation] += len(inserts)
-            kept.positions[inserts.relation] = last.commit_lsn, last.commit_ts
+            recent.events[Insert, inserts.relation] += len(inserts)
+            recent.positions[inserts.relation] = last.commit_lsn, last.commit_ts
             last.changes, parts = inserts, ()
         for part in parts:
             if isinstance(part, TransactionPart):
                 if part.changes:
-                    self._count(kept, part, part.changes)
+                    self._count(recent, part, part.changes)
                     last = part
             elif isinstance(part, SnapshotRows) and part.rows:
-                kept.reads[part.relation] += len(part.rows)
+                recent.reads[part.relation] += len(part.rows)
                 last = part
         if last is not None:
             self.last = _event(last, now_ms)
-        if len(kept.positions) + len(kept.reads) > KEPT:
-            self._kept = _RelationCounts(kept.sums())
+        if len(recent.positions) + len(recent.reads) > MAX_RELATIONS:
+            self._recent = _RelationCounts(recent.sums())
 
     def forget(self, oids: Collection[int]) -> None:
         """Forget dropped relations; their counts stay, by name."""
-        kept, gone = self._kept, set(oids)
-        if any(relation.oid in gone for relation in kept.positions.keys() | kept.reads.keys()):
-            self._kept = _RelationCounts(kept.sums())
+        recent, gone = self._recent, set(oids)
+        if any(relation.oid in gone for relation in recent.positions.keys() | recent.reads.keys()):
+            self._recent = _RelationCounts(recent.sums())
 
     def _count(
-        self, kept: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
+        self, recent: _RelationCounts, part: TransactionPart, changes: Sequence[Change]
     ) -> None:
         position = part.commit_lsn, part.commit_ts
         if isinstance(changes, InsertBlock):
-            kept.events[Insert, changes.relation] += len(changes)
-            kept.positions[changes.relation] = position
+            recent.events[Insert, changes.relation] += len(changes)
+            recent.positions[changes.relation] = position
             return
         # Most transactions of an application change one row: skip the loops for them.
         if len(changes) == 1 and type(changes[0]) in _ROWS:
             change = changes[0]
-            kept.events[type(change), change.relation] += 1  # type: ignore[union-attr]
-            kept.positions[change.relation] = position  # type: ignore[union-attr]
+            recent.events[type(change), change.relation] += 1  # type: ignore[union-attr]
+            recent.positions[change.relation] = position  # type: ignore[union-attr]
             return
         if not _ROWS.issuperset(map(type, changes)):
             for change in changes:
                 if isinstance(change, Truncate):  # counts for each of its tables
-                    kept.events.update((Truncate, table) for table in change.relations)
-                    kept.positions.update(dict.fromkeys(change.relations, position))
+                    recent.events.update((Truncate, table) for table in change.relations)
+                    recent.positions.update(dict.fromkeys(change.relations, position))
             changes = [change for change in changes if type(change) in _ROWS]
-        kept.events.update(zip(map(type, changes), map(_relation_of, changes), strict=True))
-        kept.positions.update(zip(map(_relation_of, changes), repeat(position), strict=False))
+        recent.events.update(zip(map(type, changes), map(_relation_of, changes), strict=True))
+        recent.positions.update(zip(map(_relation_of, changes), repeat(position), strict=False))
 
     def status(self) -> tuple[TableStatus, ...]:
         """Return the tables that had events."""
@@ -189,7 +189,7 @@ class TableCounts:
                 commit_lsn=sums[_LSN],
                 committed_ms=sums[_COMMITTED],
             )
-            for name, sums in self._kept.sums().items()
+            for name, sums in self._recent.sums().items()
         )
 
 

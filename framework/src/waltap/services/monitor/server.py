@@ -323,15 +323,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def kept_token(path: Path) -> str:
+def load_or_make_token(path: Path) -> str:
     """Return the token in a file, or write a new one.
 
     Only the file's owner may read it. Raises: OSError.
     """
     with suppress(FileNotFoundError):
-        kept = path.read_text("ascii", "replace").strip()
-        if len(kept) >= LEAST:
-            return kept
+        stored = path.read_text("ascii", "replace").strip()
+        if len(stored) >= LEAST:
+            return stored
     token = secrets.token_urlsafe()
     replace_durably(path, f"{token}\n".encode())
     return token
@@ -423,7 +423,7 @@ class MetricsExposition:
 
         self._failures, self._changes = made(FAILURES), made(SCHEMA_CHANGES)
         self._write, self._size = made(BATCH_SECONDS), made(BATCH_EVENTS)
-        self._flush, self._late = made(FLUSH_SECONDS), made(EVENT_LAG)
+        self._flush, self._lag = made(FLUSH_SECONDS), made(EVENT_LAG)
         registry.register(self)  # any object with `collect` is a collector
 
     def text(self) -> bytes:
@@ -453,7 +453,7 @@ class MetricsExposition:
         last = parts.last if isinstance(parts, TransactionRun) else parts[-1] if parts else None
         if isinstance(last, TransactionPart) and last.commit_ts:
             # not below 0: the clock of the server can be ahead of this machine's
-            self._late.observe(max(0.0, time.time() - last.commit_ts / 1_000_000))
+            self._lag.observe(max(0.0, time.time() - last.commit_ts / 1_000_000))
 
     @hookimpl
     def on_flush(self, durable: Positions, seconds: float) -> None:
@@ -561,12 +561,12 @@ class MonitorServer:
         """
         path = self._engine.profile.engine.state_dir / self._engine.profile.name / HTTP_KEY
         try:
-            kept_token(path)
+            load_or_make_token(path)
         except OSError as error:
             raise unusable(path.parent, error) from error
         # read again for each request: a standby process may have replaced the file
         return RequestAccess(
-            self._host, partial(kept_token, path), open_reads=True, token_file=str(path)
+            self._host, partial(load_or_make_token, path), open_reads=True, token_file=str(path)
         )
 
     # --- answers -------------------------------------------------------------------------------------

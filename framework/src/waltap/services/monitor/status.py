@@ -278,7 +278,7 @@ def _with_lsn(value: object, name: str) -> dict[str, object]:
 
 EVERY_S = 5.0
 # samples of one hour
-KEPT = 720
+SAMPLES = 720
 
 
 class StatusSample(msgspec.Struct, frozen=True, rename="camel"):
@@ -292,7 +292,7 @@ class StatusSample(msgspec.Struct, frozen=True, rename="camel"):
     lag_bytes: int | None
     lag_ms: int | None
     # WAL that the slot retains
-    kept_bytes: int | None
+    retained_bytes: int | None
     # how far the slowest stage after the sink is behind the sink
     downstream_bytes: int | None
 
@@ -302,7 +302,7 @@ class StatusHistory:
 
     def __init__(self, status: Callable[[], PipelineStatus]) -> None:
         self._status = status
-        self._points: deque[StatusSample] = deque(maxlen=KEPT)
+        self._points: deque[StatusSample] = deque(maxlen=SAMPLES)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waltap-history", daemon=True)
         self._before: tuple[int, int] | None = None
@@ -340,7 +340,7 @@ class StatusHistory:
                 rate=round(rate, 1),
                 lag_bytes=max(lags, default=None),
                 lag_ms=max(times, default=None),
-                kept_bytes=None if status.slot is None else status.slot.retained_bytes,
+                retained_bytes=None if status.slot is None else status.slot.retained_bytes,
                 downstream_bytes=max(
                     (each.lag_bytes for each in status.downstream if each.lag_bytes is not None),
                     default=None,

@@ -250,7 +250,7 @@ class DecoderBufs(Decoder):
         shown = [
             f.name for f, d in zip(old, message.old_tuple, strict=True) if d.WhichOneof("datum")
         ]
-        kept = {
+        key_columns = {
             f.name
             for f, d in zip(new, message.new_tuple, strict=True)
             if d.WhichOneof("datum") == "datum_missing"
@@ -263,7 +263,7 @@ class DecoderBufs(Decoder):
             frozenset(shown),
             # A full old row has a value for every column that the change left unchanged out of
             # line, so a missing one proves a key.
-            by_key=bool(old) and not kept.issubset(shown),
+            by_key=bool(old) and not key_columns.issubset(shown),
             only_nulls=bool(old) and not shown,
         )
         layout = self._relations.layout(schema, table, row)

@@ -17,7 +17,7 @@ from waltap_decoders.pgoutput.tuple_codec import RowReader
 from waltap_decoders.retirement import RelationRetirement
 
 # Versions remembered for each relation; the oldest is dropped first.
-_VERSIONS_KEPT = 4
+_MAX_VERSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class RelationCache:
         version = versions.get(wire)
         if version is None:
             parsed = self._parse(payload)
-            if len(versions) == _VERSIONS_KEPT:
+            if len(versions) == _MAX_VERSIONS:
                 del versions[next(iter(versions))]
             version = versions[wire] = _WireVersion(parsed, parsed)
         shown, captures = version.shown, self._captures

@@ -35,7 +35,7 @@ from waltap_formats.avro.columns import Pieces, column_writer, varints
 FEWEST = 64
 SMALL = 8192
 # Limits of the caches of encoded texts: entries, characters of a text, and of an integer's text.
-TEXTS_KEPT, LONGEST_KEPT, SHORT = 16_384, 10, 5
+MAX_TEXTS, LONGEST_CACHED, SHORT = 16_384, 10, 5
 FLOATS = {ConnectKind.FLOAT32: "f", ConnectKind.FLOAT64: "d"}
 # Fields of the source block before, between and after the fields that contain the LSN.
 SOURCE_BEFORE = ("version", "connector", "name", "ts_ms", "snapshot", "db")
@@ -186,13 +186,13 @@ class _ColumnCode:
         write = f"_{kind.value}{branch.hex()}"
         plain = integer_writer(kind)
         self.names[write] = lambda number: branch + plain(number)
-        convert, kept = f"_convert{index}", f"_kept{index}"
+        convert, cache = f"_convert{index}", f"_cached{index}"
         if mapping.integers:
-            self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
-            return f"{kept}[{value}] if len({value}) < {SHORT} else {write}({convert}({value}))"
+            self.names[cache] = _EncodedTexts(mapping.to_connect, self.names[write])
+            return f"{cache}[{value}] if len({value}) < {SHORT} else {write}({convert}({value}))"
         if kind is ConnectKind.INT32:  # days, months: few texts
-            self.names[kept] = _EncodedTexts(mapping.to_connect, self.names[write])
-            return f"{kept}[{value}]"
+            self.names[cache] = _EncodedTexts(mapping.to_connect, self.names[write])
+            return f"{cache}[{value}]"
         return f"{write}({convert}({value}))"
 
     def _labels(self, column: ShapeColumn) -> tuple[str, ...] | None:
@@ -224,7 +224,7 @@ class _EncodedTexts(dict[str, bytes]):
     def __missing__(self, text: str) -> bytes:
         found = self._write(self._convert(text))
         # A full cache stops growing, so that rare texts cannot fill the memory.
-        if len(self) < TEXTS_KEPT and len(text) <= LONGEST_KEPT:
+        if len(self) < MAX_TEXTS and len(text) <= LONGEST_CACHED:
             self[text] = found
         return found
 

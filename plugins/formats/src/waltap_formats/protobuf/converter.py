@@ -41,7 +41,7 @@ class ProtobufConverter(RegistryConverter[ProtobufProperties]):
         else:
             # Protobuf has no arrays and maps outside of messages.
             if schema.kind not in PRIMITIVES:
-                property_name = f"{self._context.side}.converter"
+                property_name = f"{self._context.record_part}.converter"
                 problem = f"Protobuf has no form for {topic}'s values that are no structs"
                 raise ConfigurationError.of(property_name, problem)
             write = wrapped_writer(schema)

@@ -248,7 +248,7 @@ class PostgresChunks:
                 take_role(session, self._properties)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
-            whole = self._kept_its_rows(session, relation)
+            whole = self._is_unchanged(session, relation)
             session.execute("COMMIT")
         except QueryCancelled as error:
             self.close()
@@ -266,7 +266,7 @@ class PostgresChunks:
             None if until is None else until[0],
         )
 
-    def _kept_its_rows(self, session: PostgresSession, relation: Relation) -> bool:
+    def _is_unchanged(self, session: PostgresSession, relation: Relation) -> bool:
         """Return whether the snapshot could see the table's rows."""
         # A table that was rewritten between the snapshot and the read looks empty. The read locked
         # it, so its files cannot change now.

@@ -244,7 +244,7 @@ class SnapshotReader:
         )
         self.close()
 
-    def go_on(self, captured: list[CatalogTable], progress: SnapshotProgress | None) -> str:
+    def continue_from(self, captured: list[CatalogTable], progress: SnapshotProgress | None) -> str:
         """Begin to read the parts that ``progress`` lacks.
 
         The exported snapshot no longer exists, so this locks and begins again. Return a message

@@ -483,26 +483,26 @@ def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[PreflightChe
 
     ``lazy`` are the roles and databases with ``synchronous_commit = off``.
     """
-    late = []
+    delays = []
     # The stream sends only WAL that is on disk. Commits that do not wait for the disk are written
     # up to three times wal_writer_delay later.
     by_writer = 3 * int(settings.get("wal_writer_delay", "200"))
     if lazy:
-        late.append(
+        delays.append(
             f"synchronous_commit is off for {', '.join(lazy)}: their commits are written up to "
             f"{by_writer} ms later (three times wal_writer_delay), and are streamed only then"
         )
     delay = int(settings.get("commit_delay", "0")) / 1000
     if delay:
-        late.append(f"commit_delay adds up to {delay:g} ms to each commit while others commit")
-    if not late:
+        delays.append(f"commit_delay adds up to {delay:g} ms to each commit while others commit")
+    if not delays:
         return []
     slow = (by_writer if lazy else 0) + delay >= SLOW_MS
     return [
         PreflightCheck(
             name="latency",
             verdict="warning" if slow else "ok",
-            found="; ".join(late),
+            found="; ".join(delays),
             remedy="Where changes are wanted sooner: a smaller wal_writer_delay (commit_delay), which "
             "takes a reload and costs writes"
             if slow

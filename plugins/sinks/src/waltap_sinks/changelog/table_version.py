@@ -107,14 +107,19 @@ class TableVersion:
         self._plan = plan = EventPlan(relation, described, plans, by_row=True)
         names = self._names = plan.names
         identifying = tuple(names[index] for index in plan.identifying)
-        kept = tuple(sorted({column.index for column in plan.columns}.union(plan.identifying)))
+        column_indexes = tuple(
+            sorted({column.index for column in plan.columns}.union(plan.identifying))
+        )
         self.relation = msgspec.structs.replace(
             described,
-            columns=tuple(_named(described.columns[index], names[index]) for index in kept),
+            columns=tuple(
+                _named(described.columns[index], names[index]) for index in column_indexes
+            ),
         )
         self._warn = warn
-        self._kept, self._masks = kept, plan.masks(whole=frozenset(plan.identifying))
-        self._project = _projection(plan, kept, self._masks)
+        self._column_indexes = column_indexes
+        self._masks = plan.masks(whole=frozenset(plan.identifying))
+        self._project = _projection(plan, column_indexes, self._masks)
         spare_pandas()  # pyarrow would import pandas in the middle of the first batch, 1 s
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
         columns = self.codec.schema.names
@@ -188,7 +193,7 @@ class TableVersion:
     def _readers(
         self, described: Relation, types: TypeMapper
     ) -> "Iterator[tuple[int, ColumnMapping]]":
-        for index in self._kept:
+        for index in self._column_indexes:
             column = described.columns[index]
             mapping = types.column(column)
             if mapping is not None and not mapping.opaque and _has_composite(column.data_type):
@@ -274,7 +279,8 @@ class TableVersion:
             return block
         masks = self._masks
         columns = [
-            block.mapped(n, masks[n]) if n in masks else block.columns[n] for n in self._kept
+            block.mapped(n, masks[n]) if n in masks else block.columns[n]
+            for n in self._column_indexes
         ]
         return RowBlock(columns, len(block))
 
@@ -469,20 +475,20 @@ def _shared_entry(entry: ColumnEntry) -> ColumnEntry:
 
 
 def _projection(
-    plan: EventPlan, kept: tuple[int, ...], masks: Mapping[int, Callable[[Value], Value]]
+    plan: EventPlan, column_indexes: tuple[int, ...], masks: Mapping[int, Callable[[Value], Value]]
 ) -> Project | None:
     """Return the function that selects and masks columns, None if unneeded.
 
     Keys are never masked, since they identify rows.
     """
     if not masks:
-        if len(kept) == len(plan.relation.columns):
+        if len(column_indexes) == len(plan.relation.columns):
             return None
-        if len(kept) == 1:
-            only = kept[0]
+        if len(column_indexes) == 1:
+            only = column_indexes[0]
             return lambda row: (row[only],)
-        return itemgetter(*kept)
-    steps = tuple((index, masks.get(index)) for index in kept)
+        return itemgetter(*column_indexes)
+    steps = tuple((index, masks.get(index)) for index in column_indexes)
 
     def project(row: Tuple) -> Tuple:
         return tuple(row[index] if mask is None else mask(row[index]) for index, mask in steps)

@@ -62,7 +62,7 @@ PATIENCE_S = 30.0
 DIFFERENT = 1
 
 # Exit code: the compared tables are equal, and others were late.
-LATE = 5
+LAGGING = 5
 
 # Most unknown tables that are named.
 NAMED = 10
@@ -212,7 +212,7 @@ def print_comparison(
 ) -> int:
     """Print the result for the destination ``name`` and return the exit code.
 
-    It is 0 if all tables are equal, else `DIFFERENT` or `LATE`. ``unknown`` are tables with rows
+    It is 0 if all tables are equal, else `DIFFERENT` or `LAGGING`. ``unknown`` are tables with rows
     that the destination lacks; only the profile knows whether they are captured.
     """
     from waltap.base.text import printable
@@ -252,10 +252,10 @@ def _absent(results: "Sequence[TableDifferences]", wanted: "Sequence[str]") -> l
 
 
 def exit_code(results: "Sequence[TableDifferences]", wanted: "Sequence[str]" = ()) -> int:
-    """Return 0 if all tables are equal, else `DIFFERENT` or `LATE`."""
+    """Return 0 if all tables are equal, else `DIFFERENT` or `LAGGING`."""
     if _absent(results, wanted) or not results or any(_differs(each) for each in results):
         return DIFFERENT
-    return LATE if any(each.verdict == "late" for each in results) else 0
+    return LAGGING if any(each.verdict == "late" for each in results) else 0
 
 
 def document(

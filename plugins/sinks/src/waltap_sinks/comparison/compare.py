@@ -60,67 +60,73 @@ def compare(
     """
     source = ComparisonSource(connection, publications)
 
-    def compared(kept: ComparedTable) -> TableDifferences | None:
-        table = source.table(kept)
+    def compared(stored: ComparedTable) -> TableDifferences | None:
+        table = source.table(stored)
         if table is None or table.name in without or (tables and table.name not in tables):
             return None
-        if kept.not_compared:
-            return _not_compared(table.name, kept.not_compared)
-        pair = _pair(source, target, kept, table, without)
+        if stored.not_compared:
+            return _not_compared(table.name, stored.not_compared)
+        pair = _pair(source, target, stored, table, without)
         # A table that is known to be late (suspended in Spark) would use up the patience for
         # nothing.
-        patience = 0.0 if kept.late else patience_s
+        patience = 0.0 if stored.lag_reason else patience_s
         result = _compared(source, target, pair, patience)
-        late = "" if result.equal else kept.late or _late_by_now(target, kept.name)
-        return replace(result, late=late)
+        lag_reason = (
+            "" if result.equal else stored.lag_reason or _lag_reason_now(target, stored.name)
+        )
+        return replace(result, lag_reason=lag_reason)
 
     had = target.tables()
-    found = [result for kept in had if (result := compared(kept))]
+    found = [result for stored in had if (result := compared(stored))]
     if captured is None:
         return found
 
-    def compare_kept(kept: Sequence[ComparedTable]) -> list[TableDifferences]:
-        every = missing_tables(source, kept, captured, tables)
+    def missing_of(their_tables: Sequence[ComparedTable]) -> list[TableDifferences]:
+        every = missing_tables(source, their_tables, captured, tables)
         return [each for each in every if each.table not in without]
 
     # Tables may appear at the target while the others are compared.
-    missing, now = _missing(source, target, compare_kept, patience_s)
-    before = {(kept.name, kept.oid) for kept in had}
-    came = [kept for kept in now if (kept.name, kept.oid) not in before]
-    return [*found, *(result for kept in came if (result := compared(kept))), *missing]
+    missing, now = _missing(source, target, missing_of, patience_s)
+    before = {(stored.name, stored.oid) for stored in had}
+    came = [stored for stored in now if (stored.name, stored.oid) not in before]
+    return [
+        *found,
+        *(result for stored in came if (result := compared(stored))),
+        *missing,
+    ]
 
 
 def _missing(
     source: ComparisonSource,
     target: VerificationSource,
-    compare_kept: Callable[[Sequence[ComparedTable]], list[TableDifferences]],
+    missing_of: Callable[[Sequence[ComparedTable]], list[TableDifferences]],
     patience_s: float,
 ) -> tuple[list[TableDifferences], Sequence[ComparedTable]]:
     """Return the missing tables, and the target's tables.
 
     It waits until the target has the source's position.
     """
-    kept = target.tables()
-    missing = compare_kept(kept)
+    their_tables = target.tables()
+    missing = missing_of(their_tables)
     if patience_s <= 0 or all(each.verdict != "different" for each in missing):
-        return missing, kept
+        return missing, their_tables
     names = {each.table for each in missing}
     position, deadline = source.position(), time.monotonic() + patience_s
     while True:
         at, over = target.position(), time.monotonic() >= deadline
         behind = position is not None and at is not None and at < position
         is_final = over or (position is not None and at is not None and not behind)
-        before, kept = kept, target.tables()
-        if is_final or len(kept) != len(before):
-            missing = [each for each in compare_kept(kept) if each.table in names]
+        before, their_tables = their_tables, target.tables()
+        if is_final or len(their_tables) != len(before):
+            missing = [each for each in missing_of(their_tables) if each.table in names]
         if is_final or all(each.verdict != "different" for each in missing):
-            return [replace(each, behind=behind) for each in missing], kept
+            return [replace(each, behind=behind) for each in missing], their_tables
         time.sleep(ROUND_S)
 
 
-def _late_by_now(target: VerificationSource, name: str) -> str:
+def _lag_reason_now(target: VerificationSource, name: str) -> str:
     """Return the reason of a table that became late."""
-    return next((each.late for each in target.tables() if each.name == name), "")
+    return next((each.lag_reason for each in target.tables() if each.name == name), "")
 
 
 def _not_compared(name: str, why: str) -> TableDifferences:
@@ -146,7 +152,7 @@ class _TablePair:
 def _pair(
     source: ComparisonSource,
     target: VerificationSource,
-    kept: ComparedTable,
+    stored: ComparedTable,
     table: SourceTable,
     without: Sequence[str],
 ) -> _TablePair:
@@ -155,15 +161,15 @@ def _pair(
     for column in table.columns:
         if column.name in without or f"{table.name}.{column.name}" in without:
             continue
-        called = kept.columns.get(column.number, column.name)
+        called = stored.columns.get(column.number, column.name)
         written = '"' + column.name.replace('"', '""') + '"'
-        text = target.common(kept, written, called, column.type)
+        text = target.common(stored, written, called, column.type)
         if text is None:
             left_out.append(column.name)
         else:
             columns.append((column, called, text))
     by_name = {called: column for column, called, _ in columns}
-    key = kept.key if all(name in by_name for name in kept.key) else ()
+    key = stored.key if all(name in by_name for name in stored.key) else ()
     theirs = [(called, column.type) for column, called, _ in columns]
     ours = source.reader(
         table, [(column, text) for column, _, text in columns], [by_name[name] for name in key]
@@ -171,13 +177,13 @@ def _pair(
     return _TablePair(
         name=table.name,
         ours=ours,
-        theirs=target.reader(kept, theirs, key),
+        theirs=target.reader(stored, theirs, key),
         names=tuple(called for _, called, _ in columns),
         key=tuple(key),
         left_out=tuple(left_out),
         removal=None
-        if kept.removal is None
-        else partial(kept.removal, [(name, by_name[name].type) for name in key]),
+        if stored.removal is None
+        else partial(stored.removal, [(name, by_name[name].type) for name in key]),
     )
 
 

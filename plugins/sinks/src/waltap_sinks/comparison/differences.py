@@ -59,7 +59,7 @@ class TableDifferences:
     # Why the sides need not be equal, so that they were not compared.
     not_compared: str = ""
     # Why the target will not reach the position, by its own account.
-    late: str = ""
+    lag_reason: str = ""
     # The target has no such table.
     absent: bool = False
     # All keys that only the target has, with the statements that delete their rows.
@@ -77,7 +77,7 @@ class TableDifferences:
             return "not_compared"
         if self.equal:
             return "equal"
-        return "late" if (self.late or self.behind) and not self.dead_letters else "different"
+        return "late" if (self.lag_reason or self.behind) and not self.dead_letters else "different"
 
     @property
     def equal(self) -> bool:
@@ -170,7 +170,7 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
         if each.dead_letters:
             verdict += f"\n[yellow]{_of_dead_letters(each)}[/]"
         if each.verdict == "late":
-            verdict = f"[yellow]late, not compared: {escape(each.late or _behind(target))}[/]"
+            verdict = f"[yellow]late, not compared: {escape(each.lag_reason or _behind(target))}[/]"
         if each.verdict == "not_compared":
             table.add_row(
                 name, "", "", "", "", f"[yellow]not compared: {escape(each.not_compared)}[/]"

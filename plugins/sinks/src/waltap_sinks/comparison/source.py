@@ -108,9 +108,9 @@ class ComparisonSource:
             else {}
         )
 
-    def table(self, kept: "ComparedTable") -> SourceTable | None:
-        """Return the table of ``kept``, None if it was dropped."""
-        found = self._connection.execute(TABLE, [kept.name, kept.oid, kept.name]).fetchone()
+    def table(self, stored: "ComparedTable") -> SourceTable | None:
+        """Return the table of ``stored``, None if it was dropped."""
+        found = self._connection.execute(TABLE, [stored.name, stored.oid, stored.name]).fetchone()
         if found is None:
             return None
         oid, schema, name, written, partitioned = found
@@ -202,17 +202,17 @@ class CaptureScope:
 
 def missing_tables(
     source: ComparisonSource,
-    kept: Iterable[ComparedTable],
+    stored: Iterable[ComparedTable],
     captured: CaptureScope,
     wanted: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Return the captured tables that are not ``kept``.
+    """Return the captured tables that are not ``stored``.
 
     They have rows or cannot be read; ``wanted`` ones may also be empty.
     """
     relations = source.relations()
     names = {each.name: each.oid for each in relations.values()}
-    there = {oid for each in kept for oid in (each.oid, names.get(each.name, 0)) if oid}
+    there = {oid for each in stored for oid in (each.oid, names.get(each.name, 0)) if oid}
     found = []
     for relation in _streamed(relations, there, captured):
         if wanted and relation.name not in wanted:

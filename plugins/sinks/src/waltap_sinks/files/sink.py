@@ -230,7 +230,7 @@ def parse(data: bytes, path: str) -> FileCommit:
     return found
 
 
-KEPT_COMMITS: Final = 1000
+MAX_COMMITS: Final = 1000
 # Files that are sent in parallel.
 UPLOADS: Final = 8
 
@@ -504,7 +504,7 @@ class FilesSink(Sink):
         self._committed_in_snapshot = commit.snapshot
         self._keep(commit.number)
         self._commits.append(commit.name.rpartition("/")[2])
-        while len(self._commits) > KEPT_COMMITS:
+        while len(self._commits) > MAX_COMMITS:
             self._store.delete(f"{COMMITS}/{self._commits.pop(0)}")
 
     # --- what is known of the folder --------------------------------------------------------------

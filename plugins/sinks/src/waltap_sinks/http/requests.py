@@ -140,8 +140,8 @@ def _value(value: bytes, *, encode: bool) -> str:
 def _plain(text: str) -> str:
     """Return a text for HTTP; only printable ASCII is not percent-encoded."""
     # "%" too, so that receivers can decode it unambiguously.
-    kept = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
-    return "".join(kept)
+    escaped = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
+    return "".join(escaped)
 
 
 def _percent(character: str) -> str:

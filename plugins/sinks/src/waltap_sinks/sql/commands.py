@@ -96,7 +96,7 @@ def _move_all(properties: "SqlProperties", pipeline: str) -> list[tuple[str, int
             raise target.failure(
                 error, table=None, position="the start", positions=metadata.name
             ) from error
-        return _move_sequences(target.raw, metadata.kept.values())
+        return _move_sequences(target.raw, metadata.current_tables.values())
     finally:
         target.close()
 

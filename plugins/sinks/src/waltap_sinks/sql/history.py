@@ -61,8 +61,8 @@ class HistoryWriter:
         Raises: SqlHistoryColumnTaken.
         """
         if shape.history is None:
-            kept = not self._properties.history_tables or bool(self._matches(shape.source))
-            shape.history = kept and HistoryShape(shape, self._types, self._properties)
+            has_history = not self._properties.history_tables or bool(self._matches(shape.source))
+            shape.history = has_history and HistoryShape(shape, self._types, self._properties)
         found: HistoryShape | None = shape.history or None
         return found
 

@@ -53,7 +53,7 @@ class SinkMetadata:
         return self._known
 
     @property
-    def kept(self) -> dict[int, KnownTable]:
+    def current_tables(self) -> dict[int, KnownTable]:
         """Return the bound tables without histories."""
         return {oid: table for oid, table in self.known.items() if oid >= 0}
 
@@ -304,21 +304,21 @@ class SinkMetadata:
 
 def _written(table: KnownTable) -> dict[str, object]:
     """Return the stored form of a table's columns."""
-    kept: dict[str, object] = {
+    fields: dict[str, object] = {
         str(number): [name, *table.types.get(number, ())] for number, name in table.columns.items()
     }
     if table.stale:
-        kept["stale"] = table.stale
-    return {**kept, "source": table.source} if table.source else kept
+        fields["stale"] = table.stale
+    return {**fields, "source": table.source} if table.source else fields
 
 
-def _known(name: TargetName, kept: dict[str, Any]) -> KnownTable:
+def _known(name: TargetName, fields: dict[str, Any]) -> KnownTable:
     """Return a table from the stored form of its columns.
 
     Earlier releases stored names alone.
     """
-    known = KnownTable(name, stale=tuple(kept.pop("stale", ())), source=kept.pop("source", ""))
-    for number, column in kept.items():
+    known = KnownTable(name, stale=tuple(fields.pop("stale", ())), source=fields.pop("source", ""))
+    for number, column in fields.items():
         called, *of_type = [column] if isinstance(column, str) else column
         known.columns[int(number)] = called
         if of_type:

@@ -304,5 +304,5 @@ def with_suffix(name: str, suffix: str) -> str:
     if len(whole.encode()) <= LONGEST:
         return whole
     digest = "_" + hashlib.sha256(name.encode()).hexdigest()[:8] + suffix
-    kept = name.encode()[: max(1, LONGEST - len(digest.encode()))]
-    return kept.decode(errors="ignore") + digest
+    start = name.encode()[: max(1, LONGEST - len(digest.encode()))]
+    return start.decode(errors="ignore") + digest

@@ -471,12 +471,12 @@ class TargetTables:
             for number, old in known.columns.items()
             if wanted.get(number, old) != old and old in columns
         }
-        kept = {old for n, old in known.columns.items() if wanted.get(n) == old}
+        unchanged = {old for n, old in known.columns.items() if wanted.get(n) == old}
         new_names = set(wanted.values())
         replaced = [
             old
             for number, old in known.columns.items()
-            if number not in wanted and old in new_names and old in columns and old not in kept
+            if number not in wanted and old in new_names and old in columns and old not in unchanged
         ]
         # A new column has a dropped one's name: the old values move aside under its number.
         for old in replaced:

@@ -99,7 +99,7 @@ class _SqlSource(abc.ABC):
                 columns=known.columns,
                 removal=partial(self._removal, known.name),
             )
-            for oid, known in sorted(self._metadata.kept.items())
+            for oid, known in sorted(self._metadata.current_tables.items())
             if self._target.describe(known.name) is not None
         ]
 

@@ -26,7 +26,7 @@ from waltap_spark.config.shared_targets import SharedShapes
 from waltap_spark.errors import FormatDiffers, SegmentDamaged, first_words
 from waltap_spark.formats import CommitContext, TableFormat, TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.planning.added_keys import take_late_key
+from waltap_spark.planning.added_keys import apply_added_key
 from waltap_spark.planning.column_identity import whereabouts
 from waltap_spark.planning.plan import TableTask, meets_none, plan
 from waltap_spark.planning.redelivery import needed, reached
@@ -128,7 +128,7 @@ class OutputApplier:
         self._format = self._choice.factory(self._context(output))
         self._compaction: CompactionWorker | None = None
         # Compaction results that the next commit will name.
-        self._kept: list[CompactionResult] = []
+        self._compacted: list[CompactionResult] = []
         self.state: OutputState
         # Position of a commit that was started and not finished.
         self._pending_intent: LogPosition | None = None
@@ -175,7 +175,7 @@ class OutputApplier:
             self._external_snapshots.remove_waiting()
         if self._compaction is not None:
             self._compaction.stop()
-        self._compaction, self._kept = None, []
+        self._compaction, self._compacted = None, []
         if not self._format.writes_in_place:
             self._compaction = self._make_compaction_worker()
             self._compaction.wake(state)
@@ -312,7 +312,7 @@ class OutputApplier:
             reached_by=needed(reach, log_position, tables.values()),
         )
         state = self._write(state, last, moves.renamed)
-        self.state, self._pending_intent, self._kept = state, None, []
+        self.state, self._pending_intent, self._compacted = state, None, []
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         for path in asked.paths:
             self._requests.answered(path)
@@ -378,18 +378,18 @@ class OutputApplier:
         if self._compaction is None:
             return {}
         found, fits = dict[str, TableState](), list[CompactionResult]()
-        for kept in [*self._kept, *self._compaction.done()]:
-            name = kept.before.name
+        for result in [*self._compacted, *self._compaction.done()]:
+            name = result.before.name
             now = self.state.tables.get(name)
-            table = None if now is None or now.failed else grafted(now, kept)
+            table = None if now is None or now.failed else grafted(now, result)
             if table is None:
                 self._compaction.handled([name])
-                for path in kept.made:
+                for path in result.made:
                     self._output.remove(path)
             else:
                 found[name] = table
-                fits.append(kept)
-        self._kept = fits
+                fits.append(result)
+        self._compacted = fits
         return found
 
     def _asked(self) -> AnsweredRequests:
@@ -477,7 +477,7 @@ class OutputApplier:
             mode = self._options.modes.of(table.target_name)
             if mode != table.mode:
                 table = msgspec.structs.replace(table, own_mode=mode)
-        take_late_key(table.mode, found.groups)
+        apply_added_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:
             make_active(suited.session)
@@ -526,7 +526,7 @@ class OutputApplier:
         name, place = (found.schema, found.table), None
         if self._format.writes_in_place:
             place = free_place(before.tables, name, found.oid)
-        return TableState(schema=found.schema, table=found.table, kept_at=place)
+        return TableState(schema=found.schema, table=found.table, stored_at=place)
 
 
 def _reported(

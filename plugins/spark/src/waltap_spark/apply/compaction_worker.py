@@ -79,12 +79,12 @@ class CompactionResult:
         return self.after.paths() - self.before.paths()
 
 
-def grafted(now: TableState, kept: CompactionResult) -> TableState | None:
+def grafted(now: TableState, result: CompactionResult) -> TableState | None:
     """Return ``now`` with compacted files in place of their inputs.
 
     None means that an input file no longer counts.
     """
-    before, after = kept.before, kept.after
+    before, after = result.before, result.after
     # pending changes went into a new base: it replaces the base that they applied to
     compacted = before.pending != after.pending and len(after.pending) < len(before.pending)
     if now.key != before.key or (compacted and now.base != before.base):

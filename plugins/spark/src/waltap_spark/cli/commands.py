@@ -423,7 +423,7 @@ def _spark(
     from waltap.cli.terminal import notices
     from waltap_spark.driver.settings import properties_of
     from waltap_spark.formats.choice import choice_of
-    from waltap_spark.session.failures import NOT_KEPT, explained_failures
+    from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
     from waltap_spark.session.java import require_pyspark
     from waltap_spark.session.session import quiet, start_session
 
@@ -433,7 +433,7 @@ def _spark(
     require_pyspark()
     with (
         quiet() as notes,
-        explained_failures(settings.get("spark.driver.memory"), log=NOT_KEPT),
+        explained_failures(settings.get("spark.driver.memory"), log=UNSAVED_OUTPUT),
     ):
         with notices().status("starting Spark (about 5 s)"):
             spark = start_session(

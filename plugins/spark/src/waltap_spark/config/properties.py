@@ -321,10 +321,10 @@ class SparkProperties(StorageProperties):
         # `names` queries the database, so only profiles with rules pay for it.
         if not any(self.format_properties.get(name) for name in RULES):
             return
-        kept = list({self.called(each): None for each in names("tables")})
-        divided = [*kept, *(each + OF_HISTORY for each in kept)]
+        table_names = list({self.called(each): None for each in names("tables")})
+        divided = [*table_names, *(each + OF_HISTORY for each in table_names)]
         for name, log_position in RULES.items():
-            known = divided if log_position == ";" else kept
+            known = divided if log_position == ";" else table_names
             for rule in filter(
                 None, map(str.strip, self.format_properties.get(name, "").split(log_position))
             ):

@@ -175,7 +175,7 @@ RESERVED: Final = frozenset(
 CALLED: Final = {"_deleted": "_is_deleted"}
 
 # The newest snapshots never expire: an unfinished commit of another thread may need older ones.
-KEPT_ALWAYS: Final = 100
+MIN_SNAPSHOTS: Final = 100
 
 # Files this old that no snapshot names are from a killed driver; younger ones may belong to a
 # running commit.
@@ -539,7 +539,7 @@ class IcebergFormat(MergingFormat):
         A snapshot that a table names stays, with all later ones, since other sources of the present
         commit begin there. This includes tables of other outputs that share the target.
         """
-        kept = max(self._properties.retention_snapshots, KEPT_ALWAYS)
+        retained = max(self._properties.retention_snapshots, MIN_SNAPSHOTS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
         stored_table = [
             each.stored_table for each in self._tables().values() if each.stored_table is not None
@@ -554,11 +554,11 @@ class IcebergFormat(MergingFormat):
         times = [each.made_ms for each in there]
         silent = (time.time() - SILENT_S) * 1000
         needed = needed_since(there, named, self._identity(), silent)
-        if len(times) > kept:
-            limit = max(limit, times[kept - 1])
+        if len(times) > retained:
+            limit = max(limit, times[retained - 1])
         limit = int(min(limit, needed))
-        if times and times[-1] < limit and len(times) > KEPT_ALWAYS:
-            table.expireSnapshots().expireOlderThan(limit).retainLast(KEPT_ALWAYS).commit()
+        if times and times[-1] < limit and len(times) > MIN_SNAPSHOTS:
+            table.expireSnapshots().expireOlderThan(limit).retainLast(MIN_SNAPSHOTS).commit()
 
     # --- sessions -----------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class ParquetFormat(TableFormat):
         if table.mode.name == "append":
             return table
         replaced = msgspec.structs.replace(table, base=(), pending=())
-        return _kept(_with_base(replaced, rows.group, written))
+        return _without_unused(_with_base(replaced, rows.group, written))
 
     def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write the changes; only additions join the base at once."""
@@ -89,17 +89,17 @@ class ParquetFormat(TableFormat):
         if table.mode.name == "append":
             return table
         if _only_adds(table, rows.group):
-            return _kept(_with_base(table, rows.group, written))
+            return _without_unused(_with_base(table, rows.group, written))
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
         # Readers join pending changes by key; changed keys and truncates would need more for each
         # read.
         if rows.group.moved or rows.truncates or rows.group.replaces:
             table = self._compact(step, table, rows.spared)
-        return _kept(table)
+        return _without_unused(table)
 
     def truncate(self, step: CommitContext, table: TableState) -> TableState:
         """Remove the base and pending changes; the history stays."""
-        return _kept(msgspec.structs.replace(table, base=(), pending=()))
+        return _without_unused(msgspec.structs.replace(table, base=(), pending=()))
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         """Return the rows, with pending changes applied, or the history."""
@@ -120,7 +120,7 @@ class ParquetFormat(TableFormat):
         )
         if many:
             table = self._compact(step, table)
-        return self._merge(step, self._merge_closed(step, _kept(table)))
+        return self._merge(step, self._merge_closed(step, _without_unused(table)))
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ def _with_merged(
     return (*sets[:at], merged, *rest)
 
 
-def _kept(table: TableState) -> TableState:
+def _without_unused(table: TableState) -> TableState:
     """Return ``table`` without unneeded history.
 
     With ``history = none`` only change sets stay from which rows are read.
@@ -405,6 +405,6 @@ def _merged_base(
     replaced = [part for part in table.base if part.path in paths]
     if len(replaced) != len(run):
         return table.base  # some are in the base, some were folded: the old folders stay for it
-    kept = [part for part in table.base if part.path not in paths]
+    remaining = [part for part in table.base if part.path not in paths]
     part = msgspec.structs.replace(replaced[0], path=merged.path, rows=merged.rows)
-    return (part, *kept)
+    return (part, *remaining)

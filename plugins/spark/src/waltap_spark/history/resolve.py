@@ -129,6 +129,6 @@ def _latest(
     ``rows`` name the keys; ``after`` has the new rows.
     """
     own = [column_of(name) for name in row_columns(table)]
-    kept = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
+    untouched = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
     alive = after.where(f"not {gone(table)}")
-    return kept.select(*own).unionByName(alive.select(*own))
+    return untouched.select(*own).unionByName(alive.select(*own))

@@ -311,8 +311,8 @@ class TopicEvents:
         where = F.collect_list(F.struct("topic", "partition", "offset", "timestamp", "_commit"))
         rows = (
             moves.groupBy("source.schema", "source.table", "_stated", "_lsn")
-            .agg(F.count_distinct("op").alias("sides"), where.alias("where"))
-            .where("sides = 1")
+            .agg(F.count_distinct("op").alias("halves"), where.alias("where"))
+            .where("halves = 1")
             .collect()
         )
         return [

@@ -175,10 +175,10 @@ class KafkaFeed:
         were never published.
         """
         epochs = self._store.folders("manifests")
-        kept = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
-        if kept:
+        buckets = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
+        if buckets:
             for bucket in self._store.folders("segments"):
-                if bucket < min(kept):
+                if bucket < min(buckets):
                     self._store.delete_folder(f"segments/{bucket}")
 
     # --- bad records --------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def table_rows(
         fields = fields_of_avro(schema) if avro else fields_of_json(schema)
     _require_free(table, fields)
     key = _key_within(name, key, fields)
-    sides = events if avro else _parsed(events, raw_struct(fields))
-    rows = sides.selectExpr("*", f"explode({_changes(keyed=bool(key))}) AS p")
+    parsed = events if avro else _parsed(events, raw_struct(fields))
+    rows = parsed.selectExpr("*", f"explode({_changes(keyed=bool(key))}) AS p")
     made = _ColumnSql(topics, kinds, avro=avro)
     for each in fields:
         made.add(each)

@@ -142,10 +142,10 @@ def _bounds(
         for topic in topics.topics:
             for each in consumer.partitionsFor(topic) or ():
                 places.add(kafka.common.TopicPartition(topic, each.partition()))
-        sides = consumer.beginningOffsets(places), consumer.endOffsets(places)
+        bounds = consumer.beginningOffsets(places), consumer.endOffsets(places)
         first, last = (
-            {(place.topic(), place.partition()): int(side.get(place)) for place in places}
-            for side in sides
+            {(place.topic(), place.partition()): int(found.get(place)) for place in places}
+            for found in bounds
         )
     except Py4JJavaError as error:
         raise TopicsUnreadable(f"{topics.bootstrap}: {error.java_exception}") from error
@@ -178,18 +178,18 @@ def records(
 
     Columns: topic, partition, offset, timestamp, key, value, headers.
     """
-    sides: dict[str, dict[str, dict[str, int]]] = {"starting": {}, "ending": {}}
+    bounds: dict[str, dict[str, dict[str, int]]] = {"starting": {}, "ending": {}}
     for (topic, partition), each in wanted.items():
-        sides["starting"].setdefault(topic, {})[str(partition)] = each.start
-        sides["ending"].setdefault(topic, {})[str(partition)] = each.end
-    assigned = {topic: [int(p) for p in parts] for topic, parts in sides["starting"].items()}
+        bounds["starting"].setdefault(topic, {})[str(partition)] = each.start
+        bounds["ending"].setdefault(topic, {})[str(partition)] = each.end
+    assigned = {topic: [int(p) for p in parts] for topic, parts in bounds["starting"].items()}
     reader = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", topics.bootstrap)
         .option("kafka.isolation.level", "read_committed")
         .option("assign", json.dumps(assigned))
-        .option("startingOffsets", json.dumps(sides["starting"]))
-        .option("endingOffsets", json.dumps(sides["ending"]))
+        .option("startingOffsets", json.dumps(bounds["starting"]))
+        .option("endingOffsets", json.dumps(bounds["ending"]))
         .option("includeHeaders", "true")
     )
     for name, value in topics.options.items():

@@ -18,7 +18,7 @@ from waltap_spark.state.modes import TableMode, unfit
 ADDS: Final = frozenset("crt")
 
 
-def take_late_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
+def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
     """Apply a later key to earlier groups without one.
 
     Groups whose mode works without a key stay as they are. A group without the key's columns adds

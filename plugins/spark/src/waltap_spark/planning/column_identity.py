@@ -181,10 +181,10 @@ def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
     They have their names after `renames`.
     """
     called, named = renames(table, group), {column.name for column in group.columns}
-    kept = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
+    used = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
     present = [called.get(name, name) for name in table.columns]
     # a group that names no columns says nothing about drops
-    return tuple(name for name in present if named and name not in kept)
+    return tuple(name for name in present if named and name not in used)
 
 
 def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
@@ -235,7 +235,7 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
             table,
             key=group.key,
             ids={**table.ids, **ids},
-            source={**hidden, **_kept_missing(table, source)},
+            source={**hidden, **_with_older_values(table, source)},
             source_columns=tuple(source),
             streamed=tuple(source) if group.streamed else table.streamed,
             version_ids={**table.version_ids, group.fingerprint: ids},
@@ -247,7 +247,9 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
     )
 
 
-def _kept_missing(table: TableState, source: Mapping[str, ColumnEntry]) -> dict[str, ColumnEntry]:
+def _with_older_values(
+    table: TableState, source: Mapping[str, ColumnEntry]
+) -> dict[str, ColumnEntry]:
     """Keep the values that older rows have for missing columns."""
     # after a table rewrite the source's catalog no longer has the missing value
     before = table.source

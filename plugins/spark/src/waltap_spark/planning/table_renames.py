@@ -128,7 +128,7 @@ class TableRenames:
             table,
             schema=schema,
             table=name,
-            kept_at=table.kept_at or ((table.schema, table.table) if in_place else None),
+            stored_at=table.stored_at or ((table.schema, table.table) if in_place else None),
             stale=(*stale, DISPLACED) if table.name in self.displaced else stale,
         )
 
@@ -345,7 +345,7 @@ def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name |
 
     A renamed table may still be stored under its old name, which no other table may use.
     """
-    taken = {table.kept_at or (table.schema, table.table) for table in tables.values()}
+    taken = {table.stored_at or (table.schema, table.table) for table in tables.values()}
     if name not in taken:
         return None
     schema, table = name

@@ -19,7 +19,7 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.errors import (
-    HistoryNotKept,
+    HistoryMissing,
     MomentUnreadable,
     SnapshotNeeded,
     TableDisplaced,
@@ -154,7 +154,7 @@ class LiveTables:
     def changes(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
         """Return the table's whole history, one row per change.
 
-        Raises: HistoryNotKept, and as `current`.
+        Raises: HistoryMissing, and as `current`.
         """
         self._require_fresh(name, allow_stale)
         return self._changes(name)
@@ -162,7 +162,7 @@ class LiveTables:
     def _changes(self, name: str) -> "DataFrame":
         tables = self._members(name)
         if not all(table.mode.history for table in tables):
-            raise HistoryNotKept(f"{name} was made without a history", table=name)
+            raise HistoryMissing(f"{name} was made without a history", table=name)
         if name in self._sharers():
             return self._together(tables, "changes")
         return self._read(self._table(name), "changes")
@@ -183,7 +183,7 @@ class LiveTables:
                 self._require_fresh(name, allow_stale=True)
                 problem = None
             for read, called in ((self._current, view), (self._changes, f"{view}_changes")):
-                with contextlib.suppress(HistoryNotKept):
+                with contextlib.suppress(HistoryMissing):
                     frame = read(name)
                     made = frame if problem is None else _refusing(frame, problem)
                     made.createOrReplaceTempView(quoted(called))

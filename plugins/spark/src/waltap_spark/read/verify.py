@@ -22,7 +22,7 @@ from waltap_spark.errors import TableUnknown
 from waltap_spark.planning.column_identity import PER_INCARNATION
 from waltap_spark.read.canonical import expressions, spark_row_hash
 from waltap_spark.read.live import LiveTables
-from waltap_spark.session.failures import NOT_KEPT, explained_failures
+from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
 from waltap_spark.state.output import TableState
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def open_verification_source(properties: SparkProperties, pipeline: str) -> "Spa
 
     require_pyspark()
     memory = properties.settings.get("spark.driver.memory", "1g")
-    with quiet() as notes, explained_failures(memory, NOT_KEPT):
+    with quiet() as notes, explained_failures(memory, UNSAVED_OUTPUT):
         spark = start_session(
             f"waltap verify {pipeline}",
             master=properties.master,
@@ -107,7 +107,7 @@ class SparkTables:
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Turn Spark's failures in the block into errors with a code."""
-        return explained_failures(self._memory, NOT_KEPT)
+        return explained_failures(self._memory, UNSAVED_OUTPUT)
 
     def close(self) -> None:
         """Stop the session, unless it is the caller's."""
@@ -125,10 +125,10 @@ class SparkTables:
         state = self._tables.refresh().state
         suspended = [] if state is None else [n for n, each in state.tables.items() if each.failed]
         names = dict.fromkeys((*self._wanted, *self._tables.names, *suspended))
-        return [self._kept(name, self._state(name)) for name in names]
+        return [self._compared(name, self._state(name)) for name in names]
 
     @staticmethod
-    def _kept(name: str, state: TableState | None) -> ComparedTable:
+    def _compared(name: str, state: TableState | None) -> ComparedTable:
         if state is None:
             return ComparedTable(name=name)
         # column ids of earlier tables of this name match no present column
@@ -139,18 +139,18 @@ class SparkTables:
             not_compared = "it has its history alone (mode append)"
         elif state.mode.deletes == "kept":
             not_compared = "rows that are deleted are kept"
-        late = ""
+        lag_reason = ""
         if state.failed:
             why = f" for {state.failed.split()[0]}" if state.failed.startswith("WT-") else ""
             at = f" at {state.log_position}" if state.log_position else ""
-            late = f"it is suspended{why}{at}; see waltap spark status"
+            lag_reason = f"it is suspended{why}{at}; see waltap spark status"
         return ComparedTable(
             name=name,
             oid=state.oid,
             key=state.key,
             columns=numbers,
             not_compared=not_compared,
-            late=late,
+            lag_reason=lag_reason,
         )
 
     def _state(self, name: str) -> TableState | None:

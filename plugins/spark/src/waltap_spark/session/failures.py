@@ -35,7 +35,7 @@ OF_ONE: Final = (
 NO_MEMORY: Final = "java.lang.OutOfMemoryError"
 
 # Names the place of a JVM's last words when a command started the JVM.
-NOT_KEPT: Final = "its output, which was not kept"
+UNSAVED_OUTPUT: Final = "its output, which was not kept"
 
 # Seconds that a JVM may need to exit after it broke its connection.
 GOING_S: Final = 2.0

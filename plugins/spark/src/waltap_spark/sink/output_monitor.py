@@ -29,7 +29,7 @@ class AppliedCommit(msgspec.Struct, frozen=True, kw_only=True):
     # Milliseconds since 1970 UTC.
     committed_ms: int
     # How long after its last transaction's commit in the source.
-    late_ms: int | None
+    commit_lag_ms: int | None
     # Rows of each table, None when the change log no longer has the manifests.
     rows: dict[str, int] | None
 
@@ -66,7 +66,7 @@ class OutputMonitor:
 
         Raises: OutputDamaged, FilesUnavailable.
         """
-        states = self._output.kept_states()[-SHOWN - 1 :]
+        states = self._output.readable_states()[-SHOWN - 1 :]
         if not states:
             return OutputProgress(batches=(), tables=())
         log = ChangeLog(self._output.store.reached_alike(states[-1].changelog))
@@ -162,7 +162,7 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
     return AppliedCommit(
         number=after.number,
         committed_ms=committed_ms,
-        late_ms=max(0, committed_ms - last // 1000) if last is not None and moved else None,
+        commit_lag_ms=max(0, committed_ms - last // 1000) if last is not None and moved else None,
         rows=rows,
     )
 
@@ -181,8 +181,8 @@ def drawn(progress: OutputProgress, title: str) -> "Table":
     shown.add_column("lag", justify="right")
     for each in progress.batches:
         at = dt.datetime.fromtimestamp(each.committed_ms / 1000, dt.UTC)
-        late = "" if each.late_ms is None else f"\n{each.late_ms / 1000:.1f} s late"
-        shown.add_column(f"#{each.number} {at:%H:%M:%S}{late}", justify="right")
+        delay = "" if each.commit_lag_ms is None else f"\n{each.commit_lag_ms / 1000:.1f} s late"
+        shown.add_column(f"#{each.number} {at:%H:%M:%S}{delay}", justify="right")
     for table in progress.tables:
         cells = [
             "?" if each.rows is None else f"{each.rows.get(table.table, 0):,}"

@@ -194,7 +194,7 @@ class SparkSink(Sink):
         assert self._awaited is not None
         with self._fail_stop:
             self._driver.restart_dead()  # a driver that died would never commit
-            state = self._kept().state() if self._awaited else None
+            state = self._tables_output().state() if self._awaited else None
             if self._awaited and (state is None or state.log_position < self._log.log_position):
                 return None
             tables = {} if state is None else state.tables
@@ -233,12 +233,12 @@ class SparkSink(Sink):
     def _written(self) -> ChangeLog:
         return ChangeLog(FileStore(self._changelog, self._storage))
 
-    def _kept(self) -> SparkOutput:
+    def _tables_output(self) -> SparkOutput:
         return SparkOutput(FileStore(self._tables, self._storage))
 
     def _all_applied(self) -> bool:
         try:
-            last, state = self._written().last(), self._kept().state()
+            last, state = self._written().last(), self._tables_output().state()
         except SinkError:
             return False
         return last is None or (state is not None and applied_by_all(state) == last.log_position)

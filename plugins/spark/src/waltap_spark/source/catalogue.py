@@ -87,11 +87,11 @@ def logged_tables(
     names: set[str] = set()
     for steps in _newest(log, everything=not options.table):
         for step in reversed(steps):
-            kept = later if until is not None and step.log_position > until else found
+            entries = later if until is not None and step.log_position > until else found
             for entry in reversed(step.tables):
                 names.add(entry.name)
                 if options.wants(entry.name):
-                    kept.setdefault(entry.name, entry)
+                    entries.setdefault(entry.name, entry)
         if options.table in found or (options.table in later and until == NOTHING):
             break
     found = later | found

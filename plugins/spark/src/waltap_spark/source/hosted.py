@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 READER: Final = "spark"
 # Retention of committed segments, for an operator who sets a checkpoint back by hand.
-KEPT: Final = dt.timedelta(hours=2)
+RETENTION: Final = dt.timedelta(hours=2)
 
 EXPIRE_EVERY_S: Final = 60.0
 # Time to wait for the engine of a query that is just ending.
@@ -242,7 +242,7 @@ class HostedEngine:
         readers = self.log.readers
         readers.register(READER, spent, by="Spark")
         readers.advance(READER, spent)
-        self.log.expire(spent, bucket_of(dt.datetime.now(dt.UTC) - KEPT))
+        self.log.expire(spent, bucket_of(dt.datetime.now(dt.UTC) - RETENTION))
 
     def _confirmable(self, lsn: int) -> int:
         # LSNs of two epochs do not compare: nothing is confirmed until Spark reaches the newest

@@ -168,12 +168,14 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _bound(given: Mapping[str, str], side: str, default: str) -> LogBoundary:
-    position, time = given.get(f"{side}position"), given.get(f"{side}time")
+def _bound(given: Mapping[str, str], prefix: str, default: str) -> LogBoundary:
+    position, time = given.get(f"{prefix}position"), given.get(f"{prefix}time")
     if position is not None and time is not None:
-        raise SourceOption(f"give {side}Position or {side}Time, not both", option=f"{side}Time")
+        raise SourceOption(
+            f"give {prefix}Position or {prefix}Time, not both", option=f"{prefix}Time"
+        )
     if time is not None:
-        return LogBoundary(time=_moment(time, f"{side}Time"))
+        return LogBoundary(time=_moment(time, f"{prefix}Time"))
     text = (position or default).strip()
     if text.lower() in ("earliest", "latest"):
         return LogBoundary(cast(Literal["earliest", "latest"], text.lower()))
@@ -181,7 +183,7 @@ def _bound(given: Mapping[str, str], side: str, default: str) -> LogBoundary:
         found = parse_position(text)
     except ValueError as cause:
         what = "earliest, latest, an LSN (0/16B3748) or a position of `waltap changelog list`"
-        name = f"{side}Position"
+        name = f"{prefix}Position"
         raise SourceOption(f"{name} is {text}, not {what}", option=name) from cause
     return (
         LogBoundary(log_position=found)

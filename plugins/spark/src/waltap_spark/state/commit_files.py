@@ -28,7 +28,7 @@ COMMITS: Final = "_waltap/commits"
 STEPS: Final = 16
 
 # Former commits that readers can still read: those that opened the tables a moment ago.
-KEPT: Final = 10
+MAX_COMMITS: Final = 10
 
 # Attempts to read commits while a driver removes old ones.
 TRIES: Final = 5
@@ -84,10 +84,10 @@ def changed(before: S, found: StructDifference) -> S:
     for stored, (head, tail, items) in found.runs.items():
         if name := names.get(stored):
             old = getattr(before, name) or ()
-            kept = old[len(old) - tail :] if tail else ()
+            unchanged = old[len(old) - tail :] if tail else ()
             kind = kinds[name]
             made = msgspec.convert(items, kind if get_origin(kind) is tuple else tuple)
-            values[name] = (*old[:head], *made, *kept)
+            values[name] = (*old[:head], *made, *unchanged)
     return msgspec.structs.replace(before, **values)
 
 
@@ -146,12 +146,12 @@ class CommitFiles(Generic[T]):
         found = self._listed(1)
         return found[-1] if found else None
 
-    def kept(self) -> list[T]:
+    def readable(self) -> list[T]:
         """Return the commits that can still be read, oldest first.
 
         Raises: OutputDamaged.
         """
-        return self._listed(KEPT)
+        return self._listed(MAX_COMMITS)
 
     def _listed(self, most: int) -> list[T]:
         """Return the newest commits, oldest first.
@@ -203,11 +203,11 @@ class CommitFiles(Generic[T]):
 
     def _tidy(self) -> None:
         names = self._names()
-        kept = names[-KEPT:]
-        first = _since(kept[0])
+        readable = names[-MAX_COMMITS:]
+        first = _since(readable[0])
         # differences need the whole commit that they build on
-        oldest = _of(kept[0]) if first is None else first
-        for name in names[:-KEPT]:
+        oldest = _of(readable[0]) if first is None else first
+        for name in names[:-MAX_COMMITS]:
             if _of(name) < oldest:
                 self._store.delete(f"{COMMITS}/{name}")
 

@@ -315,7 +315,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The change log's epoch in which the number was last seen, 0 if unknown.
     oid_epoch: int = 0
     # Schema and table under which a format in place began to keep it, if they were others.
-    kept_at: tuple[str, str] | None = None
+    stored_at: tuple[str, str] | None = msgspec.field(name="kept_at", default=None)
     # Its former names, ``schema.table``.
     called: tuple[str, ...] = ()
     # Why rows may differ from the source's until a snapshot replaces them.
@@ -378,12 +378,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         A table keeps its place when the source renames it.
         """
-        return self.target if self.place is not None else self.kept_at or self.target
+        return self.target if self.place is not None else self.stored_at or self.target
 
     @property
     def owner(self) -> str:
         """Return the name in the notes of its commits, the same after a rename."""
-        return ".".join(self.kept_at or (self.schema, self.table))
+        return ".".join(self.stored_at or (self.schema, self.table))
 
     @property
     def target_folder(self) -> str:
@@ -567,12 +567,12 @@ class SparkOutput:
         """
         return self._commits.newest()
 
-    def kept_states(self) -> list[OutputState]:
+    def readable_states(self) -> list[OutputState]:
         """Return the states of the commits that still exist, oldest first.
 
         Raises: OutputDamaged.
         """
-        return self._commits.kept()
+        return self._commits.readable()
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
         """Return the table called ``schema.table``, or ``table`` when unique.

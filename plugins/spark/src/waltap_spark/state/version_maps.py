@@ -23,7 +23,7 @@ FOLDER: Final = "_waltap/cuts"
 CUTS_MOST: Final = 256
 
 # Retention of files of cuts; the formats keep versions for a shorter time by default.
-KEPT_S: Final = 30 * 86_400.0
+RETENTION_S: Final = 30 * 86_400.0
 
 
 class _CutBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def noted(
         for one in old:
             first = _following(first, one)
         cuts = cuts[CUTS_MOST:]
-        _forget(output, state.committed_at - KEPT_S)
+        _forget(output, state.committed_at - RETENTION_S)
     return msgspec.structs.replace(state, cuts=cuts, cuts_before=first)
 
 
@@ -214,7 +214,7 @@ def _among_commits(
     there |= output.garbage.paths() | set(state.garbage)
     readable = [
         found
-        for found in output.kept_states()
+        for found in output.readable_states()
         if all(path in there for table in found.tables.values() for path in table.paths())
     ]
     for found in sorted(readable, key=lambda each: each.number, reverse=True):
@@ -228,7 +228,7 @@ def _oldest(output: SparkOutput, state: OutputState) -> LogPosition:
     names = output.store.names(FOLDER)
     cuts: Iterable[VersionMap] = _block(output, min(names)).cuts if names else state.cuts
     log_positions = [cut.log_position for cut in cuts] or [
-        found.log_position for found in output.kept_states()
+        found.log_position for found in output.readable_states()
     ]
     return min(log_positions, default=state.log_position)
 

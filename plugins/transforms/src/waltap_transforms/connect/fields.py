@@ -16,14 +16,14 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.connect.sides import (
+from waltap_transforms.connect.record_parts import (
     Change,
     NullToDefault,
     Row,
     by_schema,
     copied,
+    key_and_value,
     map_of,
-    sides,
     struct_of,
 )
 from waltap_transforms.java.dates import TIMESTAMP
@@ -119,9 +119,9 @@ def _flatten_map(found: Row, prefix: str, delimiter: str, out: Row) -> None:
             out[name] = value
 
 
-FLATTEN = sides(
+FLATTEN = key_and_value(
     "Flatten",
-    "Puts the fields of structs within the {side} side by side.",
+    "Puts the fields of structs within the {record_part} next to one another.",
     FlattenProperties,
     _flattening,
 )
@@ -222,9 +222,9 @@ def _inserting(properties: InsertFieldProperties) -> Change:
     return by_schema(INSERTS, made, lambda found, record: fill(dict(found), record))
 
 
-INSERT_FIELD = sides(
+INSERT_FIELD = key_and_value(
     "InsertField",
-    "Adds topic, partition, timestamp or a text to the {side} as fields.",
+    "Adds topic, partition, timestamp or a text to the {record_part} as fields.",
     InsertFieldProperties,
     _inserting,
 )
@@ -284,15 +284,15 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
         return name not in exclude and (not include or name in include)
 
     def made(schema: Schema) -> tuple[Schema, Callable[[Row, ConnectRecord], Row]]:
-        kept = [
+        remaining = [
             Field(renames.get(field.name, field.name), field.schema)
             for field in schema.fields
             if stays(field.name)
         ]
-        updated = required_struct(schema, kept)
+        updated = required_struct(schema, remaining)
         known = {field.name: field.schema for field in schema.fields}
         columns = []
-        for field in kept:
+        for field in remaining:
             old = olds.get(field.name, field.name)
             # Connect reads a new field by the reverse of `renames`. If a field already has a new name of
             # another one, it would read the wrong value or type.
@@ -316,9 +316,9 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
     return by_schema(REPLACES, made, plain)
 
 
-REPLACE_FIELD = sides(
+REPLACE_FIELD = key_and_value(
     "ReplaceField",
-    "Leaves fields of the {side} out, or calls them otherwise.",
+    "Leaves fields of the {record_part} out, or calls them otherwise.",
     ReplaceFieldProperties,
     _replacing,
 )
@@ -418,9 +418,9 @@ def _naming(properties: SetSchemaMetadataProperties) -> Change:
     return change
 
 
-SCHEMA_METADATA = sides(
+SCHEMA_METADATA = key_and_value(
     "SetSchemaMetadata",
-    "Gives the schema of the {side} a name or version.",
+    "Gives the schema of the {record_part} a name or version.",
     SetSchemaMetadataProperties,
     _naming,
 )
@@ -591,13 +591,16 @@ def _hoisted(properties: HoistFieldProperties) -> Change:
 
 
 NESTED_FIELD = (
-    *sides(
+    *key_and_value(
         "ExtractField",
-        "Replaces the {side} by one of its fields.",
+        "Replaces the {record_part} by one of its fields.",
         ExtractFieldProperties,
         _extracted,
     ),
-    *sides(
-        "HoistField", "Makes the {side} the only field of a struct.", HoistFieldProperties, _hoisted
+    *key_and_value(
+        "HoistField",
+        "Makes the {record_part} the only field of a struct.",
+        HoistFieldProperties,
+        _hoisted,
     ),
 )

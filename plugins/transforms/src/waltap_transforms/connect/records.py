@@ -16,7 +16,7 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.connect.sides import NullToDefault, Row, map_of, struct_of
+from waltap_transforms.connect.record_parts import NullToDefault, Row, map_of, struct_of
 from waltap_transforms.java.dates import SimpleDateFormat
 from waltap_transforms.java.literals import parse_literal
 from waltap_transforms.java.patterns import replaced_by
@@ -162,7 +162,7 @@ class InsertHeaderProperties(Properties):
 
 
 class _HeaderFrom:
-    """Read headers from schema and value of one side."""
+    """Read headers from the schema and value of a key or value."""
 
     def __init__(self, properties: HeaderFromProperties) -> None:
         self._fields, self._headers = properties.fields, properties.headers
@@ -218,15 +218,17 @@ def _or(row: Row, name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def _header_from(side: str) -> Callable[[Any, Any], RecordTransform]:
-    """Return the factory of HeaderFrom for ``side``, key or value."""
+def _header_from(record_part: str) -> Callable[[Any, Any], RecordTransform]:
+    """Return the factory of HeaderFrom for ``record_part``, key or value."""
 
     def make(properties: HeaderFromProperties, _context: RecordTransformContext) -> RecordTransform:
         header_from = _HeaderFrom(properties)
 
         def change(r: ConnectRecord) -> ConnectRecord:
-            schema, value, headers = header_from(getattr(r, f"{side}_schema"), getattr(r, side))
-            new = {f"{side}_schema": schema, side: value}
+            schema, value, headers = header_from(
+                getattr(r, f"{record_part}_schema"), getattr(r, record_part)
+            )
+            new = {f"{record_part}_schema": schema, record_part: value}
             return replace(r, headers=r.headers + headers, **new)
 
         return each(change)

@@ -11,13 +11,13 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.java_number import float_text
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap.encoders.format.simple_header import simple_text
-from waltap_transforms.connect.sides import (
+from waltap_transforms.connect.record_parts import (
     Change,
     NullToDefault,
     Row,
     copied,
+    key_and_value,
     map_of,
-    sides,
     struct_of,
 )
 from waltap_transforms.java.dates import (
@@ -176,9 +176,9 @@ def _plain_mask(name: str, value: Any, replacement: str | None) -> Any:
     return _mask(Field(name, Schema(kind=KINDS[type(value)])), replacement)()
 
 
-MASK_FIELD = sides(
+MASK_FIELD = key_and_value(
     "MaskField",
-    "Replaces fields of the {side} by 0, nothing, or a given value.",
+    "Replaces fields of the {record_part} by 0, nothing, or a given value.",
     MaskFieldProperties,
     _masking,
 )
@@ -374,9 +374,9 @@ def _converting(properties: TimestampConverterProperties) -> Change:
     return change
 
 
-TIMESTAMP_CONVERTER = sides(
+TIMESTAMP_CONVERTER = key_and_value(
     "TimestampConverter",
-    "Converts times in the {side}: texts, numbers since 1970, Kafka Connect's types.",
+    "Converts times in the {record_part}: texts, numbers since 1970, Kafka Connect's types.",
     TimestampConverterProperties,
     _converting,
 )
@@ -419,7 +419,7 @@ class CastProperties(NullToDefault):
     def targets(self) -> dict[str | None, ConnectKind]:
         """Return the target type of each field.
 
-        The key None is the whole side. Raises: ValueError.
+        The key None is the whole key or value. Raises: ValueError.
         """
         found: dict[str | None, ConnectKind] = {}
         for entry in self.spec:
@@ -577,9 +577,9 @@ def _plain_cast(value: Any, target: ConnectKind, what: str) -> Any:
     return float(float_text(cast)) if target is ConnectKind.FLOAT32 else cast
 
 
-CAST = sides(
+CAST = key_and_value(
     "Cast",
-    "Casts fields of the {side}, or the {side} as a whole, to another type.",
+    "Casts fields of the {record_part}, or the {record_part} as a whole, to another type.",
     CastProperties,
     _casting,
 )

@@ -30,7 +30,7 @@ from waltap_transforms.structs import StructMember, field_of, is_envelope, membe
 logger = logging.getLogger(__name__)
 
 # Expanded payloads and versions from rows would make the number of wrapper schemas unlimited.
-SCHEMAS_KEPT = 10_000
+MAX_SCHEMAS = 10_000
 # Java's String.trim removes every character up to the blank.
 _BLANK = "".join(map(chr, range(33)))
 # Name of a schema → parts of a millisecond in which its columns count.
@@ -204,7 +204,7 @@ class EventRouter:
         self._outboxes = SchemaMemory(self._outbox)
         self._wrappers = BoundedDict[
             tuple[int, int, int | None], tuple[_OutboxTable, Schema, Schema]
-        ](SCHEMAS_KEPT)
+        ](MAX_SCHEMAS)
         self._payloads = None
         if properties.expand:
             self._payloads = JsonPayload(

@@ -15,7 +15,7 @@ from waltap_transforms.structs import field_of, required_struct
 
 # Debezium's name for the value itself.
 ROOT = "payload"
-SCHEMAS_KEPT = 1000
+MAX_SCHEMAS = 1000
 
 
 class HeaderToValueProperties(Properties):
@@ -60,7 +60,7 @@ class HeaderToValue:
             self._fields.setdefault(header, tuple(field.split(".")))
         self._known = BoundedDict[
             int, tuple[Schema, list[tuple[dict[Any, Schema | None], Schema]]]
-        ](SCHEMAS_KEPT)
+        ](MAX_SCHEMAS)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         if record.value is None:
@@ -95,7 +95,7 @@ class HeaderToValue:
                 return made
         _no_scalar_parents(schema, entries)
         made = _with_fields(ROOT, schema, entries, 0)
-        if len(entry[1]) < SCHEMAS_KEPT:
+        if len(entry[1]) < MAX_SCHEMAS:
             entry[1].append((asked, made))
         return made
 

@@ -20,7 +20,7 @@ from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import defaults_of, filled
 
 # Most schemas in the cache: documents with random member names would otherwise fill the memory.
-SHAPES_KEPT = 10_000
+MAX_SHAPES = 10_000
 
 _INT32, _INT64 = range(-(2**31), 2**31), range(-(2**63), 2**63)
 _SCALARS = {
@@ -60,7 +60,7 @@ class JsonPayload:
         self._nulls, self._field_name = nulls, field_name
         # Python also reads NaN and Infinity, which are not JSON.
         self._decoder = json.JSONDecoder(parse_constant=_no_constant)
-        self._schemas = BoundedDict[Shape, Schema](SHAPES_KEPT)
+        self._schemas = BoundedDict[Shape, Schema](MAX_SHAPES)
 
     def expanded(self, text: str, name: str | None) -> tuple[Schema, dict[str, Any]]:
         """Return schema and value of a JSON object.
@@ -198,7 +198,7 @@ def _no_constant(name: str) -> Any:
 
 MESSAGE = "message"
 # Most schemas in the cache: every shape of JSON makes one.
-SCHEMAS_KEPT = 10_000
+MAX_SCHEMAS = 10_000
 
 
 class DecodeMessageContentProperties(Properties):
@@ -217,7 +217,7 @@ class DecodeMessageContent:
     def __init__(self, properties: DecodeMessageContentProperties, connector: str) -> None:
         self._payloads = JsonPayload(nulls=properties.nulls)
         self._name = f"io.debezium.connector.{connector}.MessageValue"
-        self._schemas = SchemaMemory(_event_schema, most=SCHEMAS_KEPT)
+        self._schemas = SchemaMemory(_event_schema, most=MAX_SCHEMAS)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         schema = record.value_schema

@@ -213,7 +213,7 @@ DELETED = "__deleted"
 _DELETED_FIELD = Field(DELETED, Schema(kind=ConnectKind.STRING, optional=True))
 _TEXT = Schema(kind=ConnectKind.STRING)
 # Most combinations of a schema and the names in a header that the cache has.
-DROPS_KEPT = 1000
+MAX_SCHEMAS = 1000
 Mode = Literal["drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"]
 IGNORED = "(Debezium 3 ignores the old name)"
 # delete.handling.mode and drop.tombstones of Debezium 1 and 2 → the mode that replaces both.
@@ -385,17 +385,17 @@ class ExtractNewRecordState:
             row = event.get("before")
             if row is None or self._mode == "drop":  # a truncate has neither
                 return None
-        side = plan.before if deleted else plan.after
+        image = plan.before if deleted else plan.after
         schema: Schema | None
         value: Any
         if deleted and not self._rewrites:
-            schema, value = side.row if self._mode == "tombstone" else None, None
+            schema, value = image.row if self._mode == "tombstone" else None, None
         else:
-            schema, value = side.schema, side.write(row, event, "true" if deleted else "false")
+            schema, value = image.schema, image.write(row, event, "true" if deleted else "false")
         topic = record.topic
         # Debezium reads the column from a deleted row as it came, and from other rows as written.
         if self._route:
-            route = member(side.row, self._route, "route.by.field", ConnectKind.STRING)
+            route = member(image.row, self._route, "route.by.field", ConnectKind.STRING)
             found = route.raw(row if deleted else value) or ""
             topic = found if found.strip() else topic
         headers = record.headers
@@ -410,7 +410,7 @@ class ExtractNewRecordState:
         return made if self._drop is None else self._drop(made)
 
     def _plan(self, schema: Schema) -> "_UnwrapPlan":
-        before, after = (self._side(schema, name) for name in ("before", "after"))
+        before, after = (self._image(schema, name) for name in ("before", "after"))
         headers = [(each, each.schema_in(schema)) for each in self._headers]
         return _UnwrapPlan(
             before=before,
@@ -418,7 +418,7 @@ class ExtractNewRecordState:
             headers=tuple((each.bound(schema), made) for each, made in headers if made is not None),
         )
 
-    def _side(self, envelope: Schema, name: str) -> "_UnwrappedRows":
+    def _image(self, envelope: Schema, name: str) -> "_UnwrappedRows":
         field = field_of(envelope, name)
         if field is None:
             raise RecordUnfit(f"{envelope.name} has no field {name}")
@@ -475,7 +475,7 @@ class _DropByHeader:
 
     def __init__(self, header: str, *, from_key: bool, only_optional: bool) -> None:
         self._header, self._from_key, self._only_optional = header, from_key, only_optional
-        self._known = SchemaMemory(self._less, most=DROPS_KEPT)
+        self._known = SchemaMemory(self._less, most=MAX_SCHEMAS)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         header = next((each for each in record.headers if each[0] == self._header), None)

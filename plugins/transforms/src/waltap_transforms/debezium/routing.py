@@ -20,7 +20,7 @@ from waltap_transforms.structs import defaults_of, field_of, filled, is_envelope
 # The keys of the records get a field that names their table.
 
 # Tables that come and go must not make the caches grow without end.
-TOPICS_KEPT = 10_000
+MAX_TOPICS = 10_000
 _TABLE = Schema(kind=ConnectKind.STRING)
 
 
@@ -97,8 +97,8 @@ class ByLogicalTableRouter:
         if properties.key_regex is not None and properties.key_regex.strip():
             self._table = replaced_by(properties.key_regex, properties.key_replacement or "")
         self._adjusted = schema_namer(properties.names)
-        self._keys = SchemaMemory(self._key_schema, most=TOPICS_KEPT)
-        self._values: SchemaMemory[_RoutedValues] = SchemaMemory(self._made, most=TOPICS_KEPT)
+        self._keys = SchemaMemory(self._key_schema, most=MAX_TOPICS)
+        self._values: SchemaMemory[_RoutedValues] = SchemaMemory(self._made, most=MAX_TOPICS)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         return [self._routed(record) for record in records]
@@ -138,7 +138,7 @@ class ByLogicalTableRouter:
         if row is None:
             raise RecordUnfit(f"{schema.name} has no field before")
         row = _renamed(row, self._adjusted(f"{topic}.Value"), row.fields)
-        # Both sides share one schema object, so encoders build it once.
+        # Both row images share one schema object, so encoders build it once.
         fields = tuple(
             Field(field.name, row) if field.name in ("before", "after") else field
             for field in schema.fields
@@ -239,9 +239,9 @@ class PartitionRouting:
         total = 0 if total == LARGEST else total
         return msgspec.structs.replace(record, partition=total % self._partitions)
 
-    def _reads(self, envelope: Schema, side: str) -> list[Read]:
+    def _reads(self, envelope: Schema, image: str) -> list[Read]:
         paths = [
-            tuple(side if part == "change" and len(path) > 1 else part for part in path[:-1])
+            tuple(image if part == "change" and len(path) > 1 else part for part in path[:-1])
             + path[-1:]
             for path in self._paths
         ]

@@ -142,7 +142,7 @@ def _of(moment: datetime) -> int:
     return offset.days * _DAY + offset.seconds
 
 
-PLANS_KEPT = 10_000
+MAX_PLANS = 10_000
 RULES = re.compile(r'\[(source|topic|[".\w\s]+):([".\w\s]+(?::[".\w\s]+)?(?:,|]$))+')
 # Field of the source block → its units per second.
 EPOCHS = {"ts_ms": 1_000, "ts_us": 1_000_000, "ts_ns": 1_000_000_000}
@@ -215,7 +215,7 @@ class TimezoneConverter:
         self._includes, self._excludes = bool(properties.include), bool(properties.exclude)
         self._rules = _rules(properties.exclude or properties.include)
         # Rules name topics and tables, so one schema may have several plans.
-        self._plans: SchemaMemory[_Plan] = SchemaMemory(self._plan, most=PLANS_KEPT)
+        self._plans: SchemaMemory[_Plan] = SchemaMemory(self._plan, most=MAX_PLANS)
         self._reported: set[str] = set()
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
@@ -224,10 +224,10 @@ class TimezoneConverter:
             return record
         table = (event.get("source") or {}).get("table")
         changed = {}
-        for side, parts in self._plans.of(schema, record.topic, table):
-            struct = event.get(side)
+        for envelope_field, parts in self._plans.of(schema, record.topic, table):
+            struct = event.get(envelope_field)
             if struct is not None:
-                changed[side] = _changed(struct, parts)
+                changed[envelope_field] = _changed(struct, parts)
         return msgspec.structs.replace(record, value={**event, **changed}) if changed else record
 
     def _plan(self, schema: Schema, topic: str, table: str | None) -> "_Plan":
@@ -235,18 +235,18 @@ class TimezoneConverter:
         if wanted is None:
             return []
         plan = []
-        for side in ("before", "after", "source"):
-            inside = field_of(schema, side)
+        for envelope_field in ("before", "after", "source"):
+            inside = field_of(schema, envelope_field)
             if inside is None or inside.schema.kind is not ConnectKind.STRUCT:
                 continue
             parts = [
                 (field.name, field.schema.default, convert)
                 for field in inside.schema.fields
-                if wanted(side, field.name)
-                and (convert := self._conversion(side, field)) is not None
+                if wanted(envelope_field, field.name)
+                and (convert := self._conversion(envelope_field, field)) is not None
             ]
             if parts:
-                plan.append((side, parts))
+                plan.append((envelope_field, parts))
         return plan
 
     def _wanted(self, topic: str, table: str | None) -> Callable[[str, str], bool] | None:
@@ -259,23 +259,33 @@ class TimezoneConverter:
                 break
         if found is None:
             # The source block is converted only where a rule names one of its fields.
-            return None if self._includes else lambda side, _field: side != "source"
+            return (
+                None
+                if self._includes
+                else lambda envelope_field, _field: envelope_field != "source"
+            )
         if not found:  # a rule without fields
-            return None if self._excludes else lambda side, _field: side != "source"
+            return (
+                None
+                if self._excludes
+                else lambda envelope_field, _field: envelope_field != "source"
+            )
         of_source = any(field.startswith("source.") for field in found)
 
-        def named(side: str, field: str) -> bool:
-            if side == "source" and not of_source:
+        def named(envelope_field: str, field: str) -> bool:
+            if envelope_field == "source" and not of_source:
                 return False
-            listed = f"{side}.{field}" in found or (side != "source" and field in found)
+            listed = f"{envelope_field}.{field}" in found or (
+                envelope_field != "source" and field in found
+            )
             return listed is not self._excludes
 
         return named
 
-    def _conversion(self, side: str, field: Field) -> Convert | None:
+    def _conversion(self, envelope_field: str, field: Field) -> Convert | None:
         name, zone = field.schema.name, self._zone
         if name is None:
-            return _epoch(zone, EPOCHS.get(field.name)) if side == "source" else None
+            return _epoch(zone, EPOCHS.get(field.name)) if envelope_field == "source" else None
         if name in UNTOUCHED:
             self._report(f"{field.name} stays as it is: {name} has no date with its time")
             return None
@@ -296,7 +306,7 @@ class TimezoneConverter:
             self._context.warn(f"{self._context.label}: {text}")
 
 
-# (field, default, function) of each field, and these for each side of the event.
+# (field, default, function) of each field, and these for each such field of the envelope.
 _Parts = list[tuple[str, object, Convert]]
 _Plan = list[tuple[str, _Parts]]
 

@@ -78,8 +78,8 @@ class EventTracing:
             return record.headers
         added = self._traced(event, carried, source)
         # Headers of an earlier span are replaced.
-        kept = tuple(each for each in record.headers if each[0] not in added)
-        return kept + tuple((name, _TEXT, value) for name, value in added.items())
+        others = tuple(each for each in record.headers if each[0] not in added)
+        return others + tuple((name, _TEXT, value) for name, value in added.items())
 
     def _columns(self, envelope: Schema) -> tuple[StructMember | None, tuple[StructMember, ...]]:
         row, source = field_of(envelope, "after"), field_of(envelope, "source")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 
 # Names may be endless, such as one for each day, so the cache must not grow with them.
-NAMES_KEPT = 10_000
+MAX_NAMES = 10_000
 
 
 def replaced_by(regex: str, replacement: str) -> Callable[[str], str | None]:
@@ -17,7 +17,7 @@ def replaced_by(regex: str, replacement: str) -> Callable[[str], str | None]:
     pattern = java_pattern(regex, ignore_case=False)
     template = java_replacement(replacement, pattern)
 
-    @lru_cache(NAMES_KEPT)
+    @lru_cache(MAX_NAMES)
     def renamed(name: str) -> str | None:
         # Java tests the whole name but then replaces the first match, which may be shorter.
         return pattern.sub(template, name, count=1) if pattern.fullmatch(name) else None

@@ -1,7 +1,7 @@
 """Transforms that work on the key or the value of a record.
 
 Kafka Connect has two classes for each, ``NAME$Key`` and ``NAME$Value``. A `Change` is their common
-part: a function from schema and value of one side to the new schema and value.
+part: a function from schema and value of a key or value to the new schema and value.
 """
 
 from collections.abc import Callable
@@ -33,23 +33,23 @@ class NullToDefault(Properties):
     )
 
 
-def sides(
+def key_and_value(
     java: str, summary: str, properties: type[Properties], make: Callable[[Any], Change]
 ) -> tuple[RecordTransformSpec, RecordTransformSpec]:
     """Return the specs of ``java$Key`` and ``java$Value``.
 
-    ``summary`` contains {side}, which becomes key or value.
+    ``summary`` contains {record_part}, which becomes key or value.
     """
     return (
         connect_spec(
             f"{java}$Key",
-            summary.format(side="key"),
+            summary.format(record_part="key"),
             properties,
             lambda given, _context: _on_keys(make(given)),
         ),
         connect_spec(
             f"{java}$Value",
-            summary.format(side="value"),
+            summary.format(record_part="value"),
             properties,
             lambda given, _context: _on_values(make(given)),
         ),
