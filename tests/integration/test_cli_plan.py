@@ -189,7 +189,7 @@ def test_a_running_pipeline_reads_tables_again(pipeline: PipelineRig) -> None:
     read = ("snapshot", "FILE", "public.t")
     with pipeline.running() as run:
         done = pipeline.command(*read, "--filter", "id > 20", "--id", "a", "--wait", "120")
-        assert done.stdout == "p: signal a (execute-snapshot) is acted on\n", done.stderr
+        assert done.stdout == "p: signal a (execute-snapshot) was accepted\n", done.stderr
         run.until(
             lambda: sorted(pipeline.destination.ids("t", "r")) == list(range(21, 26)), "the rows"
         )

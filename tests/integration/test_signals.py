@@ -286,7 +286,7 @@ def test_the_command_reaches_a_running_pipeline_without_its_database(
             tmp_path, "execute-snapshot", json.dumps(READ_T), "--id", "cli-1", "--wait", "60"
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "p: signal cli-1 (execute-snapshot) is acted on\n"
+        assert done.stdout == "p: signal cli-1 (execute-snapshot) was accepted\n"
         run.until(lambda: len(pipeline.destination.ids("t", "r")) == 25, "the rows")
         bad = waltap_signal(tmp_path, "explode", "--json", "--wait", "60")
     assert bad.returncode == 1

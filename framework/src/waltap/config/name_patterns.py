@@ -98,7 +98,10 @@ class CatalogNames:
 
 
 def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
-    """Return the forms of ``pattern`` in ``database``, itself first."""
+    """Return ``pattern``, and its forms without the name of ``database``.
+
+    A pattern may begin with the database, as in ``shop.public.orders``.
+    """
     least = _AT_LEAST.get(kind)
     if least is None or not database:
         return (pattern,)

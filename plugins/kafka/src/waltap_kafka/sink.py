@@ -123,7 +123,7 @@ class KafkaSink(Sink):
         return [PreflightCheck.ok("sink kafka", found)]
 
     def open(self) -> Positions | None:
-        """Connect, and with exactly once return the own position.
+        """Connect, and with exactly once return this pipeline's position.
 
         Exactly once also fences any other instance. Raises: ConfigurationError, SinkError,
         StopRequested.

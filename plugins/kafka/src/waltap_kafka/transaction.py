@@ -55,7 +55,7 @@ class KafkaTransactions:
     def begin_life(
         self, topics: TopicCreator, admin: AdminClient, settings: Mapping[str, object]
     ) -> Positions | None:
-        """Fence any other instance and return the own position.
+        """Fence any other instance and return this pipeline's position.
 
         It also aborts the transaction that the other instance left open. Raises: SinkError,
         StopRequested.

@@ -296,7 +296,7 @@ def limits_of(
     max_records: int | None,
     max_seconds: float | None,
 ) -> Any:
-    """Return the `Limits` of a run. Raises: ConfigurationError when the LSN is none."""
+    """Return the `Limits` of a run. Raises: ConfigurationError for a bad LSN."""
     from waltap.changes.transactions.position import parse_lsn
     from waltap.errors import usage_error
     from waltap.pipeline import Limits

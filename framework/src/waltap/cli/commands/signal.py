@@ -25,7 +25,9 @@ Identifier = Annotated[
 ]
 Wait = Annotated[
     float,
-    typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to wait until it is acted on."),
+    typer.Option(
+        min=0, max=3600, metavar="SECONDS", help="How long to wait for the pipeline's answer."
+    ),
 ]
 
 
@@ -38,9 +40,9 @@ def ask_for(
     wait_s: float = WAIT_S,
     as_json: bool = False,
 ) -> None:
-    """Give a signal and print its fate.
+    """Send a signal and print the answer.
 
-    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for a signal that was left out.
+    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for an ignored signal.
     """
     from waltap.services.control import SignalRequest, ask
 
@@ -51,20 +53,20 @@ def ask_for(
         wait_ms=round(wait_s * 1000),
     )
     answer = ask(profile.engine.state_dir / profile.name, request)
-    left_out = answer.accepted is False or not answer.ok
+    ignored = answer.accepted is False or not answer.ok
     if as_json:
         import msgspec
 
         echo(msgspec.json.encode(answer).decode())
     else:
-        if left_out:
-            fate = f"was left out: {answer.reason}"
+        if ignored:
+            fate = f"was ignored: {answer.reason}"
         elif answer.accepted is None:
             fate = f"waits: the pipeline is in state {answer.state}"
         else:
-            fate = "is acted on"
-        echo(f"{profile.name}: signal {answer.identifier} ({kind}) {fate}", err=left_out)
-    if left_out:
+            fate = "was accepted"
+        echo(f"{profile.name}: signal {answer.identifier} ({kind}) {fate}", err=ignored)
+    if ignored:
         raise typer.Exit(1)
 
 

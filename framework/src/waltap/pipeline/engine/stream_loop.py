@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class HeartbeatTimer:
-    """Beat every ``heartbeat.interval.ms``; never if that is 0."""
+    """Send a heartbeat every ``heartbeat.interval.ms``; never if that is 0."""
 
     def __init__(self, state: RunState, connector: Connector, delivery: SinkWriter) -> None:
         self._state, self._delivery = state, delivery

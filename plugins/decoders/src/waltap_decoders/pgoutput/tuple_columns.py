@@ -137,7 +137,7 @@ def _segment_runs(
 def segment_inserts(frames: FrameBlock, xid: int) -> FrameBlock | None:
     """Return the inserts of a run in segments of the transaction ``xid``.
 
-    Returns None if a segment begins otherwise than a later one of this transaction.
+    None if a segment is not a later one of this transaction, or holds other messages.
     """
     heads = frames.numbers(frames.starts, ">u8")
     kinds, sizes = heads >> 56, frames.ends - frames.starts

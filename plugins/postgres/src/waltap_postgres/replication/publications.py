@@ -354,7 +354,7 @@ class PublicationSet:
         return self._used and self._properties.publication_autocreate_mode == "filtered"
 
     def find(self) -> tuple[str, ...]:
-        """Return `names`, planned first if none was created."""
+        """Return `names`; plan the publications if none was created yet."""
         if not self.names and self._used:
             self.names = self.plan().names
         return self.names
@@ -413,7 +413,9 @@ class PublicationSet:
     def sent_less(
         self, before: Mapping[str, Membership], now: Mapping[str, Membership]
     ) -> frozenset[str]:
-        """Return the tables with possible gaps between two `memberships`."""
+        """Return the tables whose publication may have lacked changes in between.
+
+        ``before`` and ``now`` are results of `memberships`."""
         found, moved, refuses_missing = set(), {}, self._version_num < SKIPS_MISSING
         for oid, was in before.items():
             each = now.get(oid, was)

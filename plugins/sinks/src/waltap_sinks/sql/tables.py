@@ -454,8 +454,7 @@ class TargetTables:
         if source.default is not None and source.missing is None and not source.generated:
             log.warning(
                 "column %s of %s has a default that the server filled old rows with and did not publish: "
-                "they have null in the target until they are read again (waltap signal FILE "
-                "execute-snapshot %s)",
+                "they have null in the target until they are read again (waltap snapshot FILE %s)",
                 column.name, shape.name, shape.source,
             )  # fmt: skip
 

@@ -60,7 +60,7 @@ class OrphanFiles:
         self._store = store
 
     def note(self, number: int, paths: Iterable[str]) -> None:
-        """Write down the sets that commit ``number`` drops.
+        """Record the sets that commit ``number`` drops.
 
         This happens before the commit appears, and replaces the file of an attempt that failed.
         """
