@@ -1,6 +1,6 @@
-"""``python -m benchmarks`` stream-json|stream-changelog|one-row|stream-kafka|stream-kafka-avro|stream-sql|
-snapshot|snapshot-sql|parallel-snapshot|decoders|large-transaction|start|scale|all: one server, one run,
-one table.
+"""``python -m benchmarks`` stream-json|stream-changelog|stream-mixed|one-row|stream-kafka|
+stream-kafka-avro|stream-sql|snapshot|snapshot-sql|parallel-snapshot|decoders|large-transaction|start|
+scale|all: one server, one run, one table.
 
 `method.md` says what is measured and how. It starts a PostgreSQL of its own in a temporary folder.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psycopg
 from scripts.printed_output import print_speed
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
@@ -33,7 +34,7 @@ from benchmarks.contender import (
     Waltap,
     installed,
 )
-from benchmarks.dataset import fill, make_tables
+from benchmarks.dataset import fill, fill_and_change, make_tables
 from benchmarks.jdbc_sink import TUNED_SINK, JdbcSink
 from benchmarks.machine import stamp
 from benchmarks.measured import Failed, Measured, run
@@ -59,6 +60,11 @@ BARS = (
 """What an initial snapshot is to reach, in one run on one machine."""
 
 Make = Callable[[Database, Path, str, int], Contender]
+Load = Callable[[psycopg.Connection[Any], int, int, int], None]
+
+
+def _insert(connection: psycopg.Connection[Any], low: int, rows: int, per_transaction: int) -> None:
+    fill(connection, low, low + rows - 1, per_transaction)
 
 
 def main() -> int:
@@ -133,6 +139,18 @@ def stream(benchmark: str, options: argparse.Namespace) -> None:
     sinks = ["null", "jsonl"] if benchmark == "stream-json" else ["changelog"]
     makers = [_maker(PgRecvlogical, "pg_recvlogical"), *map(_waltap, sinks), *_peers(options)]
     results = _drained(makers, options)
+    _finish(benchmark, options, results, "pg_recvlogical")
+
+
+def stream_mixed(benchmark: str, options: argparse.Namespace) -> None:
+    """Drain inserts, updates and deletes of a table with REPLICA IDENTITY FULL."""
+    settings = {"tombstones.on.delete": "false"}
+    makers = [
+        _maker(PgRecvlogical, "pg_recvlogical"),
+        *(_waltap(sink, "", settings) for sink in ("jsonl", "changelog")),
+        *_peers(options, settings),
+    ]
+    results = _drained(makers, options, fill_and_change)
     _finish(benchmark, options, results, "pg_recvlogical")
 
 
@@ -239,8 +257,10 @@ def large_transaction(benchmark: str, options: argparse.Namespace) -> None:
     _finish(benchmark, options, results, "pg_recvlogical")
 
 
-def _drained(makers: Sequence[Make], options: argparse.Namespace, **settings: str) -> list[Result]:
-    """Load a backlog and let every contender take it. ``settings`` are the server's."""
+def _drained(
+    makers: Sequence[Make], options: argparse.Namespace, load: Load = _insert, **settings: str
+) -> list[Result]:
+    """Let every contender take the backlog of ``load``. ``settings`` are the server's."""
     with _workspace(**settings) as (database, folder):
         rounds = [
             [make(database, folder, f"bench_{round_}_{n}", round_) for n, make in enumerate(makers)]
@@ -254,8 +274,7 @@ def _drained(makers: Sequence[Make], options: argparse.Namespace, **settings: st
         _say(f"loading {options.rows:,} rows, {options.per_transaction} a transaction")
         first = database.execute("SELECT coalesce(max(id), 0) + 1 FROM bench")[0][0]
         with database.connect() as connection:
-            last, size = first + options.rows - 1, options.per_transaction or options.rows
-            fill(connection, first, last, size)
+            load(connection, first, options.rows, options.per_transaction or options.rows)
         database.execute("CHECKPOINT")
         end = str(database.execute("SELECT pg_current_wal_lsn()")[0][0])
         return _rounds(rounds, lambda contender: contender.drain(options.rows, end))
@@ -312,6 +331,7 @@ ROWS = {
 BENCHMARKS: dict[str, Callable[[str, argparse.Namespace], None]] = {
     "stream-json": stream,
     "stream-changelog": stream,
+    "stream-mixed": stream_mixed,
     "one-row": one_row,
     "stream-kafka": stream_kafka,
     "stream-kafka-avro": stream_kafka,
@@ -377,17 +397,18 @@ def _waltap(sink: str, kind: str = "", settings: Mapping[str, str] | None = None
     return make
 
 
-def _peers(options: argparse.Namespace) -> list[Make]:
+def _peers(options: argparse.Namespace, settings: Mapping[str, str] | None = None) -> list[Make]:
     if not options.peer:
         return []
 
-    def maker(name: str, settings: dict[str, str]) -> Make:
+    def maker(name: str, tuning: dict[str, str]) -> Make:
         def make(database: Database, folder: Path, slot: str, round_: int) -> Contender:
-            return Debezium(name, database, folder / slot, slot, round_, settings)
+            own = {**(settings or {}), **tuning}
+            return Debezium(name, database, folder / slot, slot, round_, own)
 
         return make
 
-    return [maker(name, settings) for name, settings in zip(PEERS, ({}, TUNED), strict=True)]
+    return [maker(name, tuning) for name, tuning in zip(PEERS, ({}, TUNED), strict=True)]
 
 
 @contextlib.contextmanager

@@ -59,3 +59,40 @@ def fill(
 ) -> None:
     """Insert rows ``low`` to ``high``; the connection must be in autocommit."""
     connection.execute(FILL.format(low=low, high=high, per_transaction=per_transaction))
+
+
+# Two fifths of the changes insert, two fifths update the rows before, a fifth deletes older ones.
+MIX = """
+DO $$
+BEGIN
+  FOR start_id IN {first}..{last} BY {some} * 2 LOOP
+    INSERT INTO public.bench
+      SELECT made.*
+      FROM public.bench old, jsonb_populate_record(old, jsonb_build_object('id', old.id + {some} * 2)) made
+      WHERE old.id BETWEEN start_id - {some} * 2 AND start_id - 1;
+    UPDATE public.bench
+      SET amount = amount + 1, note = reverse(note), changed_at = changed_at + interval '1 day'
+      WHERE id BETWEEN start_id - {some} * 2 AND start_id - 1;
+    DELETE FROM public.bench WHERE id BETWEEN start_id - {some} * 4 AND start_id - {some} * 3 - 1;
+    COMMIT;
+  END LOOP;
+END $$
+"""
+
+
+def fill_and_change(
+    connection: psycopg.Connection[Any], low: int, changes: int, per_transaction: int
+) -> None:
+    """Commit exactly ``changes`` inserts, updates and deletes, ``per_transaction`` (a multiple of five).
+
+    Old rows are written whole. The first transactions insert rows from ``low`` on, for the others.
+    """
+    some = per_transaction // 5
+    connection.execute("ALTER TABLE public.bench REPLICA IDENTITY FULL")
+    first = low + 4 * some
+    fill(connection, low, first - 1, 4 * some)
+    transactions, rest = divmod(changes - 4 * some, per_transaction)
+    last = first + transactions * 2 * some - 1
+    connection.execute(MIX.format(first=first, last=last, some=some))
+    if rest:
+        fill(connection, last + 1, last + rest, rest)
