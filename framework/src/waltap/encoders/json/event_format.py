@@ -179,12 +179,18 @@ class JsonEventFormat(JsonFormat):
             n, new = str(change.lsn), change.new
             self._event(op, codec, n, texts.of(at), key=new, after=new)
 
-    def _updated(
-        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: PartTemplate
+    def _written(
+        self,
+        codec: RowCodec,
+        op: str,
+        before: Tuple | None,
+        after: Tuple,
+        n: str,
+        texts: PartTemplate,
     ) -> None:
         if self._skip_unchanged and before is not None and codec.row(before) == codec.row(after):
             return
-        self._event("u", codec, n, texts, key=after, before=before, after=after)
+        self._event(op, codec, n, texts, key=after, before=before, after=after)
 
     def _delete(
         self,

@@ -15,11 +15,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from waltap.changes.decode.message import Delete, InsertBlock, LogicalMessage, Truncate, Update
+from waltap.changes.decode.message import (
+    Delete,
+    Insert,
+    InsertBlock,
+    LogicalMessage,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
@@ -56,6 +63,9 @@ from waltap.version import VERSION
 
 T = TypeVar("T")
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
+
+# Runs of fewer new rows are quicker one by one.
+MIN_ROWS_TOGETHER: Final = 5
 
 
 def unsent(plan: EventPlan, row: Tuple | None) -> str:
@@ -315,18 +325,19 @@ class JsonFormat(Format):
             codec = codecs[relation] if relation in codecs else self._codec(relation)
             if codec is None:
                 continue
-            if kind is INSERTS or kind is UPDATES:
-                self._new_rows(codec, relation, OPERATIONS[kind], run, texts, start)
+            new = OPERATIONS[kind] if kind is INSERTS or kind is UPDATES else ""
+            if new and len(run) >= MIN_ROWS_TOGETHER:
+                self._new_rows(codec, relation, new, run, texts, start)
                 continue
             for at, change in enumerate(run, start):
                 try:
-                    self._change(codec, change, texts.of(at))  # type: ignore[arg-type]
+                    self._change(codec, new, change, texts.of(at))  # type: ignore[arg-type]
                 except MISFITS:
                     # All images are rendered before any event is counted or appended, so the
                     # second attempt does not count twice.
                     codec = self._tables.renewed(relation, codec)
                     try:
-                        self._change(codec.careful(), change, texts.of(at))  # type: ignore[arg-type]
+                        self._change(codec.careful(), new, change, texts.of(at))  # type: ignore[arg-type]
                     except MISFITS as cause:
                         raise codec.plan.wrong_tuple("json", change.lsn) from cause
 
@@ -353,27 +364,43 @@ class JsonFormat(Format):
         renewed = partial(self._tables.renewed, relation)
         _render(codec, (rows, ns, cs, *texts.frames(start, len(rows))), texts.out, renewed)
 
-    def _change(self, codec: RowCodec, change: Update | Delete, texts: "PartTemplate") -> None:
+    def _change(
+        self, codec: RowCodec, new: str, change: Insert | Update | Delete, texts: "PartTemplate"
+    ) -> None:
+        """Append the records of a change; ``new`` is the operation of one that has only a new row."""
+        if new:
+            self._written(codec, new, None, change.new, str(change.lsn), texts)  # type: ignore[union-attr]
+            return
         if isinstance(change, Delete):
             images = codec.plan.delete(change)
             if images is not None:
                 self._delete(codec, *images, str(change.lsn), texts)
             return
-        before, after, old = codec.plan.update(change, codec.same_key)
+        before, after, old = codec.plan.update(change, codec.same_key)  # type: ignore[arg-type]
         n = str(change.lsn)
         if old is not None:
             self._key_change(codec, old, after, n, texts)
             return
-        self._updated(codec, before, after, n, texts)
+        self._written(codec, "u", before, after, n, texts)
 
-    def _updated(
-        self, codec: RowCodec, before: Tuple | None, after: Tuple, n: str, texts: "PartTemplate"
+    def _written(
+        self,
+        codec: RowCodec,
+        op: str,
+        before: Tuple | None,
+        after: Tuple,
+        n: str,
+        texts: "PartTemplate",
     ) -> None:
         key, row = _key(codec, after), codec.row(after)
         old_row = "null" if before is None else codec.row(before)
         if not (self._skip_unchanged and old_row == row):
-            value = texts.value(codec, old_row, row, "u", n)
+            value = texts.value(codec, old_row, row, op, n, self._listed(codec, after))
             texts.out.append(Record(codec.plan.topic, key, value, self._headers))
+
+    def _listed(self, codec: RowCodec, after: Tuple) -> str:
+        """Return the JSON list of unsent fields, null if the envelope has none."""
+        return unsent(codec.plan, after) if self._wording.names_unsent else "null"
 
     def _delete(
         self,
@@ -405,7 +432,7 @@ class JsonFormat(Format):
         row, new_key = codec.row(new), _key(codec, new)
         newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
         self._delete(codec, old, old, n, texts, extra=newkey)
-        value = texts.value(codec, "null", row, "c", n)
+        value = texts.value(codec, "null", row, "c", n, self._listed(codec, new))
         texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
 
     def _truncate(self, change: Truncate, texts: "PartTemplate") -> None:
@@ -649,9 +676,10 @@ class SourceTexts:
         owner = self._owners[at] if self._owners else 0
         made = self._made.get(owner)
         if made is None:
+            a, b, x, origins = self._texts
             made = self._made[owner] = PartTemplate(
                 self._parts[owner],
-                tuple(text[owner] for text in self._texts),
+                (a[owner], b[owner], x[owner], origins[owner]),
                 self._stamps,
                 self.order,
                 self.out,
@@ -673,14 +701,13 @@ class PartTemplate:
     """
 
     __slots__ = (
-        "_ends", "_wording", "a", "b", "frame", "order", "origin", "out", "part", "stamps", "x",
-        "xid",
+        "_ends", "_wording", "a", "b", "order", "origin", "out", "part", "stamps", "x",
     )  # fmt: skip
 
     def __init__(
         self,
         part: TransactionPart,
-        texts: tuple[str, ...],
+        texts: tuple[str, str, str, str],
         stamps: str,
         order: TransactionOrder | None,
         out: list[Record],
@@ -688,10 +715,13 @@ class PartTemplate:
         ends: dict[str, str],
     ) -> None:
         self.part, self._wording = part, wording
-        self.xid = "null" if part.xid is None else str(part.xid)
         self.a, self.b, self.x, self.origin = texts
         self.stamps, self.order, self.out, self._ends = stamps, order, out, ends
-        self.frame = self.a, self.b, self.x
+
+    @property
+    def frame(self) -> tuple[str, str, str]:
+        """Return the texts of the source block around the LSN and the transaction id."""
+        return self.a, self.b, self.x
 
     def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
         """Count an event and return its text after the LSN.
@@ -713,15 +743,18 @@ class PartTemplate:
         if self.order is None:
             return "null"
         total, order = self.order.next(collection)
-        return f'{{"id":"{self.xid}:{n}","total_order":{total},"data_collection_order":{order}}}'
+        xid = "null" if self.part.xid is None else self.part.xid
+        return f'{{"id":"{xid}:{n}","total_order":{total},"data_collection_order":{order}}}'
 
-    def value(self, codec: RowCodec, before: str, after: str, op: str, n: str) -> bytes:
+    def value(
+        self, codec: RowCodec, before: str, after: str, op: str, n: str, unsent: str = "null"
+    ) -> bytes:
         """Count an event and return its value."""
         return (
             codec.prefix
             + (
                 f'{{"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
-                f"{codec.table}{self.x}{n}{self.c(op, n, codec.plan.name)}"
+                f"{codec.table}{self.x}{n}{self.c(op, n, codec.plan.name, unsent)}"
             ).encode()
         )
 
