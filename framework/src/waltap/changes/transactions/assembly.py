@@ -414,15 +414,15 @@ class TransactionAssembler:
             )
         return part
 
-    def _pieces(self, part: TransactionPart, *, together: bool = False) -> list[Sequence[Change]]:
+    def _pieces(self, part: TransactionPart) -> list[Sequence[Change]]:
         """Return and forget the changes so far: blocks and lists.
 
-        They are one list if they belong ``together``, or if changes were left out between them.
+        They are one list if changes were left out between them.
         """
         pieces, self._before = self._before, []
         if part.changes:
             pieces.append(part.changes)
-        if len(pieces) > 1 and (together or self._gaps):
+        if len(pieces) > 1 and self._gaps:
             return [list(chain.from_iterable(pieces))]
         return pieces
 
@@ -441,8 +441,7 @@ class TransactionAssembler:
                 self._drop = 0
                 return
             if self._before:
-                # A transaction that is complete here stays one part: sinks have less work with it.
-                *others, last = self._pieces(part, together=part.starts)
+                *others, last = self._pieces(part)
                 part = self._emitted(part, others, parts)
                 part.changes = last
             if self._gaps or not part.begin_lsn:

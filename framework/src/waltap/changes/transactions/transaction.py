@@ -270,8 +270,8 @@ class Batch(msgspec.Struct, kw_only=True):
     number: int = 0
     # The row changes, truncates, messages and snapshot rows in `parts`.
     events: int
-    # For sinks that take records (`SinkCapabilities.records`): a list or a `RecordBlock`. None
-    # for sinks that take changes.
+    # For sinks that take records (`SinkCapabilities.records`): a list, `RecordBlock` or
+    # `MixedRecords`. None for sinks that take changes.
     records: "Sequence[Record] | None" = None
     # False when the last part's transaction continues in the next batch.
     ends_transaction: bool = True

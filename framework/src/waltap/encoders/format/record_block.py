@@ -205,42 +205,40 @@ class RecordBlock(LazySequence[Record]):
         return made
 
 
+class MixedRecords(LazySequence[Record]):
+    """Hold records of which some are in blocks, as a sequence of lists and blocks."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Sequence[Sequence[Record]]) -> None:
+        super().__init__()
+        self.pieces = pieces
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def _make(self) -> list[Record]:
+        return [record for piece in self.pieces for record in piece]
+
+
+def pieces_of(records: Sequence[Record]) -> Sequence[Sequence[Record]]:
+    """Return ``records`` as lists and blocks."""
+    return records.pieces if isinstance(records, MixedRecords) else (records,)
+
+
 def joined(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:
     """Return the records of ``pieces`` together.
 
-    They stay a `RecordBlock` if all have one topic and the same headers, and most are in blocks.
+    They are one `RecordBlock` if all are blocks of one topic and have the same headers.
     """
     full = [piece for piece in pieces if piece]
-    if len(full) == 1:
-        return full[0]
     blocks = [piece for piece in full if isinstance(piece, RecordBlock)]
-    if 2 * sum(map(len, blocks)) > sum(map(len, full)):
-        topic, headers = blocks[0].topic, blocks[0].headers
-        chunks = [_chunks_of(piece, topic, headers) for piece in full]
-        if None not in chunks:
-            return RecordBlock(topic, [chunk for some in chunks for chunk in some or ()], headers)
-    return [record for piece in full for record in piece]
-
-
-def _chunks_of(
-    piece: Sequence[Record], topic: str, headers: tuple[Header, ...]
-) -> "Sequence[tuple[pa.StringArray | TextRows | None, pa.StringArray | TextRows]] | None":
-    """Return keys and values for a `RecordBlock` of this topic and these headers.
-
-    Return None if a block cannot have a record of ``piece``.
-    """
-    if isinstance(piece, RecordBlock):
-        return piece.rows if (piece.topic, piece.headers) == (topic, headers) else None
-    import pyarrow as pa
-
-    keyed = piece[0].key is not None
-    for each in piece:
-        if each.value is None or (each.key is not None) is not keyed or each.topic != topic:
-            return None
-        if each.headers != headers or each.partition is not None or each.timestamp is not None:
-            return None
-    keys = pa.array([each.key for each in piece], pa.string()) if keyed else None
-    return [(keys, pa.array([each.value for each in piece], pa.string()))]
+    if not blocks:
+        return [record for piece in full for record in piece]
+    topic, headers = blocks[0].topic, blocks[0].headers
+    if len(blocks) < len(full) or any((b.topic, b.headers) != (topic, headers) for b in blocks):
+        return MixedRecords(full)
+    return RecordBlock(topic, [chunk for block in blocks for chunk in block.rows], headers)
 
 
 def _rows(texts: "pa.StringArray | TextRows") -> TextRows:

@@ -5,12 +5,13 @@ values of JSON records unchanged. A tombstone's value and a missing key are null
 present when a record names one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from waltap.base.cache import BoundedDict
 from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping.json_schema import quote
-from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.format.record_block import RecordBlock, pieces_of
 
 _BARE = b',"headers":[]}\n'
 
@@ -34,11 +35,14 @@ class JsonLines:
         """Return the line of ``record`` with its newline."""
         return self.lines((record,))
 
-    def portions(self, records: Iterable[Record]) -> Iterator[bytes | memoryview]:
+    def portions(self, records: Sequence[Record]) -> Iterator[bytes | memoryview]:
         """Yield the lines of ``records``, some at a time."""
         # This is no generator: another thread may consume the result, which only joins texts then.
+        return chain.from_iterable([self._portions(piece) for piece in pieces_of(records)])
+
+    def _portions(self, records: Sequence[Record]) -> Iterable[bytes | memoryview]:
         if not isinstance(records, RecordBlock):
-            return iter((self.lines(records),))
+            return (self.lines(records),)
         suffix = _suffix(records.headers) if records.headers else _BARE
         prefix = self._prefix(records.topic)
         return records.lines(prefix.decode(), ',"value":', suffix.decode())

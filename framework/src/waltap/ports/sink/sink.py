@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from waltap.changes.events import EventContext
 from waltap.changes.transactions.position import Position, Positions, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch
-from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.format.record_block import RecordBlock, pieces_of
 from waltap.errors import SinkError
 
 if TYPE_CHECKING:
@@ -181,10 +181,11 @@ class NullSink(Sink):
     def write(self, batch: Batch) -> None:
         records = batch.records or []
         self.records += len(records)
-        if isinstance(records, RecordBlock):
-            self.bytes += sum(records.value_bytes())
-        else:
-            self.bytes += sum([len(r.value) for r in records if r.value is not None])
+        for piece in pieces_of(records):
+            if isinstance(piece, RecordBlock):
+                self.bytes += sum(piece.value_bytes())
+            else:
+                self.bytes += sum([len(r.value) for r in piece if r.value is not None])
         self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:

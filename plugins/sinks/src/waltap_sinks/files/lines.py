@@ -3,12 +3,14 @@
 import datetime as dt
 import gzip
 import urllib.parse
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.format.record_block import RecordBlock, pieces_of
 from waltap.encoders.json.lines import JsonLines
 
 GZIP_LEVEL: Final = 4
@@ -69,6 +71,10 @@ class LineBlocks:
         if not records:
             return
         hour = day_of(batch)
+        for piece in pieces_of(records):
+            self._add(piece, hour)
+
+    def _add(self, records: Sequence[Record], hour: str) -> None:
         if isinstance(records, RecordBlock) and not self._values:
             blocks = list(self._lines.portions(records))
             self._keep(records.topic, hour, blocks, len(records))
