@@ -310,7 +310,7 @@ class JsonFormat(Format):
 
     def _changes(self, texts: "SourceTexts") -> None:
         """Append the records of changes, run by run."""
-        codecs, skipped, end = self._codecs, self._skipped, 0
+        codecs, skipped, of, end = self._codecs, self._skipped, texts.of, 0
         for kind, relation, run in runs(texts.changes):
             start, end = end, end + len(run)
             if kind in skipped:
@@ -318,9 +318,9 @@ class JsonFormat(Format):
             if relation is None:
                 for at, change in enumerate(run, start):
                     if kind is TRUNCATES:
-                        self._truncate(change, texts.of(at))  # type: ignore[arg-type]
+                        self._truncate(change, of(at))  # type: ignore[arg-type]
                     elif self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
-                        self._message(change, texts.of(at))  # type: ignore[arg-type]
+                        self._message(change, of(at))  # type: ignore[arg-type]
                 continue
             codec = codecs[relation] if relation in codecs else self._codec(relation)
             if codec is None:
@@ -331,13 +331,13 @@ class JsonFormat(Format):
                 continue
             for at, change in enumerate(run, start):
                 try:
-                    self._change(codec, new, change, texts.of(at))  # type: ignore[arg-type]
+                    self._change(codec, new, change, of(at))  # type: ignore[arg-type]
                 except MISFITS:
                     # All images are rendered before any event is counted or appended, so the
                     # second attempt does not count twice.
                     codec = self._tables.renewed(relation, codec)
                     try:
-                        self._change(codec.careful(), new, change, texts.of(at))  # type: ignore[arg-type]
+                        self._change(codec.careful(), new, change, of(at))  # type: ignore[arg-type]
                     except MISFITS as cause:
                         raise codec.plan.wrong_tuple("json", change.lsn) from cause
 
@@ -395,12 +395,9 @@ class JsonFormat(Format):
         key, row = _key(codec, after), codec.row(after)
         old_row = "null" if before is None else codec.row(before)
         if not (self._skip_unchanged and old_row == row):
-            value = texts.value(codec, old_row, row, op, n, self._listed(codec, after))
+            names = unsent(codec.plan, after) if self._wording.names_unsent else "null"
+            value = texts.value(codec, old_row, row, op, n, names)
             texts.out.append(Record(codec.plan.topic, key, value, self._headers))
-
-    def _listed(self, codec: RowCodec, after: Tuple) -> str:
-        """Return the JSON list of unsent fields, null if the envelope has none."""
-        return unsent(codec.plan, after) if self._wording.names_unsent else "null"
 
     def _delete(
         self,
@@ -432,7 +429,8 @@ class JsonFormat(Format):
         row, new_key = codec.row(new), _key(codec, new)
         newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
         self._delete(codec, old, old, n, texts, extra=newkey)
-        value = texts.value(codec, "null", row, "c", n, self._listed(codec, new))
+        names = unsent(codec.plan, new) if self._wording.names_unsent else "null"
+        value = texts.value(codec, "null", row, "c", n, names)
         texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
 
     def _truncate(self, change: Truncate, texts: "PartTemplate") -> None:
@@ -730,11 +728,12 @@ class PartTemplate:
         """
         # Without transaction metadata the text is the same for all events of one operation.
         if self.order is None:
-            text = self._ends.get(op if unsent == "null" else op + unsent)
+            kind = op if unsent == "null" else op + unsent
+            text = self._ends.get(kind)
             if text is None:
                 text = self._wording.after_source("null", op, self.stamps, unsent)
-                self._ends[op if unsent == "null" else op + unsent] = text
-            return f"{self.origin}{text}"
+                self._ends[kind] = text
+            return self.origin + text
         after = self._wording.after_source(self.block(n, collection), op, self.stamps, unsent)
         return f"{self.origin}{after}"
 
