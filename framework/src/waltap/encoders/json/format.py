@@ -64,7 +64,7 @@ from waltap.version import VERSION
 T = TypeVar("T")
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 
-# Runs of fewer new rows are quicker one by one.
+# Runs of fewer new rows among other changes are quicker one by one.
 MIN_ROWS_TOGETHER: Final = 5
 
 
@@ -326,7 +326,7 @@ class JsonFormat(Format):
             if codec is None:
                 continue
             new = OPERATIONS[kind] if kind is INSERTS or kind is UPDATES else ""
-            if new and len(run) >= MIN_ROWS_TOGETHER:
+            if new and (len(run) >= MIN_ROWS_TOGETHER or run is texts.changes):
                 self._new_rows(codec, relation, new, run, texts, start)
                 continue
             for at, change in enumerate(run, start):

@@ -11,7 +11,7 @@ from itertools import chain
 from waltap.base.cache import BoundedDict
 from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping.json_schema import quote
-from waltap.encoders.format.record_block import RecordBlock, pieces_of
+from waltap.encoders.format.record_block import MixedRecords, RecordBlock
 
 _BARE = b',"headers":[]}\n'
 
@@ -38,11 +38,10 @@ class JsonLines:
     def portions(self, records: Sequence[Record]) -> Iterator[bytes | memoryview]:
         """Yield the lines of ``records``, some at a time."""
         # This is no generator: another thread may consume the result, which only joins texts then.
-        return chain.from_iterable([self._portions(piece) for piece in pieces_of(records)])
-
-    def _portions(self, records: Sequence[Record]) -> Iterable[bytes | memoryview]:
+        if isinstance(records, MixedRecords):
+            return chain.from_iterable([self.portions(piece) for piece in records.pieces])
         if not isinstance(records, RecordBlock):
-            return (self.lines(records),)
+            return iter((self.lines(records),))
         suffix = _suffix(records.headers) if records.headers else _BARE
         prefix = self._prefix(records.topic)
         return records.lines(prefix.decode(), ',"value":', suffix.decode())

@@ -23,7 +23,7 @@ from waltap.base.files.location import refusal
 from waltap.base.property import Properties, declare
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.encoders.format.record_block import RecordBlock, pieces_of
+from waltap.encoders.format.record_block import MixedRecords, RecordBlock
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import RetryVerdict, SinkError, StopRequested
 from waltap.ports.sink.refusal import FailStop
@@ -135,7 +135,7 @@ class JsonLinesSink(Sink):
             self._fail_stop.check()
         records = batch.records or ()
         blocks: Iterable[bytes | memoryview] = self._lines.portions(records)
-        large = any(isinstance(piece, RecordBlock) for piece in pieces_of(records))
+        large = isinstance(records, RecordBlock | MixedRecords)
         if not large:
             made = blocks = list(blocks)
             large = sum(map(len, made)) >= BEHIND_BYTES
