@@ -367,7 +367,10 @@ class JsonFormat(Format):
     def _change(
         self, codec: RowCodec, new: str, change: Insert | Update | Delete, texts: "PartTemplate"
     ) -> None:
-        """Append the records of a change; ``new`` is the operation of one that has only a new row."""
+        """Append the records of a change.
+
+        ``new`` is the operation of a change that has only a new row, else empty.
+        """
         if new:
             self._written(codec, new, None, change.new, str(change.lsn), texts)  # type: ignore[union-attr]
             return
