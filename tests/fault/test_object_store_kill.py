@@ -21,7 +21,7 @@ from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
 
-from waltap.base.files import FilesAway, FileStore, StorageProperties
+from waltap.base.files import FileStore, ObjectStoreUnavailable, StorageProperties
 from waltap_sinks.changelog import ChangeLog
 
 KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)
@@ -68,7 +68,7 @@ class Trial(Lives):
             _, said = process.communicate()
             if running:
                 return
-            assert process.returncode == AWAY and FilesAway.code in said, (SEED, said)
+            assert process.returncode == AWAY and ObjectStoreUnavailable.code in said, (SEED, said)
         pytest.fail(f"no start got through: {SEED}")
 
     def rows(self) -> list[int]:
@@ -118,7 +118,7 @@ def test_kills_and_failing_requests_lose_and_double_nothing(
         for _ in range(STARTS):
             last = trial.start("--until-lsn", lsn)
             _, errors = last.communicate(timeout=300)
-            if last.returncode != AWAY or FilesAway.code not in errors:
+            if last.returncode != AWAY or ObjectStoreUnavailable.code not in errors:
                 break
         assert last.returncode == 0, (SEED, errors)
         failed = door.failed

@@ -14,7 +14,7 @@ from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import SinkError
-from waltap.ports.sink.jsonl import LinesFileCut
+from waltap.ports.sink.jsonl import LinesFileTruncated
 from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import ChangeLogGone
 
@@ -76,7 +76,7 @@ def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_ro
     """The flush at the end finds it: it confirms nothing, and the next run gives everything again."""
     database, seldom = pipeline.database, {"offset.flush.interval.ms": 3_600_000}
     pipeline.catch_up()
-    with pytest.raises(LinesFileCut), pipeline.running(**seldom) as run:
+    with pytest.raises(LinesFileTruncated), pipeline.running(**seldom) as run:
         behind = committed(database, "INSERT INTO t SELECT generate_series(1, 1000)")
         run.until(lambda: len(ids(lines)) == 1000, "the rows")
         os.truncate(lines, 0)

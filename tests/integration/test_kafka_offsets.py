@@ -18,7 +18,7 @@ from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
-from waltap_kafka.errors import KafkaOffsetUnkept
+from waltap_kafka.errors import KafkaOffsetTopicUnusable
 from waltap_kafka.offset_store import KafkaOffsetStore
 from waltap_kafka.plugin import register_offset_stores
 from waltap_kafka.properties import KafkaOffsetProperties
@@ -83,7 +83,7 @@ def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(
     kafka: Kafka, topic: str, tmp_path: Path
 ) -> None:
     create(kafka.bootstrap, NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"}))
-    with pytest.raises(KafkaOffsetUnkept, match=r"cleanup\.policy=delete"):
+    with pytest.raises(KafkaOffsetTopicUnusable, match=r"cleanup\.policy=delete"):
         store(kafka, topic, tmp_path / "p").store(OLD)
     from confluent_kafka import Producer
 
@@ -92,7 +92,7 @@ def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(other, b"{}x", '["p",{"waltap":"offset"}]', partition=0)
     producer.flush()
-    with pytest.raises(KafkaOffsetUnkept, match="is no offset"):
+    with pytest.raises(KafkaOffsetTopicUnusable, match="is no offset"):
         store(kafka, other, tmp_path / "p").load()
 
 

@@ -21,10 +21,10 @@ from tests.harness.servers.s3 import Login, S3Server
 from waltap.base.files import (
     AccessRefused,
     BucketMissing,
-    FilesAway,
     FilesInUse,
     FileStore,
     FilesUnavailable,
+    ObjectStoreUnavailable,
     StorageProperties,
 )
 from waltap.errors import SinkError
@@ -283,7 +283,7 @@ def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
     door.away = True
-    error = refused(pipeline, FilesAway)
+    error = refused(pipeline, ObjectStoreUnavailable)
     assert error.code == "WT-5121"
     door.away = False
     pipeline.catch_up()
@@ -293,7 +293,8 @@ def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
         door.away = True
         database.execute("INSERT INTO t VALUES (2)")
         run.until(
-            lambda: any(isinstance(e, FilesAway) for e, _ in run.notices.failures), "a failure"
+            lambda: any(isinstance(e, ObjectStoreUnavailable) for e, _ in run.notices.failures),
+            "a failure",
         )
         door.away = False
         run.until(lambda: promised(s3, bucket, kind) == [1, 2], "the second row")
@@ -313,7 +314,7 @@ def test_a_store_that_throttles_is_waited_for(
         door.answer = None
         run.until(lambda: promised(s3, bucket, kind) == [1], "the row")
     error, retried = run.notices.failures[0]
-    assert isinstance(error, FilesAway)
+    assert isinstance(error, ObjectStoreUnavailable)
     assert error.code == "WT-5121"
     assert retried
     assert "SlowDown" in error.advice()

@@ -25,8 +25,8 @@ from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.properties import AvroProperties, ProtobufProperties
 from waltap_formats.protobuf.converter import ProtobufConverter
 from waltap_formats.registry import (
-    RegistryAway,
     RegistryLogin,
+    RegistryUnavailable,
     SchemaIncompatible,
     SchemaInvalid,
     SchemaNotRegistered,
@@ -176,7 +176,7 @@ def test_an_address_that_is_no_registrys_is_reported(registry: Registry) -> None
 
 def test_a_registry_that_is_away_is_asked_again(registry: Registry) -> None:
     with nobody() as url:
-        with pytest.raises(RegistryAway) as away:
+        with pytest.raises(RegistryUnavailable) as away:
             written(url, "away")
         assert away.value.retry is RetryVerdict.RECONNECT
         assert url in str(away.value)
@@ -234,10 +234,10 @@ def test_a_registry_is_asked_over_tls_by_a_client_that_it_knows(
     }
     with door(registry.url, theirs, their_key, clients=ours) as shut:
         assert written(shut.url, "tls", **trusted, **known)[5:] == b"\x02"
-        with pytest.raises(RegistryAway, match="(?i)certificate") as unknown:
+        with pytest.raises(RegistryUnavailable, match="(?i)certificate") as unknown:
             written(shut.url, "tls", **known)
         assert "schema.registry.ssl.truststore.location" in str(unknown.value)
-        with pytest.raises(RegistryAway):
+        with pytest.raises(RegistryUnavailable):
             written(shut.url, "tls", **trusted)
         assert shut.passed == 1
 
@@ -321,7 +321,7 @@ def test_a_new_schema_waits_for_a_registry_that_went_away(
             )
             lost = database.wal_end()
             run.until(lambda: len(run.notices.failures) >= 2, "two failures")
-            assert {type(error) for error, _ in run.notices.failures} == {RegistryAway}
+            assert {type(error) for error, _ in run.notices.failures} == {RegistryUnavailable}
             assert made.slot_lsns()[0] < lost, "it was not delivered, and is not to be confirmed"
             assert len(made.destination.records) == 2
             shut.answer = None

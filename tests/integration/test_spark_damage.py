@@ -12,7 +12,7 @@ from tests.harness.spark import Rig
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from typer.testing import CliRunner
 
-from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
 from waltap_spark.cli.commands import application
 from waltap_spark.compact import small_sets
 from waltap_spark.driver.follower import LogFollower
@@ -227,7 +227,7 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
         (rig.folder / "log" / manifests[1].path).unlink()
     for _snapshot in range(2):
         reported = rf"WT-5106 .*back to {manifests[1].log_position} only, not to {manifests[0].log_position}\."
-        with pytest.raises(ChangeLogRetired, match=rf"{reported}.*another sink\.path"):
+        with pytest.raises(ChangeLogExpired, match=rf"{reported}.*another sink\.path"):
             LogFollower(rig.log, rig.applier).catch_up()
         assert rig.applier.state.number == number
         assert [rig.current(table) for table in (PEOPLE, EVENTS)] == before

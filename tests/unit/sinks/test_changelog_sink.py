@@ -19,8 +19,8 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
+    ChangeLogExpired,
     ChangeLogOlder,
-    ChangeLogRetired,
     ColumnNameTaken,
     TransactionGap,
 )
@@ -526,7 +526,7 @@ def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog)
     assert not (Path(filled.path) / steps[0].tables[0].segments[0].path).exists()
     assert log.expire(steps[3].log_position, before="20000101T00") == 0
     assert log.expire(steps[3].log_position, before=FAR) == 2  # the newest stays
-    with pytest.raises(ChangeLogRetired, match="reaches back"):
+    with pytest.raises(ChangeLogExpired, match="reaches back"):
         list(log.manifests(steps[0].log_position))
     with filled.open(has_offset=True):
         assert filled.opened_at == Position(steps[3].log_position.end_lsn)

@@ -32,7 +32,9 @@ P = TypeVar("P", bound=RegistryProperties)
 
 
 # No record of the batch was delivered.
-RegistryAway = WaltapError.define("RegistryAway", "WT-3311", retry=RetryVerdict.RECONNECT)
+RegistryUnavailable = WaltapError.define(
+    "RegistryUnavailable", "WT-3311", retry=RetryVerdict.RECONNECT
+)
 RegistryLogin = WaltapError.define("RegistryLogin", "WT-3312", retry=RetryVerdict.NEVER)
 
 
@@ -90,7 +92,7 @@ class RegistryClient:
         """Return the id of ``schema`` under ``subject``.
 
         The schema is registered if that is allowed. ``kind`` is AVRO, JSON or PROTOBUF. Raises:
-        RegistryAway, RegistryLogin, SchemaIncompatible, SchemaNotRegistered, SchemaInvalid,
+        RegistryUnavailable, RegistryLogin, SchemaIncompatible, SchemaNotRegistered, SchemaInvalid,
         StopRequested.
         """
         request = subject, schema
@@ -186,7 +188,9 @@ class RegistryClient:
             if self._stopping():
                 raise StopRequested
             if time.monotonic() >= until:
-                raise RegistryAway(f"the schema registry {url} does not answer: {text}", url=url)
+                raise RegistryUnavailable(
+                    f"the schema registry {url} does not answer: {text}", url=url
+                )
             if not waits.wait():
                 raise StopRequested
 

@@ -32,4 +32,6 @@ KafkaTransactionExpired = SinkError.define(
 KafkaNotDelivered = SinkError.define("KafkaNotDelivered", "WT-5408", retry=RetryVerdict.RECONNECT)
 KafkaPositionUnusable = SinkError.define("KafkaPositionUnusable", "WT-5409")
 # Delivery stops at the last stored offset.
-KafkaOffsetUnkept = OffsetError.define("KafkaOffsetUnkept", "WT-5411", retry=RetryVerdict.RECONNECT)
+KafkaOffsetTopicUnusable = OffsetError.define(
+    "KafkaOffsetTopicUnusable", "WT-5411", retry=RetryVerdict.RECONNECT
+)

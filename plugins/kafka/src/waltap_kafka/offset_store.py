@@ -22,7 +22,7 @@ from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap_kafka.client import KafkaClients, delivery_reports, kafka_error
-from waltap_kafka.errors import KafkaOffsetUnkept
+from waltap_kafka.errors import KafkaOffsetTopicUnusable
 from waltap_kafka.position_record import PARTITION, last_value, position_topic
 from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
 
@@ -132,7 +132,7 @@ class KafkaOffsetStore(OffsetStore):
     def _asked(self, ask: Callable[[], T]) -> T:
         """Return the result of ``ask``.
 
-        Raises: KafkaOffsetUnkept, ConfigurationError.
+        Raises: KafkaOffsetTopicUnusable, ConfigurationError.
         """
         try:
             return ask()
@@ -143,7 +143,7 @@ class KafkaOffsetStore(OffsetStore):
             self._fail(error.problem, error)
 
     def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
-        raise KafkaOffsetUnkept(
+        raise KafkaOffsetTopicUnusable(
             f"topic {self._topic} keeps no offset: {redacted(text)}",
             topic=self._topic,
             servers=self._servers,

@@ -3,10 +3,10 @@
 from waltap.base.files.errors import (
     AccessRefused,
     BucketMissing,
-    FilesAway,
     FilesInUse,
     FilesUnavailable,
     LocationUnknown,
+    ObjectStoreUnavailable,
 )
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore, safe_name
@@ -15,10 +15,10 @@ __all__ = [
     "AccessRefused",
     "BucketMissing",
     "FileStore",
-    "FilesAway",
     "FilesInUse",
     "FilesUnavailable",
     "LocationUnknown",
+    "ObjectStoreUnavailable",
     "StorageProperties",
     "safe_name",
 ]

@@ -17,7 +17,7 @@ class FilesUnavailable(SinkError):
     )
 
 
-FilesAway = FilesUnavailable.define("FilesAway", "WT-5121")
+ObjectStoreUnavailable = FilesUnavailable.define("ObjectStoreUnavailable", "WT-5121")
 BucketMissing = FilesUnavailable.define("BucketMissing", "WT-5122", retry=RetryVerdict.NEVER)
 AccessRefused = FilesUnavailable.define("AccessRefused", "WT-5123", retry=RetryVerdict.NEVER)
 LocationUnknown = FilesUnavailable.define("LocationUnknown", "WT-5124", retry=RetryVerdict.NEVER)
@@ -53,7 +53,11 @@ def kind_of(cause: Exception, *, remote: bool) -> type[FilesUnavailable]:
     if not remote:
         return FilesUnavailable
     text = str(cause)
-    for pattern, kind in ((_BUCKET, BucketMissing), (_ACCESS, AccessRefused), (_AWAY, FilesAway)):
+    for pattern, kind in (
+        (_BUCKET, BucketMissing),
+        (_ACCESS, AccessRefused),
+        (_AWAY, ObjectStoreUnavailable),
+    ):
         if pattern.search(text):
             return kind
     return FilesUnavailable

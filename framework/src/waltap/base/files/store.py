@@ -522,7 +522,7 @@ class FileStore:
     def _check_bucket(self) -> None:
         """Check that the bucket exists.
 
-        Raises: BucketMissing, AccessRefused, FilesAway.
+        Raises: BucketMissing, AccessRefused, ObjectStoreUnavailable.
         """
         # A listed object proves the bucket; an empty list may also mean a missing one.
         if self._entries("") or not self._objects:

@@ -79,9 +79,9 @@ def _wait_for_end(engine: "Engine", signals: socket.socket, over: threading.Even
 def _end(what: str, seconds: float) -> None:
     """End the process now; its locks go with it."""
     from waltap.cli.application import exit_code
-    from waltap.services.monitor.counts import SinkHeld
+    from waltap.services.monitor.counts import SinkUnresponsive
 
-    error = SinkHeld(
+    error = SinkUnresponsive(
         f"a stop was asked for, and the sink has not returned from {what} for {seconds:.0f} s"
     )
     log.error("%s", error)

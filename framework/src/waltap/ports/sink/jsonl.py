@@ -54,7 +54,7 @@ class LinesFileError(SinkError):
     )
 
 
-LinesFileCut = SinkError.define("LinesFileCut", "WT-5002", retry=RetryVerdict.RECONNECT)
+LinesFileTruncated = SinkError.define("LinesFileTruncated", "WT-5002", retry=RetryVerdict.RECONNECT)
 
 
 class JsonLinesProperties(Properties):
@@ -187,7 +187,7 @@ class JsonLinesSink(Sink):
     def flush(self) -> Positions | None:
         """Make the written lines durable, in a file that still has its name.
 
-        A pipe or terminal has the lines already. Raises: LinesFileError, LinesFileCut.
+        A pipe or terminal has the lines already. Raises: LinesFileError, LinesFileTruncated.
         """
         self._wait_for_write()
         with self._fail_stop:
@@ -251,11 +251,11 @@ class JsonLinesSink(Sink):
         """Open a new file if the name no longer leads to the open one.
 
         Call it after the fsync: a file that is deleted later contains durable lines only. Raises:
-        LinesFileCut, OSError.
+        LinesFileTruncated, OSError.
         """
         held = os.fstat(self._fd)
         if held.st_size < (self._size or 0):
-            raise LinesFileCut(
+            raise LinesFileTruncated(
                 f"{self._path} was cut to {held.st_size} bytes while it was written: it had "
                 f"{self._size}",
                 path=self._path,

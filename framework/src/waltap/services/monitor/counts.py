@@ -212,7 +212,7 @@ def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
 
 
 # The limit is `waltap.stop.timeout.ms`.
-SinkHeld = SinkError.define("SinkHeld", "WT-5004")
+SinkUnresponsive = SinkError.define("SinkUnresponsive", "WT-5004")
 
 
 class SinkCalls:

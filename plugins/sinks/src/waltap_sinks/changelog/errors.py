@@ -16,7 +16,7 @@ class ChangeLogDamaged(SinkError):
 
 ColumnNameTaken = SinkError.define("ColumnNameTaken", "WT-5104")
 TransactionGap = SinkError.define("TransactionGap", "WT-5105", retry=RetryVerdict.RECONNECT)
-ChangeLogRetired = SinkError.define("ChangeLogRetired", "WT-5106")
+ChangeLogExpired = SinkError.define("ChangeLogExpired", "WT-5106")
 
 
 class ChangeLogGone(DestinationBehind):

@@ -15,7 +15,7 @@ from waltap.errors import WaltapError
 from waltap_sinks.changelog.continuity import log_identity
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
-    ChangeLogRetired,
+    ChangeLogExpired,
     ColumnNameTaken,
     ReaderUnknown,
     RowsInExternalSnapshot,
@@ -215,7 +215,7 @@ class ChangeLog:
     ) -> Iterator[Manifest]:
         """Yield the manifests after ``after`` up to ``until``, in order.
 
-        Only the folders that hold them are listed. Raises: ChangeLogRetired if the manifests after
+        Only the folders that hold them are listed. Raises: ChangeLogExpired if the manifests after
         ``after`` were removed; ChangeLogDamaged if a manifest is missing.
         """
         began = previous = after or NOTHING
@@ -301,7 +301,7 @@ class ChangeLog:
     def _gap(previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:
         if expired:
             text = f"the log reaches back to {found.previous} only, not to {previous}"
-            return ChangeLogRetired(text, path=found.path)
+            return ChangeLogExpired(text, path=found.path)
         text = f"manifest {found.log_position} does not follow {previous}, as it should"
         return ChangeLogDamaged(text, path=found.path)
 

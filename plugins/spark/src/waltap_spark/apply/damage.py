@@ -12,7 +12,12 @@ before it (`waltap_spark.driver.follower`). Knows no Spark.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from waltap.base.files.errors import AccessRefused, BucketMissing, FilesAway, FilesUnavailable
+from waltap.base.files.errors import (
+    AccessRefused,
+    BucketMissing,
+    FilesUnavailable,
+    ObjectStoreUnavailable,
+)
 from waltap.base.files.store import FileStore
 from waltap_spark.errors import SegmentDamaged
 from waltap_spark.planning.plan import SegmentGroup
@@ -73,7 +78,7 @@ def _unreadable(store: FileStore, path: str, rows: int) -> str:
 
     try:
         found = sum(batch.num_rows for batch in store.parquet_batches(path, ROWS))
-    except (AccessRefused, BucketMissing, FilesAway):
+    except (AccessRefused, BucketMissing, ObjectStoreUnavailable):
         raise  # the store failed: the segment itself was not read
     except (FilesUnavailable, pa.ArrowException, ValueError) as error:
         cause = error.__cause__ or error

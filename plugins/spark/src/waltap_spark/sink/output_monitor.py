@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
-from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogRetired
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class OutputMonitor:
                     waits.take(step, entry.rows)
                 for each in self._waiting.values():
                     each.until = max(each.until, step.log_position)
-        except (ChangeLogRetired, ChangeLogDamaged):
+        except (ChangeLogExpired, ChangeLogDamaged):
             pass  # the applier reports the error
         waiting = others | self._waiting
         nothing = _WaitingRows(state.log_position)
@@ -154,7 +154,7 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
                 table = after.tables.get(entry.name)
                 if table is not None and not _still(table):
                     counted[entry.name] += entry.rows
-    except (ChangeLogRetired, ChangeLogDamaged):
+    except (ChangeLogExpired, ChangeLogDamaged):
         rows = None
     committed_ms = round(after.committed_at * 1000)
     last = after.last_commit_ts

@@ -401,7 +401,7 @@ class _ProfileLog:
     def _passed_over(self, begin: dict[str, Any]) -> LogPosition:
         """Return the end of a private log that has none of the tables.
 
-        Raises: OffsetOfAnother; ChangeLogRetired if rows after ``begin`` may be lost.
+        Raises: OffsetOfAnother; ChangeLogExpired if rows after ``begin`` may be lost.
         """
         if begin["log"] and begin["log"] != self.host.log.identity():
             where = self.host.location

@@ -95,7 +95,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         """Return the end of the next batch.
 
         This is the first manifest that would exceed ``limit``, or the last manifest; ``start`` if
-        no change of the tables came. Raises: ChangeLogRetired, ChangeLogDamaged.
+        no change of the tables came. Raises: ChangeLogExpired, ChangeLogDamaged.
         """
         if start is None:  # Spark 4.1 asks so
             last = self._log.last()
