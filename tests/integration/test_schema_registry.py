@@ -82,7 +82,7 @@ def subjects(registry: Registry, part: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "side", "subject"),
+    ("strategy", "record_part", "subject"),
     [
         ("TopicNameStrategy", "value", "shop-{0}-value"),
         ("TopicNameStrategy", "key", "shop-{0}-key"),

@@ -120,7 +120,7 @@ def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
             connector.chunks(start)
         assert sum(len(piece.rows) for piece in connector.snapshot(start)) == 3002
         assert waits == [0.02]
-        connector.snapshot_over(completed=True)
+        connector.snapshot_ended(completed=True)
         assert sum(len(piece.rows) for piece in connector.snapshot(start)) == 3002
     assert waits == [0.02, 0.02], "each snapshot is waited for"
 

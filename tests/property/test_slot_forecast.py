@@ -42,23 +42,23 @@ def steady(
     SIZES,
 )
 def test_steady_rates_are_predicted_exactly(
-    written: int, released: int, seconds: int, step: int, left: int
+    written: int, released: int, seconds: int, step: int, remaining: int
 ) -> None:
     released = min(released, written)
     readings = steady(written, released, max(seconds, step), step)
     kept = readings[-1].retained_bytes
-    reported = forecast(readings, kept + left)
+    reported = forecast(readings, kept + remaining)
     assert reported.limit is not None
-    assert (reported.limit.kind, reported.limit.left) == ("budget", left)
+    assert (reported.limit.kind, reported.limit.remaining) == ("budget", remaining)
     growth = written - released
-    if not left:
+    if not remaining:
         assert reported.seconds == reported.stalled_seconds == 0
         return
-    assert reported.stalled_seconds == pytest.approx(left / written)
+    assert reported.stalled_seconds == pytest.approx(remaining / written)
     if growth:
-        assert reported.seconds == pytest.approx(left / growth)
+        assert reported.seconds == pytest.approx(remaining / growth)
         # what the slot keeps at that time is the budget
-        assert kept + growth * reported.seconds == pytest.approx(kept + left)
+        assert kept + growth * reported.seconds == pytest.approx(kept + remaining)
     else:
         assert reported.seconds is None
 
@@ -84,7 +84,7 @@ def test_a_stall_is_never_the_better_case(
     assert (reported.limit is None) == (not known)
     assert reported.growth <= reported.written + 1e-6
     if reported.limit is not None:
-        assert reported.limit.left >= 0
+        assert reported.limit.remaining >= 0
         assert 0 <= reported.limit.used <= 1
     for seconds_left in (reported.seconds, reported.stalled_seconds):
         assert seconds_left is None or seconds_left >= 0
@@ -111,7 +111,7 @@ def test_less_left_is_never_more_time(one: int, other: int) -> None:
     small, large = sorted((one, other))
     readings = steady(5000, 1000, 600, 10)
     kept = readings[-1].retained_bytes
-    tight, wide = (forecast(readings, kept + left).seconds for left in (small, large))
+    tight, wide = (forecast(readings, kept + remaining).seconds for remaining in (small, large))
     assert tight is not None
     assert wide is not None
     assert tight <= wide
@@ -137,7 +137,7 @@ def test_the_tightest_limit_counts() -> None:
     ]  # fmt: skip
     lost = SlotReading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=-50)
     limit = tightest(lost, None)
-    assert (limit.left, limit.used) == (0, 1.0)
+    assert (limit.remaining, limit.used) == (0, 1.0)
 
 
 @given(st.lists(SHARES, max_size=4), SHARES, st.lists(st.floats(0, 1.2), max_size=30))

@@ -159,7 +159,7 @@ class _DeadlineBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        left = _left(httpcore.ConnectTimeout, timeout)
+        left = _remaining(httpcore.ConnectTimeout, timeout)
         return _DeadlineStream(
             self._inner.connect_tcp(host, port, left, local_address, socket_options)
         )
@@ -172,9 +172,9 @@ class _DeadlineStream(httpcore.NetworkStream):
         self._inner = inner
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        until = time.monotonic() + _left(httpcore.ReadTimeout, timeout)
+        until = time.monotonic() + _remaining(httpcore.ReadTimeout, timeout)
         while True:
-            step = min(POLL_S, _left(httpcore.ReadTimeout, until - time.monotonic()))
+            step = min(POLL_S, _remaining(httpcore.ReadTimeout, until - time.monotonic()))
             try:
                 return self._inner.read(max_bytes, step)
             except httpcore.ReadTimeout:
@@ -182,13 +182,13 @@ class _DeadlineStream(httpcore.NetworkStream):
                     raise
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        until = time.monotonic() + _left(httpcore.WriteTimeout, timeout)
+        until = time.monotonic() + _remaining(httpcore.WriteTimeout, timeout)
         socket = self._inner.get_extra_info("socket")
         for start in range(0, len(buffer), PIECE):
             # A started piece cannot be withdrawn, so wait until the connection accepts bytes.
             while not select.select((), (socket,), (), POLL_S)[1]:
-                _left(httpcore.WriteTimeout, until - time.monotonic())
-            left = _left(httpcore.WriteTimeout, until - time.monotonic())
+                _remaining(httpcore.WriteTimeout, until - time.monotonic())
+            left = _remaining(httpcore.WriteTimeout, until - time.monotonic())
             self._inner.write(buffer[start : start + PIECE], left)
 
     def close(self) -> None:
@@ -197,14 +197,14 @@ class _DeadlineStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        left = _left(httpcore.ConnectTimeout, timeout)
+        left = _remaining(httpcore.ConnectTimeout, timeout)
         return _DeadlineStream(self._inner.start_tls(ssl_context, server_hostname, left))
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
 
 
-def _left(kind: type[Exception], timeout: float | None) -> float:
+def _remaining(kind: type[Exception], timeout: float | None) -> float:
     """Return the seconds that a step may take.
 
     Raises: ``kind`` if no time is left.

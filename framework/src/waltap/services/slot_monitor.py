@@ -61,14 +61,14 @@ class WalLimit:
     # slot, budget or disk
     kind: str
     # bytes that the slot may retain in all
-    whole: int
+    total: int
     # bytes that it may retain in addition, never below 0
-    left: int
+    remaining: int
 
     @property
     def used(self) -> float:
         """Return the used share of the limit, 0 to 1."""
-        return 1.0 if self.whole <= 0 else 1.0 - self.left / self.whole
+        return 1.0 if self.total <= 0 else 1.0 - self.remaining / self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +94,14 @@ def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
     retained = reading.retained_bytes
     found = []
     if reading.safe_bytes is not None:
-        left = max(0, reading.safe_bytes)
-        found.append(WalLimit(kind="slot", whole=retained + left, left=left))
+        remaining = max(0, reading.safe_bytes)
+        found.append(WalLimit(kind="slot", total=retained + remaining, remaining=remaining))
     if budget is not None:
-        found.append(WalLimit(kind="budget", whole=budget, left=max(0, budget - retained)))
+        found.append(WalLimit(kind="budget", total=budget, remaining=max(0, budget - retained)))
     if reading.free_bytes is not None:
-        left = max(0, reading.free_bytes)
-        found.append(WalLimit(kind="disk", whole=retained + left, left=left))
-    return min(found, key=lambda limit: limit.left, default=None)
+        remaining = max(0, reading.free_bytes)
+        found.append(WalLimit(kind="disk", total=retained + remaining, remaining=remaining))
+    return min(found, key=lambda limit: limit.remaining, default=None)
 
 
 def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
@@ -130,9 +130,9 @@ def _rate(octets: int, seconds: float) -> float:
 
 
 def _until(limit: WalLimit | None, rate: float) -> float | None:
-    if limit is None or (limit.left and rate <= 0):
+    if limit is None or (limit.remaining and rate <= 0):
         return None
-    return limit.left / rate if limit.left else 0.0
+    return limit.remaining / rate if limit.remaining else 0.0
 
 
 # A threshold counts as crossed again only after the share fell this far below it. Retained WAL
@@ -395,8 +395,8 @@ class SlotMonitor:
             wal_status=slot.wal_status,
             retained_bytes=reading.retained_bytes,
             limit_kind="" if limit is None else limit.kind,
-            limit_bytes=None if limit is None else limit.whole,
-            left_bytes=None if limit is None else limit.left,
+            limit_bytes=None if limit is None else limit.total,
+            left_bytes=None if limit is None else limit.remaining,
             growth_per_s=predicted.growth,
             written_per_s=predicted.written,
             seconds_left=predicted.seconds,

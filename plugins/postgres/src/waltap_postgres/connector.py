@@ -454,7 +454,7 @@ class PostgresConnector(
             self._reading = True
         return self.captured(), self._publications.names
 
-    def snapshot_over(self, *, completed: bool) -> None:
+    def snapshot_ended(self, *, completed: bool) -> None:
         # While other processes read its chunks, it holds locks and keeps old rows.
         self._snapshot.close()
         self._reading, self._exported = False, None

@@ -93,7 +93,7 @@ class YbExtractNewRecordState:
     def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
         self._unwrap = ExtractNewRecordState(properties)
         self._flat = PgCompatible()
-        self._left = BoundedDict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]](MAX_SHAPES)
+        self._schemas = BoundedDict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]](MAX_SHAPES)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return the transformed ``records``.
@@ -121,10 +121,10 @@ class YbExtractNewRecordState:
         """Return ``schema`` without these fields."""
         key = id(schema), missing
         # The same schema and fields must give one object.
-        entry = self._left.get(key)
+        entry = self._schemas.get(key)
         if entry is None:
             fields = tuple(field for field in schema.fields if field.name not in missing)
-            entry = self._left[key] = schema, msgspec.structs.replace(schema, fields=fields)
+            entry = self._schemas[key] = schema, msgspec.structs.replace(schema, fields=fields)
         return entry[1]
 
 

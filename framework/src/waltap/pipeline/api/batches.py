@@ -164,7 +164,7 @@ class BatchLedger:
             self._changed.notify_all()
 
 
-class HandOver(Sink):
+class BatchStreamSink(Sink):
     """Give each batch to the loop, and promise the acknowledged ones.
 
     ``each``: the loop finishes a batch before the next is received.
@@ -225,7 +225,7 @@ def _fields(batch: Batch) -> dict[str, Any]:
 class _LoopPlugin:
     """Register the sink of one loop on the loop's own host."""
 
-    def __init__(self, sink: HandOver) -> None:
+    def __init__(self, sink: BatchStreamSink) -> None:
         spec = SinkSpec(name=NAME, summary="A loop in Python.", factory=lambda _p, _c: sink)
         self.register_sinks = hookimpl(lambda: [spec])
 
@@ -236,7 +236,7 @@ class _LoopPipeline(Pipeline):
     def __init__(
         self,
         profile: str | Path | Mapping[str, Any],
-        sink: HandOver,
+        sink: BatchStreamSink,
         overrides: Mapping[str, str] | None,
     ) -> None:
         plugins = (_LoopPlugin(sink),)
@@ -273,7 +273,7 @@ class BatchStream(Iterator[StreamedBatch]):
         self._pipeline, self._limits, self._auto = pipeline, limits, auto
         self._ledger = pipeline.ledger
         self._given: StreamedBatch | None = None
-        self._over = False
+        self._finished = False
         self._end: Callable[[], BaseException | None] | None = None
         self._failure: BaseException | None = None
 
@@ -282,7 +282,7 @@ class BatchStream(Iterator[StreamedBatch]):
 
     def __next__(self) -> StreamedBatch:
         """Return the next batch. Raises: WaltapError of the pipeline."""
-        if self._over:
+        if self._finished:
             raise StopIteration
         if self._end is None:
             self._pipeline.start(self._limits)
@@ -292,7 +292,7 @@ class BatchStream(Iterator[StreamedBatch]):
                 self._given.ack()
         self._given = self._ledger.get()
         if self._given is None:
-            self._over = True
+            self._finished = True
             if self._ledger.closed:  # else its last batches may still be acknowledged
                 self.close()
                 self._raise_failure()
@@ -315,7 +315,7 @@ class BatchStream(Iterator[StreamedBatch]):
 
     def close(self) -> None:
         """End the run: batches without an acknowledgement come again with the next."""
-        self._over = True
+        self._finished = True
         if self._end is not None:
             self._failure = self._end() or self._failure
 
@@ -349,5 +349,5 @@ def stream(
     ConfigurationError from the call; WaltapError from the loop.
     """
     auto = acknowledge == "auto"
-    sink = HandOver(records=records, each=auto, most=max(1, unacknowledged))
+    sink = BatchStreamSink(records=records, each=auto, most=max(1, unacknowledged))
     return BatchStream(_LoopPipeline(profile, sink, overrides), limits, auto=auto)

@@ -48,7 +48,7 @@ class _SnapshotObserver:
     rows: dict[str, int] = field(default_factory=dict)
     equal: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    over: bool = False
+    is_finished: bool = False
 
 
 class GapRepair:
@@ -80,7 +80,7 @@ class GapRepair:
             self._ended.set()
             asking.join()
         observed = self._observed
-        if self._refusal or observed.failed or not observed.over:
+        if self._refusal or observed.failed or not observed.is_finished:
             left = "; ".join(
                 f"{name} was read, and is {why}"
                 if name in observed.rows
@@ -117,7 +117,7 @@ class GapRepair:
         self._observed.identifier = identifier = f"repair-{engine.run_id}"
         differing = self._differing(tables) if tables else []
         if not differing:
-            self._observed.over = True
+            self._observed.is_finished = True
             engine.stop()
             return
         data = {"type": "incremental", "data-collections": [re.escape(name) for name in differing]}
@@ -125,7 +125,7 @@ class GapRepair:
         if not answer.accepted:
             self._refuse(answer.reason)
             return
-        while not (self._observed.over and engine.status().unflushed_ms is None):
+        while not (self._observed.is_finished and engine.status().unflushed_ms is None):
             if self._ended.wait(POLL_S):
                 return
         self._compare_again(differing)
@@ -190,7 +190,7 @@ class GapRepair:
             else:
                 observed.failed[table] = status
         elif notification.kind in {"COMPLETED", "ABORTED"}:
-            observed.over = True
+            observed.is_finished = True
 
 
 def _tables(gaps: list[CaptureGap]) -> list[str]:

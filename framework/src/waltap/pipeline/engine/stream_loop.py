@@ -196,7 +196,7 @@ class StreamEnd:
             self._silence.broken(now)
 
     def is_reached(self, now: float) -> bool:
-        return self._state.over() or self._at_lsn() or self._silent(now)
+        return self._state.is_finished() or self._at_lsn() or self._silent(now)
 
     @property
     def _idle(self) -> bool:

@@ -271,7 +271,7 @@ class RunState:
 
     def stopping(self) -> bool:
         """Return whether the run must end, by a stop or ``max_seconds``."""
-        if self._time_is_over():
+        if self._time_has_passed():
             self.stop.set()
         return self.stop.is_set()
 
@@ -307,26 +307,26 @@ class RunState:
         """Wait; return False if the run must end."""
         most = self.limits.max_seconds
         if most is not None:
-            left = most - (self.clock.monotonic() - self._began)
-            if left < seconds:
-                self.clock.wait(max(0.0, left), self.stop.is_set)
+            remaining = most - (self.clock.monotonic() - self._began)
+            if remaining < seconds:
+                self.clock.wait(max(0.0, remaining), self.stop.is_set)
                 self.stop.set()
         return not self.clock.wait(seconds, self.stop.is_set)
 
-    def left(self) -> int | None:
+    def remaining(self) -> int | None:
         """Return the remaining records or changes, None without a limit."""
         most = self.limits.max_records
         if most is None:
             return None
         return most - (self.counts.records if self._counts_records else self.counts.events)
 
-    def over(self) -> bool:
-        left = self.left()
-        if left is not None and left <= 0 and not self.midway:
+    def is_finished(self) -> bool:
+        remaining = self.remaining()
+        if remaining is not None and remaining <= 0 and not self.midway:
             return True
-        return self._time_is_over()
+        return self._time_has_passed()
 
-    def _time_is_over(self) -> bool:
+    def _time_has_passed(self) -> bool:
         most = self.limits.max_seconds
         return most is not None and self.clock.monotonic() - self._began >= most
 

@@ -291,10 +291,10 @@ class ReadLoop:
 
     def _cut(self, parts: Sequence[TransactionPart]) -> Sequence[TransactionPart]:
         """Return as much of ``parts`` as the limit of records leaves."""
-        state, left = self._state, self._state.left()
-        assert left is not None
+        state, remaining = self._state, self._state.remaining()
+        assert remaining is not None
         whole, midway = state.limits.whole_transactions, state.midway
-        taken_parts, left_out = cut(parts, left, whole=whole and (left > 0 or midway))
+        taken_parts, left_out = cut(parts, remaining, whole=whole and (remaining > 0 or midway))
         if taken_parts:
             midway = whole and not taken_parts[-1].complete
         state.cut_off(cut=left_out, midway=midway)

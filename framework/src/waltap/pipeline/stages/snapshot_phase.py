@@ -179,12 +179,12 @@ def deliver(
     for piece in pieces:
         if piece.relation.name != report.table:
             report.reads(piece.relation.name, tables_of(connector).estimate(piece.relation))
-        cut(piece, state.left())
+        cut(piece, state.remaining())
         delivery.write([piece], snapshot=snapshot)
         report.progressed(len(piece.rows))
         if delivery.due(state.flush_s):
             delivery.flush()
-        if state.stop.is_set() or state.over():
+        if state.stop.is_set() or state.is_finished():
             return False
     return True
 
@@ -288,7 +288,7 @@ class SnapshotPhase:
                 delivery.flush()
         delivery.flush()
         log.info("%s tables, in %s chunks, are read by others", len(tables), len(chunks))
-        rows = delivery.await_chunks(lambda: state.stop.is_set() or state.over())
+        rows = delivery.await_chunks(lambda: state.stop.is_set() or state.is_finished())
         if rows is None:
             report.aborted()
             return False
@@ -306,14 +306,14 @@ def _log_mode(connector: Connector, *, completed: bool) -> None:
     if not isinstance(connector, SnapshotHoldingSource):
         return
     try:
-        connector.snapshot_over(completed=completed)
+        connector.snapshot_ended(completed=completed)
     except Exception as error:  # noqa: BLE001 - a plugin's; the snapshot is what it is
         log.warning(
             "the snapshot mode failed behind its snapshot: %s: %s", type(error).__name__, error
         )
 
 
-def cut(piece: SnapshotRows, left: int | None) -> None:
+def cut(piece: SnapshotRows, remaining: int | None) -> None:
     """Cut a piece to the remaining number of rows."""
-    if left is not None and left < len(piece.rows):
-        piece.rows, piece.complete, piece.ends_chunk = piece.rows[:left], False, False
+    if remaining is not None and remaining < len(piece.rows):
+        piece.rows, piece.complete, piece.ends_chunk = piece.rows[:remaining], False, False

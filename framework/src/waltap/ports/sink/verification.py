@@ -72,7 +72,7 @@ class TableReader(Protocol):
     key's text (`row_text` of `waltap_sinks.comparison`). Its sum adds up the hashes of its rows.
     """
 
-    def whole(self) -> tuple[int, int]:
+    def total(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
 
     def sums(self) -> dict[str, tuple[int, int]]:

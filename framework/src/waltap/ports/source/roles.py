@@ -126,7 +126,7 @@ class PartitionedSource(Protocol):
 class SnapshotHoldingSource(Protocol):
     """A source that holds something for the time of a snapshot."""
 
-    def snapshot_over(self, *, completed: bool) -> None:
+    def snapshot_ended(self, *, completed: bool) -> None:
         """End the snapshot that `Connector.snapshot` has read.
 
         With ``completed`` every row is durable; otherwise the snapshot was interrupted. The snapshot
@@ -141,7 +141,7 @@ class SnapshotSharingSource(SnapshotHoldingSource, Protocol):
     def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
         """Return the rows of `Connector.snapshot` as chunks that other processes can read.
 
-        All chunks see one snapshot. Until `snapshot_over` or `close` no session can rewrite or truncate
+        All chunks see one snapshot. Until `snapshot_ended` or `close` no session can rewrite or truncate
         the tables.
 
         Raises: SnapshotError, SourceError; SourceLacks where this server cannot share a snapshot.

@@ -74,7 +74,7 @@ class LineageSender:
         """The event in delivery; a table that changes now needs another event."""
 
         self._shapes: dict[str, Relation] = {}
-        self._over = self._away = False
+        self._finished = self._away = False
         self._thread = threading.Thread(target=self._run, name="waltap-lineage", daemon=True)
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class LineageSender:
     def __exit__(self, *_details: object) -> None:
         """Send the waiting events once and stop."""
         with self._changed:
-            self._over = True
+            self._finished = True
             self._changed.notify()
         self._thread.join(END_S)
         if left := len(self.waiting):
@@ -116,11 +116,11 @@ class LineageSender:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._over:
+                while not self._waiting and not self._finished:
                     self._changed.wait()
                 if not self._waiting:
                     return
-                last, happening = self._over, self._waiting.pop(0)
+                last, happening = self._finished, self._waiting.pop(0)
                 self._sending = happening
                 shapes, self._shapes = self._shapes, {}
             try:
@@ -158,7 +158,7 @@ class LineageSender:
                 self._waiting.insert(0, happening)
             # newer relations replace the failed event's
             self._shapes = {**shapes, **self._shapes}
-            if not self._over:
+            if not self._finished:
                 self._changed.wait(self._retry_s)
 
 
@@ -201,7 +201,7 @@ class LineageObserver:
             (e.spec.name, _destination(e.spec.name, e.properties)) for e in profile.sinks
         ]
         self._known: dict[str, Relation] = {}
-        self._begun = self._over = self._changed = False
+        self._begun = self._finished = self._changed = False
         self._delivery = LineageSender(self._send)
 
     def __enter__(self) -> Self:
@@ -220,14 +220,14 @@ class LineageObserver:
         if state in STREAMS and not self._begun:
             self._begun = True
             self._emit("START")
-        elif state == "stopped" and self._begun and not self._over:
-            self._over = True
+        elif state == "stopped" and self._begun and not self._finished:
+            self._finished = True
             self._emit("COMPLETE")
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
         """Report a failure that ends the run."""
-        if retried or self._over:
+        if retried or self._finished:
             return
         from openlineage.client.generated.error_message_run import ErrorMessageRunFacet
 
@@ -238,7 +238,7 @@ class LineageObserver:
         text = error.problem if isinstance(error, WaltapError) else type(error).__name__
         code = error.code if isinstance(error, WaltapError) else WaltapError.code
         facet = ErrorMessageRunFacet(f"{code} {text}", "Python", producer=PRODUCER)
-        self._over = True
+        self._finished = True
         self._emit("FAIL", {"errorMessage": facet})
 
     @hookimpl

@@ -16,7 +16,12 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ReadChunk
-from waltap.ports.source.published import EVERYTHING, Narrowed, PublishedSubset, nothing_left_out
+from waltap.ports.source.published import (
+    EVERYTHING,
+    Narrowed,
+    PublishedSubset,
+    everything_published,
+)
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
@@ -52,7 +57,7 @@ class PostgresChunks:
         version_num: int,
         watch: ServerWaits,
         debezium: bool = False,
-        narrowed: Narrowed = nothing_left_out,
+        narrowed: Narrowed = everything_published,
         wait_s: Callable[[tuple[str, str]], float] = lambda _table: 0.0,
     ) -> None:
         """Keep the connections and the rules for reading.

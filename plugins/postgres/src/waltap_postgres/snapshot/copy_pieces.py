@@ -263,7 +263,7 @@ class _ReadAheadQueue(Generic[T]):
         self._pieces: deque[tuple[T, int]] = deque()
         self._changed = threading.Condition()
         self._size = 0
-        self._ended = self._left = False
+        self._ended = self._abandoned = False
         self._error: BaseException | None = None
 
     def fill(self, make: Callable[[], Iterator[tuple[T, int]]]) -> None:
@@ -285,8 +285,8 @@ class _ReadAheadQueue(Generic[T]):
             self._pieces.append((piece, size))
             self._size += size
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._left or self._size <= AHEAD_BYTES)
-            return not self._left
+            self._changed.wait_for(lambda: self._abandoned or self._size <= AHEAD_BYTES)
+            return not self._abandoned
 
     def items(self) -> Iterator[T]:
         """Yield items as they arrive."""
@@ -308,7 +308,7 @@ class _ReadAheadQueue(Generic[T]):
     def leave(self) -> bool:
         """Stop the thread and return whether it was still running."""
         with self._changed:
-            self._left = True
+            self._abandoned = True
             self._pieces.clear()
             self._changed.notify_all()
             return not self._ended

@@ -7,7 +7,7 @@ from typing import TypeVar
 from waltap.changes.decode.relation import Relation
 from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
 from waltap.ports.source.connector import ConnectorContext
-from waltap.ports.source.published import EVERYTHING, Narrowed, nothing_left_out
+from waltap.ports.source.published import EVERYTHING, Narrowed, everything_published
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.errors import SnapshotModeUnclear
 from waltap_postgres.properties import PostgresProperties
@@ -29,7 +29,7 @@ class SnapshotOptions:
         self,
         properties: PostgresProperties,
         context: ConnectorContext,
-        narrowed: Narrowed = nothing_left_out,
+        narrowed: Narrowed = everything_published,
     ) -> None:
         """Keep the plugins; ``narrowed`` returns the filtered tables."""
         self._properties, self._narrowed = properties, narrowed

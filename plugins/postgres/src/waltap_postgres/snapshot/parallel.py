@@ -162,7 +162,7 @@ class ParallelReading:
         with self._changed:
             while self._next < len(self._works) and not self._closed:
                 work, task_index = self._works[self._next], self._next
-                if work.left:
+                if work.has_free_parts:
                     return task_index
                 self._next += 1
                 # A task without parts belongs to one thread; the next thread gets the next task.

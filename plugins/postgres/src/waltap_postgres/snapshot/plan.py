@@ -190,7 +190,7 @@ class ReadTask:
         piece.complete = self._arrived == len(self.parts)
 
     @property
-    def left(self) -> bool:
+    def has_free_parts(self) -> bool:
         """Return whether there are free parts."""
         return bool(self._free)
 

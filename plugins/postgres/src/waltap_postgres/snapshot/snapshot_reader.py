@@ -318,7 +318,7 @@ class SnapshotReader:
             # If no chunk is durable, the sink gets every row, as in a new snapshot.
             every_row=begun is None
             or not any(each.done or each.complete for each in begun.tables.values()),
-            going_on={t.oid for work in works if work.resumed for t in work.targets},
+            continued={t.oid for work in works if work.resumed for t in work.targets},
         )
         self.close()
 

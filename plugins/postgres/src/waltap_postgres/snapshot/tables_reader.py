@@ -332,7 +332,10 @@ def _result_columns(session: PostgresSession, statement: str) -> list[str]:
 
 
 def set_markers(
-    pieces: Iterator[SnapshotRows], *, every_row: bool = True, going_on: Collection[int | None] = ()
+    pieces: Iterator[SnapshotRows],
+    *,
+    every_row: bool = True,
+    continued: Collection[int | None] = (),
 ) -> Iterator[SnapshotRows]:
     """Set Debezium's markers on the pieces.
 
@@ -341,7 +344,7 @@ def set_markers(
     "first_in_data_collection". A row with two markers gets the earlier one of this list. Pieces
     without rows keep their place and have no marker.
 
-    ``every_row``: the sink gets every row. In a continued snapshot no row is "first". ``going_on`` are
+    ``every_row``: the sink gets every row. In a continued snapshot no row is "first". ``continued`` are
     the OIDs of tables with valid rows of earlier runs; their first row is "true".
     """
     # Markers follow the order of the pieces, not the plan: a table may be read later than planned. One
@@ -362,7 +365,7 @@ def set_markers(
         if opens:
             if every_row and piece.relation is first:
                 piece.first_marker = "first"
-            elif piece.relation.oid not in going_on:
+            elif piece.relation.oid not in continued:
                 piece.first_marker = "first_in_data_collection"
         held = piece
     if held is not None:

@@ -136,7 +136,7 @@ class ChangeLogSink(Sink):
 
     def _forget(self) -> None:
         """Drop everything unpublished."""
-        self._whole, self._open = PendingTables(), PendingTables()
+        self._complete, self._open = PendingTables(), PendingTables()
         self._open_commit: int | None = None
         self._routes: dict[tuple[Relation, bool], TableBuffer | None] = {}
         self._unconverted = self._unconverted_bytes = 0
@@ -275,7 +275,7 @@ class ChangeLogSink(Sink):
 
     def _abandon(self) -> None:
         """Drop everything unpublished, with the open files."""
-        for pending in (self._whole, self._open):
+        for pending in (self._complete, self._open):
             for buffer in pending.buffers():
                 buffer.abandon()
         self._store.forget_unsynced()
@@ -385,7 +385,7 @@ class ChangeLogSink(Sink):
             if part.kind == "blocking":
                 self._continuity.reads_again(part.relation.schema, part.relation.table)
                 self._routes.clear()
-                if part.whole and self._take_whole(part, batch):
+                if part.whole and self._take_complete(part, batch):
                     return
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:
@@ -404,13 +404,13 @@ class ChangeLogSink(Sink):
             return
         # A resumed snapshot repeats chunks whose end the offset had not stored.
         if not self._read.has(oid, part.chunk):
-            buffer = self._buffer(self._whole, version, self._snapshot_id, part.chunk)
+            buffer = self._buffer(self._complete, version, self._snapshot_id, part.chunk)
             if part.rows:
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
             if part.ends_chunk or part.complete:
                 self._end_chunk(oid, part.chunk, buffer)
         if part.complete and not self._read.has_all(oid):
-            table = self._buffer(self._whole, version, self._snapshot_id)
+            table = self._buffer(self._complete, version, self._snapshot_id)
             table.complete, table.external_snapshot = True, part.external_snapshot
             self._read.completed(oid)
 
@@ -422,7 +422,7 @@ class ChangeLogSink(Sink):
         before = self._position or batch.position  # `log_position` may be of another history
         return before.end_lsn or self.log_position.end_lsn
 
-    def _take_whole(self, part: SnapshotRows, batch: Batch) -> bool:
+    def _take_complete(self, part: SnapshotRows, batch: Batch) -> bool:
         """Take a piece of a table whose rows a blocking snapshot replaces.
 
         The table is a snapshot of its own, and is published when it is complete. Without a key
@@ -435,7 +435,7 @@ class ChangeLogSink(Sink):
         table_id = part.relation.schema, part.relation.table
         if part.restarts:
             if (left := self._replacing.pop(oid, None)) is not None:  # its reading broke off
-                buffer = self._whole.current.pop((*table_id, left, 0), None)
+                buffer = self._complete.current.pop((*table_id, left, 0), None)
                 if buffer is not None:
                     buffer.abandon()
             self._replacing[oid] = self._next_snapshot_id
@@ -443,16 +443,16 @@ class ChangeLogSink(Sink):
         snapshot_id = self._replacing.get(oid)
         if snapshot_id is None:
             return False
-        buffer = self._buffer(self._whole, version, snapshot_id, 0)
+        buffer = self._buffer(self._complete, version, snapshot_id, 0)
         if part.rows:
             buffer.add_snapshot(part.rows, lsn=self._reread_at(batch), ts=part.ts, xid=part.xid)
         if part.complete:
-            del self._whole.current[*table_id, snapshot_id, 0], self._replacing[oid]
-            changes = self._whole.current.pop((*table_id, None, None), None)
+            del self._complete.current[*table_id, snapshot_id, 0], self._replacing[oid]
+            changes = self._complete.current.pop((*table_id, None, None), None)
             if changes is not None:
-                self._finish(self._whole, changes)
+                self._finish(self._complete, changes)
             buffer.complete = True
-            self._finish(self._whole, buffer)  # now: later changes come behind it
+            self._finish(self._complete, buffer)  # now: later changes come behind it
             self._routes.clear()
         return True
 
@@ -464,8 +464,8 @@ class ChangeLogSink(Sink):
         It keeps its snapshot id if something was published. Raises: TransactionGap, ChangeLogGone.
         """
         if self._snapshot_id is not None:  # After a lost connection unfinished chunks come again.
-            for key in self._whole.chunks():
-                self._whole.current.pop(key).abandon()
+            for key in self._complete.chunks():
+                self._complete.current.pop(key).abandon()
             return
         progress = self._context.snapshot
         if progress is None:
@@ -481,23 +481,25 @@ class ChangeLogSink(Sink):
     def _restart(self, relation: Relation) -> None:
         """Discard the rows of a table in this snapshot."""
         snapshot_table = (relation.schema, relation.table, self._snapshot_id)
-        for key in [key for key in self._whole.current if key[:3] == snapshot_table]:
-            self._whole.current.pop(key).abandon()
-        self._whole.finished = [
+        for key in [key for key in self._complete.current if key[:3] == snapshot_table]:
+            self._complete.current.pop(key).abandon()
+        self._complete.finished = [
             each
-            for each in self._whole.finished
+            for each in self._complete.finished
             if (each.schema, each.table, each.snapshot_id) != snapshot_table
         ]
         self._read.forget(relation.oid)
         version = self._versions.of(relation)
         if version is not None:
-            self._buffer(self._whole, version, self._snapshot_id).restarts = True
+            self._buffer(self._complete, version, self._snapshot_id).restarts = True
 
     def _end_chunk(self, oid: int, chunk: int, buffer: TableBuffer) -> None:
         """Add a complete chunk to the rows of its table."""
         version, snapshot_id = buffer.version, buffer.snapshot_id
-        del self._whole.current[version.relation.schema, version.relation.table, snapshot_id, chunk]
-        table = self._buffer(self._whole, version, snapshot_id)
+        del self._complete.current[
+            version.relation.schema, version.relation.table, snapshot_id, chunk
+        ]
+        table = self._buffer(self._complete, version, snapshot_id)
         table.absorb(buffer)
         table.chunks.append(chunk)
         self._read.ended(oid, chunk)
@@ -512,10 +514,10 @@ class ChangeLogSink(Sink):
             self._publish()
             self._epoch += 1
             self._continuity.end()
-        for key in [key for key in self._whole.current if key[2] is not None]:
-            self._whole.current.pop(key).abandon()
-        self._whole.finished = [
-            entry for entry in self._whole.finished if entry.snapshot_id is None
+        for key in [key for key in self._complete.current if key[2] is not None]:
+            self._complete.current.pop(key).abandon()
+        self._complete.finished = [
+            entry for entry in self._complete.finished if entry.snapshot_id is None
         ]
         self._read = ReadChunks()
         self._snapshot_id, self._in_snapshot = self._next_snapshot_id, True
@@ -552,7 +554,7 @@ class ChangeLogSink(Sink):
         try:
             return self._routes[relation, whole]
         except KeyError:
-            version, pending = self._versions.of(relation), self._whole if whole else self._open
+            version, pending = self._versions.of(relation), self._complete if whole else self._open
             buffer = None if version is None else self._buffer(pending, version, None)
             self._routes[relation, whole] = buffer
             return buffer
@@ -603,7 +605,7 @@ class ChangeLogSink(Sink):
     def _convert(self) -> None:
         """Convert changes to columns; write them if they exceed the limit."""
         self._unconverted = self._unconverted_bytes = 0
-        buffers = [*self._whole.buffers(), *self._open.buffers()]
+        buffers = [*self._complete.buffers(), *self._open.buffers()]
         for buffer in buffers:
             buffer.convert()
         used = sum(buffer.bytes for buffer in buffers)
@@ -630,19 +632,19 @@ class ChangeLogSink(Sink):
 
     def _merge_open(self) -> None:
         """Count a transaction of several parts, which is now complete."""
-        current = self._whole.current
+        current = self._complete.current
         if self._open.finished:
             # A table changed within the transaction: its earlier rows are in these entries.
             for key in [key for key, buffer in current.items() if buffer.snapshot_id is None]:
-                self._finish(self._whole, current.pop(key))
-            self._whole.finished += self._open.finished
+                self._finish(self._complete, current.pop(key))
+            self._complete.finished += self._open.finished
         for key, buffer in self._open.current.items():
             earlier = current.get(key)
             if earlier is not None and buffer.follows(earlier):
                 earlier.extend(buffer)
                 continue
             if earlier is not None:
-                self._finish(self._whole, earlier)
+                self._finish(self._complete, earlier)
             current[key] = buffer
         self._open = PendingTables()
         self._open_commit = None
@@ -698,17 +700,17 @@ class ChangeLogSink(Sink):
         if self._position is None:
             return None
         snapshot_ended = self._snapshot_part is not None and self._snapshot_part.complete
-        if not self._whole and not snapshot_ended:
+        if not self._complete and not snapshot_ended:
             return self._position
         self._start_bucket()
-        for key, buffer in self._whole.current.items():
+        for key, buffer in self._complete.current.items():
             if key[3] is None:
-                self._finish(self._whole, buffer)
+                self._finish(self._complete, buffer)
         end_lsn = self._position.end_lsn
         previous = self.log_position
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
         log_position = LogPosition(self._epoch, end_lsn, previous.ordinal + 1 if same else 0)
-        entries = self._missed.marked(self._whole.finished)
+        entries = self._missed.marked(self._complete.finished)
         manifest = Manifest(
             version=VERSION,
             log_position=log_position,
@@ -741,8 +743,8 @@ class ChangeLogSink(Sink):
         self._missed.published(manifest.tables)
         if manifest.transactions:
             self._published_below = manifest.log_position.end_lsn
-        chunks, self._whole = self._whole.chunks(), PendingTables()
-        self._whole.current.update(chunks)
+        chunks, self._complete = self._complete.chunks(), PendingTables()
+        self._complete.current.update(chunks)
         # The buffers of an open transaction stay.
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None

@@ -268,7 +268,7 @@ def _whole(
     while True:
         # The position before the rows: they are at least as new as it says.
         now = target.position()
-        there, here = pair.theirs.whole(), pair.ours.whole()
+        there, here = pair.theirs.total(), pair.ours.total()
         if deadline is None:
             deadline = time.monotonic() + patience_s
         if here == there or time.monotonic() >= deadline:

@@ -99,7 +99,7 @@ class RowTableReader:
         for row in self._texts():
             yield tuple([row[n] for n in self._key]), row
 
-    def whole(self) -> tuple[int, int]:
+    def total(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
         count = total = 0
         for row in self._texts():
@@ -160,7 +160,7 @@ class PostgresTableReader:
     def _all(self, query: str, parameters: Sequence[object] = ()) -> list[Any]:
         return self._connection.execute(query.encode(), parameters or None).fetchall()
 
-    def whole(self) -> tuple[int, int]:
+    def total(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
         ((count, total),) = self._all(f"SELECT count(*), {self._hash} FROM {self._table}")
         return int(count), int(total)

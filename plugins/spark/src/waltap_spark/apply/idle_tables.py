@@ -33,7 +33,7 @@ class IdleTables:
 
     def __init__(self, tables: TableFormat) -> None:
         self._format, self._next = tables, 0.0
-        self._left: list[str] = []
+        self._remaining: list[str] = []
 
     def found(
         self, sessions: SimpleQueue[SizedSession], state: OutputState
@@ -43,20 +43,20 @@ class IdleTables:
         One of ``sessions`` reads the versions. No table may have an unfinished step.
         """
         began = time.monotonic()
-        if not self._left and began >= self._next:
-            self._next, self._left = began + REST_S, list(state.tables)
+        if not self._remaining and began >= self._next:
+            self._next, self._remaining = began + REST_S, list(state.tables)
         found = dict[str, TableState]()
 
         def find(spark: "SparkSession") -> None:
             step = CommitContext(
                 spark=spark, number=state.number, log_position=state.log_position, attempt=""
             )
-            while self._left:
-                names, self._left = self._left[:AT_ONCE], self._left[AT_ONCE:]
+            while self._remaining:
+                names, self._remaining = self._remaining[:AT_ONCE], self._remaining[AT_ONCE:]
                 tables = {name: state.tables[name] for name in names if name in state.tables}
                 found.update(self._format.move_idle(step, tables))
                 if time.monotonic() >= began + SHARE_S:
                     break
 
-        each_in_one(sessions, [find] if self._left else [], 1)
+        each_in_one(sessions, [find] if self._remaining else [], 1)
         return found

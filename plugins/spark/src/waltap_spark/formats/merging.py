@@ -113,7 +113,7 @@ class MergingFormat(StepwiseFormat):
         elif meets_none(table, rows.group):
             work.insert("current", rows.rows(table))
         elif empties:
-            work.overwrite("current", self._left(step, table, rows))
+            work.overwrite("current", self._remaining_rows(step, table, rows))
         elif not table.key:
             work.exchange(self._exchanged(step, table, rows))
         else:
@@ -447,7 +447,9 @@ class MergingFormat(StepwiseFormat):
         if table.mode.history:
             work.insert("changes", rows.log(table))
 
-    def _left(self, step: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
+    def _remaining_rows(
+        self, step: CommitContext, table: TableState, rows: GroupRows
+    ) -> "DataFrame":
         """Return the rows after changes that include a truncate."""
         base = self.read(step.spark, table, "current")
         if table.key:

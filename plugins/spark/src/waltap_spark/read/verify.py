@@ -212,7 +212,7 @@ class _SparkTable:
     def _hash(self) -> str:
         return spark_row_hash([f"t{n}" for n in range(len(self._texts))])
 
-    def whole(self) -> tuple[int, int]:
+    def total(self) -> tuple[int, int]:
         """Return count and sum of all rows."""
         with self._tables.explained():
             frame = self._frame()

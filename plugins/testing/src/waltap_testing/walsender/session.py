@@ -46,7 +46,7 @@ LAST_WORDS_SECONDS = 5.0
 REPLICATES = ("true", "on", "yes", "1", "database")
 
 
-class _ConversationOver(Exception):
+class _ConversationEnded(Exception):
     """The client left, or the script closed the connection."""
 
 
@@ -80,7 +80,7 @@ class ClientSession:
         self._changed, self._since = changed, started
         # None in the queue is the end of the connection.
         self._inbox: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
-        self._left = self._done = False
+        self._disconnected = self._done = False
         # Number of status updates when the last frame was sent: `AwaitFeedback` counts from there.
         self._heard = 0
         self._transaction = "I"
@@ -104,7 +104,7 @@ class ClientSession:
             finally:
                 self._part()
                 thread.join()
-        except (_ConversationOver, OSError):
+        except (_ConversationEnded, OSError):
             pass
         except (ValueError, UnicodeDecodeError, struct.error) as wrong:
             self._fail(f"the client sent what no client sends: {wrong}")
@@ -133,7 +133,7 @@ class ClientSession:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         with self._changed:
-            self._changed.wait_for(lambda: self._left, LAST_WORDS_SECONDS)
+            self._changed.wait_for(lambda: self._disconnected, LAST_WORDS_SECONDS)
         self.drop()
 
     def _read(self, messages: wire.FrontendMessages) -> None:
@@ -147,7 +147,7 @@ class ClientSession:
         except OSError:
             pass
         with self._changed:
-            self._left = True
+            self._disconnected = True
             self._changed.notify_all()
         self._inbox.put(None)
 
@@ -243,7 +243,7 @@ class ClientSession:
         if isinstance(answer, ServerError):
             self._send(answer.encoded())
             if answer.severity != "ERROR":
-                raise _ConversationOver
+                raise _ConversationEnded
         elif isinstance(answer, CommandAnswer):
             self._send(wire.command_complete(answer.tag))
         elif isinstance(answer, RowsAnswer):
@@ -353,7 +353,7 @@ class ClientSession:
             case ServerError():
                 self._send(step.encoded())
                 if step.severity != "ERROR":
-                    raise _ConversationOver
+                    raise _ConversationEnded
                 self._send(wire.ready("I"))
                 return False
             case CopyDone():
@@ -365,13 +365,13 @@ class ClientSession:
             case CutConnection(reset):
                 if reset:
                     self.drop(reset=True)
-                raise _ConversationOver
+                raise _ConversationEnded
         return True
 
     def _expect(self, holds: Callable[[], bool], within: float, otherwise: str) -> None:
         if not self._wait(lambda: holds() or self._done, within):
             self._fail(f"{otherwise} within {within} s")
-            raise _ConversationOver
+            raise _ConversationEnded
 
     def _wait(self, holds: Callable[[], bool], seconds: float | None) -> bool:
         """Wait until ``holds`` or the timeout; return whether it holds.
@@ -379,9 +379,9 @@ class ClientSession:
         Raises: _ConversationOver when the client leaves first.
         """
         with self._changed:
-            self._changed.wait_for(lambda: holds() or self._left, seconds)
-            if self._left and not holds():
-                raise _ConversationOver
+            self._changed.wait_for(lambda: holds() or self._disconnected, seconds)
+            if self._disconnected and not holds():
+                raise _ConversationEnded
             return holds()
 
     def _fail(self, text: str) -> None:

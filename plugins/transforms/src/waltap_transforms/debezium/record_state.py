@@ -486,15 +486,15 @@ class _DropByHeader:
         names = tuple(header[2])
         key_schema, key = record.key_schema, record.key
         if self._from_key and key is not None and key_schema is not None:
-            key_schema, key = self._left(key_schema, key, names)
+            key_schema, key = self._without(key_schema, key, names)
         schema, value = record.value_schema, record.value
         if schema is not None and value is not None:
-            schema, value = self._left(schema, value, names)
+            schema, value = self._without(schema, value, names)
         return msgspec.structs.replace(
             record, key_schema=key_schema, key=key, value_schema=schema, value=value
         )
 
-    def _left(
+    def _without(
         self, schema: Schema, value: Mapping[str, Any], names: tuple[str, ...]
     ) -> tuple[Schema, Mapping[str, Any]]:
         less = self._known.of(schema, names)
