@@ -60,7 +60,7 @@ class Lake:
 
     def run(self) -> str:
         """Run the engine until everything is delivered; return its log."""
-        done = waltap("run", "p.toml", "--until-idle", 1, cwd=self.folder, **self._variables)
+        done = waltap("run", "p.toml", "--until-idle", 0.3, cwd=self.folder, **self._variables)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -191,13 +191,6 @@ def asked(rig: Rig, spark_sql: Callable[..., Result]) -> Callable[..., Result]:
     return partial(spark_sql, rig.folder / "out")
 
 
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have expressions compiled, which a list of tables takes."""
-    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "FALLBACK")
-
-
-@pytest.mark.usefixtures("compiled")
 def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Result]) -> None:
     for view in ("plain", '`Odd.Na me``"`'):
         found = asked(f"SELECT `we``ird.col umn` FROM {view} WHERE id = 2")
@@ -205,17 +198,30 @@ def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Resu
         assert "zwei" in found.output
         assert "plain" in found.output
         assert '`Odd.Na me``"`' in found.output, "as a query must write it"
-    assert {"SELECT", "count", "date_trunc"} <= set(sql_words(rig.spark))
+    history = LiveTables(rig.spark, rig.output)
+    history.register()
+    frame = rig.spark.sql('SELECT count(*) FROM `Odd.Na me`"_changes`'.replace('`"', '``"'))
+    assert frame.first()[0] == 3
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have expressions compiled, which a list of tables takes."""
+    monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "FALLBACK")
+
+
+@pytest.mark.usefixtures("compiled")
+def test_statements_that_are_typed_are_answered(asked: Callable[..., Result]) -> None:
     typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn`\nFROM plain WHERE id = 2;\n"
     found = asked(typed=typed)
     assert found.exit_code == 0, found.output
     assert "UNRESOLVED_COLUMN" in found.output, "and it goes on"
     assert "id\n`we``ird.col umn`" in found.output
     assert "zwei" in found.output
-    history = LiveTables(rig.spark, rig.output)
-    history.register()
-    frame = rig.spark.sql('SELECT count(*) FROM `Odd.Na me`"_changes`'.replace('`"', '``"'))
-    assert frame.first()[0] == 3
+
+
+def test_keywords_and_functions_are_completed(spark: Any) -> None:
+    assert {"SELECT", "count", "date_trunc"} <= set(sql_words(spark))
 
 
 def test_values_are_shown_as_they_are(asked: Callable[..., Result]) -> None:

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tests.harness.servers.jars import jars
 
@@ -30,3 +31,12 @@ def prepare(spark: str = "") -> Path:
 def spark_jars() -> str:
     """Return what ``spark.jars`` names. Raises: MissingProgram."""
     return ",".join(str(path) for path in sorted(prepare().glob("*.jar")))
+
+
+def load(spark: Any, folder: Path) -> None:
+    """Make a table in ``folder`` and change it, so that the session has Delta Lake's classes and plans."""
+    table = f"delta.`{folder}/t`"
+    spark.sql(f"create table {table} using delta as select 1 as id")
+    spark.sql(
+        f"merge into {table} t using (select 1 as id) s on t.id = s.id when matched then delete"
+    )

@@ -279,9 +279,11 @@ def _with(what: str, jars: Any, spark: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def delta(spark: Any) -> Any:
-    """Return the Spark session, which has Delta Lake."""
-    return _with("Delta Lake", delta_lake, spark)
+def delta(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the Spark session, which has Delta Lake and has loaded it: that takes as long as a JVM's start."""
+    session = _with("Delta Lake", delta_lake, spark)
+    delta_lake.load(session, tmp_path_factory.mktemp("delta"))
+    return session
 
 
 @pytest.fixture(scope="session")
