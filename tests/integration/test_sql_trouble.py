@@ -614,4 +614,5 @@ def test_a_disk_that_is_full_is_waited_for(
     with pytest.raises(SqlUnreachable, match="could not extend file") as found:
         target.write(batch(source.commit()))
     assert found.value.retry is RetryVerdict.RECONNECT
+    assert "room on its disk" in found.value.advice()
     target.close()
