@@ -51,7 +51,7 @@ def test_a_sink_that_takes_the_place_of_another_is_reported(shop: Shop) -> None:
         assert "went to" not in shop.run()
     shop.database.execute("INSERT INTO t VALUES (2)")
     look = ("--sink", "changelog:look")
-    reported = "captured up to the stored offset went to jsonl:out.jsonl; changelog:look"
+    reported = "changes up to the stored offset went to jsonl:out.jsonl; changelog:look"
     assert reported in shop.run(*look)
     assert "went to" not in shop.run(*look)
     remedy = "snapshot.mode=always"

@@ -141,7 +141,7 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
     said = [r.getMessage() for r in caplog.records if "captured" in r.getMessage()]
     again = [each for each in said if "was captured before" in each]
     assert [each.split()[1] for each in again] == list(names[:1])
-    assert all("run once with snapshot.mode=always" in each for each in again)
+    assert all("one run with snapshot.mode=always" in each for each in again)
     pipeline.destination.missed.clear()
     assert run(pipeline, **{"table.include.list": r"public\.(old|fresh|new)"}) == []
     assert pipeline.destination.missed == []

@@ -83,7 +83,12 @@ def test_formats_are_those_of_one_side_or_of_all() -> None:
         ("debezium.sink.kafka.producr.acks", "x", "debezium.sink.kafka.producer.NAME", ""),
         ("debezium.slot.name", "x", "debezium.source.slot.name", ""),
         ("debezium.source.snapshot.fetch.size", "many", None, "whole number"),
-        ("debezium.source.database.password", "${NOT_SET_ANYWHERE}", None, "ANYWHERE is not set"),
+        (
+            "debezium.source.database.password",
+            "${NOT_SET_ANYWHERE}",
+            None,
+            "ANYWHERE, which is not set",
+        ),
     ],
 )
 def test_a_mistake_is_reported_under_its_name_in_the_file(

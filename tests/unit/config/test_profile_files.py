@@ -324,7 +324,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ("ann", "s3cret"),
         ),
         ("$1 ${1} $${x}", "$1 ${1} $${x}", ()),
-        ("${env:WALTAP_TEST_NOT_SET}", None, "WALTAP_TEST_NOT_SET is not set"),
+        ("${env:WALTAP_TEST_NOT_SET}", None, "WALTAP_TEST_NOT_SET, which is not set"),
         ("${file:absent}", None, "absent cannot be read: No such file"),
         ("${file:secrets.properties:x}", None, "has no key 'x'"),
         ("${vault:db/password}", None, "no secrets provider is called 'vault'"),

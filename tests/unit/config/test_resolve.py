@@ -488,7 +488,7 @@ def test_a_secret_does_not_show_up_in_mistakes(
 def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host: Host) -> None:
     absent = "${env:WALTAP_TEST_ABSENT}"
     raw = toml({"database.password": absent, "database.hostname": absent, "database.port": "x"})
-    text = f"environment variable WALTAP_TEST_ABSENT is not set (given: {absent})"
+    text = f"needs the environment variable WALTAP_TEST_ABSENT, which is not set (given: {absent})"
     assert problems(raw, host) == [
         f"database.hostname: {text}",
         f"database.password: {text}",

@@ -57,7 +57,7 @@ def _secret(provider: str, argument: str, folder: Path) -> str:
     if provider == "env":
         found = variable(argument)
         if found is None:
-            message = f"environment variable {argument} is not set"
+            message = f"needs the environment variable {argument}, which is not set"
             raise SecretMissing(message)
         return found
     if provider == "file":

@@ -94,7 +94,7 @@ class GapNotes:
         path = self.gaps.folder / f"gap-{noted.identifier}.txt"
         if noted.identifier == gap.identifier:
             log.warning(
-                "changes behind %s up to %s cannot be had: %s has what is known of the gap",
+                "changes after %s up to %s are lost: %s describes the gap",
                 begin.lsn,
                 end.lsn,
                 path,

@@ -35,8 +35,8 @@ from waltap.ports.source.roles import PublishingSource, published_by, tables_of
 log = logging.getLogger(__name__)
 
 STAYS: Final = (
-    "Where tables are kept, rows that were deleted meanwhile, or got another key, stay then; to have all "
-    "replaced, run once with snapshot.mode=always"
+    "A destination with tables still has rows that the source deleted, or gave another key, in between; "
+    "one run with snapshot.mode=always replaces all rows"
 )
 
 MESSAGES: Final = {
@@ -44,13 +44,14 @@ MESSAGES: Final = {
     "were writing to it when it was published",
     "created": "table %s is new: it is captured from its creation on",
     "joined": "table %s is new since the last start: it is captured from its creation on",
-    "snapshot": "table %s is captured from now on; an incremental snapshot is asked for its rows",
+    "snapshot": "table %s is captured from now on; an incremental snapshot reads its rows",
     "incomplete": "table %s is captured from now on; rows and changes from before are missing. To have "
     "them, run: waltap snapshot FILE '%s'",
-    "snapshot again": "table %s was captured before, not for a while, and is again; an incremental "
-    "snapshot is asked for its rows. " + STAYS,
-    "incomplete again": "table %s was captured before, not for a while, and is again; rows and changes "
-    "from between are missing. To have the rows, run: waltap snapshot FILE '%s'. " + STAYS,
+    "snapshot again": "table %s was captured before, and is captured again after an interruption; an "
+    "incremental snapshot reads its rows. " + STAYS,
+    "incomplete again": "table %s was captured before, and is captured again after an interruption; rows "
+    "and changes in between are missing. To read the rows, run: waltap snapshot FILE '%s'. "
+    + STAYS,
     "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline; "
     "changes until then are not delivered",
     "interrupted": "the server no longer streams all changes of table %s, since its publication was "

@@ -602,7 +602,7 @@ class IcebergFormat(MergingFormat):
             with _active(spark):
                 _twice(lambda: _java(spark).sessionState().catalogManager().catalog(name))
         except (Py4JJavaError, PySparkException) as error:
-            text = f"the catalogue {name} cannot be had: {_reason(error)}"
+            text = f"the catalogue {name} cannot be loaded: {_reason(error)}"
             raise CatalogueUnreachable(text, catalog=name) from None
 
     @staticmethod
