@@ -187,6 +187,13 @@ def target_ruled(shop: Shop) -> None:
     sql(shop)
 
 
+def positions_captured(shop: Shop) -> None:
+    shop.database.execute("CREATE SCHEMA replica")
+    sql(shop, **{"position.table": "waltap_position"})
+    shop.run()
+    shop.database.execute("INSERT INTO t VALUES (5)")
+
+
 def another_publication(shop: Shop) -> None:
     """The slot has changes from before the publication that the profile names by now."""
     shop.database.execute("INSERT INTO t VALUES (8); CREATE PUBLICATION another FOR TABLE t")
@@ -236,6 +243,7 @@ CASES = [
     Case("WT-5706", key_grown, (r"ALTER TABLE .*?(?=; or)",), begun=False),
     Case("WT-5706", key_grown_and_all_renamed, (r"ALTER TABLE .*?(?=; or)",), begun=False),
     Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
+    Case("WT-5724", positions_captured, (r"table.exclude.list=[^;]*",), begun=False),
     Case("WT-5003", target_behind, (CLEAR,), begun=False),
     Case("WT-5107", log_gone, (CLEAR,), begun=False),
 ]

@@ -73,6 +73,7 @@ SqlPositionChanged = SinkError.define("SqlPositionChanged", "WT-5720", retry=Ret
 # The next `open` reads the result in the table of positions.
 SqlCommitUnknown = SinkError.define("SqlCommitUnknown", "WT-5709", retry=RetryVerdict.RECONNECT)
 SqlNameTaken = SinkError.define("SqlNameTaken", "WT-5710")
+SqlPositionsCaptured = SinkError.define("SqlPositionsCaptured", "WT-5724")
 # All targets but PostgreSQL treat them as the same name.
 SqlColumnNameTaken = SinkError.define("SqlColumnNameTaken", "WT-5717")
 SqlHistoryColumnTaken = SinkError.define("SqlHistoryColumnTaken", "WT-5716")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TargetName
@@ -35,7 +36,7 @@ class SinkMetadata:
 
     def __init__(self, target: SqlTarget, table: TargetName, pipeline: str) -> None:
         self._target, self._pipeline, self.generation = target, pipeline, 0
-        self._table = table
+        self.table = table
         # The position that was committed last. A backup restored under the connection has another
         # one.
         self.at: Position | None = None
@@ -74,11 +75,16 @@ class SinkMetadata:
     @property
     def name(self) -> str:
         """Return the name of the table of positions."""
-        return str(self._table)
+        return str(self.table)
+
+    def is_like(self, relation: Relation) -> bool:
+        """Return whether ``relation`` has the name and the key of a table of this class."""
+        names = {table.name for table in (self.table, self._tables, self._dead_letters)}
+        return relation.table in names and relation.columns[0].name == "pipeline"
 
     def read(self) -> Position | None:
         """Return the stored position, None if there is none."""
-        if self._target.describe(self._table) is None:
+        if self._target.describe(self.table) is None:
             return None
         rows = self._select()
         return _position(rows[0]) if rows else None
@@ -87,7 +93,7 @@ class SinkMetadata:
         q = self._target.quoted
         names = ", ".join(map(q, ("end_lsn", "commit_lsn", "change_index", "generation")))
         return self._target.run(
-            f"SELECT {names} FROM {escaped(self._target.quoted_table(self._table))}"
+            f"SELECT {names} FROM {escaped(self._target.quoted_table(self.table))}"
             f" WHERE {q('pipeline')} = %s{ending}",
             [self._pipeline],
         )
@@ -99,7 +105,7 @@ class SinkMetadata:
         position belongs to another history and is deleted.
         """
         target = self._target
-        q, table = target.quoted, escaped(target.quoted_table(self._table))
+        q, table = target.quoted, escaped(target.quoted_table(self.table))
         self._make()
         target.begin()
         # The lock waits for the commit of an instance that was killed or replaced in its middle.
@@ -132,9 +138,9 @@ class SinkMetadata:
     def _make(self) -> None:
         target = self._target
         number, word, time = target.number_type, target.word_type, target.time_type
-        if target.describe(self._table) is None:
+        if target.describe(self.table) is None:
             target.create(
-                self._table,
+                self.table,
                 [
                     ("pipeline", word),
                     ("end_lsn", word),
@@ -175,7 +181,7 @@ class SinkMetadata:
         # The old position is tested too: a restored backup has this generation, but another
         # position.
         count = target.change(
-            f"UPDATE {escaped(target.quoted_table(self._table))} SET {sets},"
+            f"UPDATE {escaped(target.quoted_table(self.table))} SET {sets},"
             f" {q('written_at')} = CURRENT_TIMESTAMP"
             f" WHERE {q('pipeline')} = %s AND {q('generation')} = %s AND {' AND '.join(tests)}",
             [

@@ -14,6 +14,7 @@ from waltap_sinks.sql.errors import (
     SqlColumnNameTaken,
     SqlNameTaken,
     SqlNameUnfit,
+    SqlPositionsCaptured,
     SqlTableGone,
     SqlTableUnfit,
 )
@@ -243,9 +244,15 @@ class TargetTables:
     def _claim(self, shape: TargetShape) -> None:
         """Record the relation that owns the table.
 
-        Raises: SqlNameTaken, SqlColumnNameTaken, SqlNameUnfit.
+        Raises: SqlNameTaken, SqlColumnNameTaken, SqlNameUnfit, SqlPositionsCaptured.
         """
         target, name, oid = self._target, shape.name, shape.relation.oid
+        if self._metadata.is_like(shape.relation):
+            # In the sink's own database, each position that it stores would be a change to deliver.
+            raise SqlPositionsCaptured(
+                f"{shape.source} has positions of an SQL sink",
+                pattern=re.escape(f"{shape.relation.schema}.{self._metadata.table.name}") + ".*",
+            )
         for called in (name.name, *(column.name for column in shape.columns)):
             if not target.can_name(called):
                 raise SqlNameUnfit(
