@@ -1,6 +1,7 @@
 """What single records hold, where no corpus shows it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.harness.json_events import (
@@ -19,8 +20,9 @@ from tests.harness.json_events import (
 
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, DataType
-from waltap.changes.decode.tuple_image import ABSENT
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Value
 from waltap.changes.events.event import Record
+from waltap.changes.mapping.envelope import NEWEST
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import ConfigurationError, DecodeError
@@ -61,6 +63,17 @@ def test_envelope_and_source_have_debeziums_fields_in_their_order() -> None:
         "before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns",
     ]  # fmt: skip
     assert (value["ts_ms"], value["ts_us"], value["ts_ns"]) == (NOW // 10**6, NOW // 1000, NOW)
+
+
+@pytest.mark.parametrize("old", [("1", ABSENT), ("2", ABSENT)], ids=["key stays", "key changes"])
+def test_an_update_with_an_old_key_names_its_unsent_fields(old: tuple[Value, ...]) -> None:
+    keyed = table("k", "id int4 not null", "v text", key=("id",))
+    update = Update(keyed, 0, ("1", UNCHANGED), old, OldTuple.KEY)
+    form = replace(NEWEST, unsent=True)
+    found = json_format(BARE, envelope=form).render([part(update)], NOW)
+    values = [json.loads(record.value) for record in found if record.value]
+    assert values[-1]["unsent"] == ["v"]
+    assert [each["unsent"] for each in values[:-1]] == [None] * (len(values) - 1)
 
 
 def test_incremental_rows_have_their_lsn_in_the_sequence_alone() -> None:
