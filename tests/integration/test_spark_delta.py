@@ -22,6 +22,7 @@ from waltap_spark.apply import applier, idle_tables
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.driver.follower import FollowOptions, LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
+from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import TableTask
 from waltap_spark.read.live import LiveTables
@@ -44,8 +45,12 @@ CODES = relation(
 )
 
 
-def test_rows_are_found_by_keys_whatever_is_in_them(rig: Rig) -> None:
+@pytest.mark.parametrize("small", [0, delta_format.SMALL_TABLE])
+def test_rows_are_found_by_keys_whatever_is_in_them(
+    rig: Rig, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Few keys are listed in SQL: of each type the least value, quotes, and what Spark replaces there."""
+    monkeypatch.setattr(delta_format, "SMALL_TABLE", small)
     odd = ("-32768", "-9223372036854775808", "it's \\' ${spark.app.name}\n\u00e9\U0001d11e%_")
     rows = [
         odd,
@@ -75,6 +80,25 @@ def test_rows_are_found_by_keys_whatever_is_in_them(rig: Rig) -> None:
         f"DESCRIBE HISTORY {rig.output.table('codes').stored_table.targets['current'].at}"
     )
     assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
+
+
+def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(rig: Rig) -> None:
+    rig.db.insert(LEFT, *[[str(number), None, "x"] for number in range(5)])
+    rig.follow()
+    at = rig.output.table("left").stored_table.targets["current"].at
+    rig.db.update(LEFT, ["1"], note="y")
+    rig.follow()
+    assert rig.spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"] == 1
+    rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    rig.db.insert(LEFT, ["9", None, "x"])
+    rig.follow()
+    since = rig.output.table("left").stored_table.targets["current"].version + 1
+    rig.db.update(LEFT, ["1"], note="z")
+    rig.follow()
+    feed = rig.spark.read.format("delta").option("readChangeFeed", "true")
+    path = at.removeprefix("delta.`").removesuffix("`")
+    assert feed.option("startingVersion", since).load(path).count() == 2
+    rig.check(LEFT)
 
 
 @pytest.mark.parametrize("rows", [1, 300])

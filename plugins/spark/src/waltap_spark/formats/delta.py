@@ -18,14 +18,15 @@ from weakref import WeakSet
 
 import msgspec
 
+from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import FormatNotReady, FormatUnsupported, LayoutUnfit, VersionGone
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.notes import CommitNote
-from waltap_spark.formats.stepwise import TableCommit
+from waltap_spark.formats.notes import NOWHERE, CommitNote
+from waltap_spark.formats.stepwise import BYTES, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
@@ -80,6 +81,21 @@ TRAVEL: Final = "Cannot time travel"
 
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
+# Delta reads its log with a Spark plan for most writes, and the log of most tables is small. The
+# histograms are optional fields of its checksum file; each has a hundred literals in that plan.
+SMALL_LOGS: Final = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
+    "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
+}
+
+# Bytes of a table that is rewritten where a few of its rows change. Marking the old rows would take
+# eight Spark jobs instead of three, and leave one more small file and a deletion vector.
+SMALL_TABLE: Final = 32 << 10
+
+# Properties of a table with which other programs see which rows a commit changed, or rows have ids.
+BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
+
 _WHOLE: Final = ("byte", "short", "integer", "long")
 _ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
@@ -105,9 +121,7 @@ def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
         found[EXTENSIONS] = f"{known},{EXTENSION}" if known else EXTENSION
     if SESSION_CATALOG not in settings:
         found[SESSION_CATALOG] = CATALOG
-    if "spark.databricks.delta.snapshotPartitions" not in settings:
-        found["spark.databricks.delta.snapshotPartitions"] = "2"
-    return found
+    return {**{name: value for name, value in SMALL_LOGS.items() if name not in settings}, **found}
 
 
 def _brought() -> bool:
@@ -124,6 +138,19 @@ def _conf() -> str:
     return f"{EXTENSIONS}={EXTENSION} and {SESSION_CATALOG}={CATALOG}"
 
 
+class _Metadata(msgspec.Struct, frozen=True):
+    """A table's properties."""
+
+    configuration: dict[str, str] = {}
+
+
+class _Checksum(msgspec.Struct, frozen=True):
+    """A table's size and properties, from Delta's checksum file of a version."""
+
+    size: int = msgspec.field(name="tableSizeBytes")
+    metadata: _Metadata
+
+
 class DeltaFormat(MergingFormat):
     """Tables of Delta Lake."""
 
@@ -134,6 +161,8 @@ class DeltaFormat(MergingFormat):
         self._properties, self._in_catalogue = properties, bool(properties.catalog)
         self._ready: WeakSet[SparkSession] = WeakSet()
         self._puts: bool | None = None
+        # Identifier → a version, and what Delta's checksum file has about it.
+        self._checksums: dict[str, tuple[int, _Checksum | None]] = {}
 
     def identifier(self, table: TableState, what: What) -> str:
         """Return ``delta.`PATH```, or the name in the catalogue."""
@@ -217,8 +246,7 @@ class DeltaFormat(MergingFormat):
         self._require_delta(spark)
         if self._properties.catalog:
             return self._described(spark, target)
-        path = _path(target.at)
-        folder = path.removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
+        folder = self._log_folder(target)
         first = max(target.version, 0)
         there = self._entry(f"{folder}/{first:020d}.json")
         if there is None and first == 0 and self._output.store.names(folder):
@@ -275,19 +303,67 @@ class DeltaFormat(MergingFormat):
             self._puts = _replaces_on(spark)
         return listed or bool(self._puts)
 
-    def put(self, at: str, rows: "DataFrame", key: Sequence[str], listed: str | None) -> None:
-        """Replace rows by Delta's REPLACE WHERE or REPLACE ON.
+    def put(
+        self, target: TargetTable, rows: "DataFrame", key: Sequence[str], listed: str | None
+    ) -> None:
+        """Replace rows by REPLACE WHERE or REPLACE ON, or rewrite a small table.
 
-        It marks the old rows in one pass over the keys, and adds the new ones. MERGE makes three
+        Delta marks the old rows in one pass over the keys, and adds the new ones. MERGE makes three
         passes: which files, which rows are written, which are marked. A condition that lists keys
         also skips files by their statistics.
         """
+        at = target.at
+        if listed is not None and self._is_small(target):
+            others = rows.sparkSession.table(at).where(f"NOT coalesce({listed}, false)")
+            whole = others.unionByName(rows).coalesce(1)
+            whole.write.format("delta").mode("overwrite").save(_path(at))
+            return
         writer = partial(_putting, key=key, listed=listed)
         if self._properties.catalog:
             names = rows.sparkSession.table(at).columns  # insertInto matches columns by position
             writer(rows.selectExpr(*map(quoted, names))).insertInto(at)
         else:
             writer(rows).save(_path(at))
+
+    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+        """Estimate rows from Delta's checksum file, else by Spark's statistics.
+
+        The statistics need Delta's log, which costs a Spark job.
+        """
+        target = None if table.stored_table is None else table.stored_table.targets.get("current")
+        known = None if target is None else self._checksum(target)
+        if known is None:
+            return super().rows_of(spark, table)
+        return known.size // BYTES
+
+    def _is_small(self, target: TargetTable) -> bool:
+        """Return whether few bytes are written if the whole table is."""
+        known = self._checksum(target)
+        return (
+            known is not None
+            and known.size <= SMALL_TABLE
+            and all(known.metadata.configuration.get(name) != "true" for name in BY_ROW)
+        )
+
+    def _checksum(self, target: TargetTable) -> "_Checksum | None":
+        """Read Delta's checksum file of a version; None if it cannot be read here."""
+        if self._properties.catalog:
+            return None
+        version, known = self._checksums.get(target.at, (NOWHERE, None))
+        if version != target.version:
+            known = self._read_checksum(target)
+            self._checksums[target.at] = target.version, known
+        return known
+
+    def _read_checksum(self, target: TargetTable) -> "_Checksum | None":
+        text = self._entry(f"{self._log_folder(target)}/{max(target.version, 0):020d}.crc")
+        try:
+            return None if text is None else msgspec.json.decode(text, type=_Checksum)
+        except UNREADABLE:
+            return None
+
+    def _log_folder(self, target: TargetTable) -> str:
+        return _path(target.at).removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
 
     @contextlib.contextmanager
     def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:

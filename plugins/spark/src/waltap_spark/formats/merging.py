@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 import msgspec
 
@@ -189,14 +190,19 @@ class MergingFormat(StepwiseFormat):
         return frame.select(*columns)
 
     def maintain(self, step: CommitContext, table: TableState) -> TableState:
-        """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`)."""
+        """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`).
+
+        Tables that change together have their first compaction at different times: the commit of
+        all would take minutes.
+        """
         stored_table = table.stored_table
         if stored_table is None:
             return table
         steps = sum(target.step for target in stored_table.targets.values())
+        later = 0 if stored_table.compacted else crc32(table.name.encode()) % COMPACT_STEPS
         now = time.time()
         awaited = self.is_awaited(table)
-        if steps - stored_table.compacted >= COMPACT_STEPS and not awaited:
+        if steps - stored_table.compacted >= COMPACT_STEPS + later and not awaited:
             targets = {
                 w: self._compacted(step, table, each) for w, each in stored_table.targets.items()
             }

@@ -197,7 +197,9 @@ class StepwiseFormat(TableFormat):
         """Return whether this session supports `put`, with or without a condition."""
         return False
 
-    def put(self, at: str, rows: "DataFrame", key: Sequence[str], listed: str | None) -> None:
+    def put(
+        self, target: TargetTable, rows: "DataFrame", key: Sequence[str], listed: str | None
+    ) -> None:
         """Replace rows in one commit and one pass.
 
         ``rows`` replace the rows of the condition ``listed``, or else the rows with their keys.

@@ -132,7 +132,8 @@ class TableWriter:
         as_is = not self._casts() and not self._table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
         stored = frame.selectExpr(*projection(values)) if values else frame
-        put = partial(self._format.put, self.at("current"), stored, row_key(self._table), listed)
+        target = self.stored_table.targets["current"]
+        put = partial(self._format.put, target, stored, row_key(self._table), listed)
         self.take("current", put, ROWS)
 
     def exchange(self, frame: "DataFrame") -> None:

@@ -121,7 +121,8 @@ QUICK: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.files.minPartitionNum": "1",
 }
 
 FEW_ROWS: Final = 100_000
@@ -269,7 +270,7 @@ class SizedSession:
 
     def __init__(self, spark: "SparkSession") -> None:
         self.session = spark
-        self._many = {name: spark.conf.get(name) for name in QUICK}
+        self._many = {name: spark.conf.get(name, None) for name in QUICK}
         self._quick = False
 
     def suit(self, rows: int | None) -> "SparkSession":
@@ -280,8 +281,12 @@ class SizedSession:
         quick = rows is not None and rows <= FEW_ROWS
         if quick != self._quick:
             self._quick = quick
-            for name, value in (QUICK if quick else self._many).items():
-                self.session.conf.set(name, value or "")
+            chosen: Mapping[str, str | None] = QUICK if quick else self._many
+            for name, value in chosen.items():
+                if value is None:
+                    self.session.conf.unset(name)
+                else:
+                    self.session.conf.set(name, value)
         return self.session
 
 
