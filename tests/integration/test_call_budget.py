@@ -7,8 +7,8 @@ from typing import Any, Self
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-Event = tuple[str, str, str]
-"""call or return, module, function."""
+Event = tuple[str, str, str, int]
+"""call or return, module, function, thread."""
 
 INSERT_CALLS, INSERT_MODULES = 85, 25
 KEEPALIVE = "ReplicationSplitter._control"
@@ -32,21 +32,21 @@ class Trace:
     def _note(self, frame: Any, event: str, _argument: object) -> None:
         module = frame.f_code.co_filename.partition("/src/waltap")[2]
         if module and event in {"call", "return"}:
-            self.events.append((event, module, frame.f_code.co_qualname))
+            self.events.append((event, module, frame.f_code.co_qualname, threading.get_ident()))
 
     def between(self, first: str, last: str, through: str) -> list[list[Event]]:
         """Return the calls from each call of ``first`` to the return of ``last``, where ``through`` is
-        among them."""
+        among them. What other threads do meanwhile is no part of the way."""
         found = []
         start: int | None = None
-        for number, (event, _module, name) in enumerate(self.events):
+        for number, (event, _module, name, thread) in enumerate(self.events):
             if event == "call" and name == first:
                 start = number
             elif event == "return" and name == last and start is not None:
                 calls = [
                     each
                     for each in self.events[start:number]
-                    if each[0] == "call" and each[2] != KEEPALIVE
+                    if each[0] == "call" and each[2] != KEEPALIVE and each[3] == thread
                 ]
                 if any(each[2] == through for each in calls):
                     found.append(calls)

@@ -35,17 +35,19 @@ def load(processes: int) -> Iterator[None]:
             each.wait()
 
 
-def failed_tests(report: Path) -> list[str]:
-    """Return the tests that a JUnit report calls failed or in error."""
-    return [
-        f"{case.get('classname')}::{case.get('name')}"
-        for case in ET.parse(report).iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
+def failed_tests(report: Path) -> dict[str, str]:
+    """Return the tests that a JUnit report calls failed or in error, each with the first line that says how."""
+    found = {}
+    for case in ET.parse(report).iter("testcase"):
+        for how in ("failure", "error"):
+            if (element := case.find(how)) is not None:
+                said = element.get("message", "").partition("\n")[0]
+                found[f"{case.get('classname')}::{case.get('name')}"] = said
+    return found
 
 
-def run_round(seed: int, workers: str, options: list[str]) -> list[str]:
-    """Run pytest once in the order of ``seed``; return the tests that failed."""
+def run_round(seed: int, workers: str, options: list[str]) -> dict[str, str]:
+    """Run pytest once in the order of ``seed``; return the tests that failed, and how."""
     with tempfile.TemporaryDirectory(prefix="waltap-flaky-") as folder:
         report = Path(folder) / "report.xml"
         done = subprocess.run(
@@ -80,9 +82,11 @@ def main() -> int:
         for seed in range(given.seed, given.seed + given.rounds):
             began = time.monotonic()
             failed = run_round(seed, given.workers, options)
-            failures.update(failed)
+            failures.update(failed.keys())
             minutes = (time.monotonic() - began) / 60
             print(f"seed {seed}: {minutes:.1f} minutes, {len(failed)} failed", flush=True)
+            for name, how in failed.items():
+                print(f"  {name}: {how}", flush=True)
     for name, count in failures.most_common():
         print(f"{count} of {given.rounds}: {name}")
     return 1 if failures else 0
