@@ -7,6 +7,7 @@ scale|all: one server, one run, one table.
 
 import argparse
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -353,6 +354,8 @@ def _rounds(
     results = []
     for number, contenders in enumerate(rounds):
         for contender in contenders if number % 2 == 0 else reversed(contenders):
+            # The disk must not be busy with the load or another contender's output.
+            os.sync()
             result = measure(contender)
             _say(
                 f"round {result.round}, {result.contender}: {result.rate:,.0f} rows/s,"
