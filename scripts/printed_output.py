@@ -54,7 +54,7 @@ def _without_paths(line: str) -> str:
 def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
     """Return one table for all benchmarks, and the machine they ran on."""
     lines = [
-        "| benchmark | contender | rows/s | of the limit | times Debezium's best | peak MiB |",
+        "| benchmark | contender | rows/s | of the server's tool | times Debezium's best | peak MiB |",
         "|---|---|---:|---:|---:|---:|",
     ]
     for document in documents:
@@ -72,7 +72,7 @@ def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
         "",
         f"{machine['cores']} cores shared by server and client ({machine['cpu']}),",
         f"{machine['postgres']},",
-        f"Python {machine['python']}; the limit is `pg_recvlogical` for streams, `COPY` for the snapshot.",
+        f"Python {machine['python']}; the server's tool is `pg_recvlogical` for streams, `COPY` for snapshots.",
         "Files: `benchmarks/results`.",
     ]
     return "\n".join(lines)
