@@ -72,7 +72,7 @@ def benchmark_tables(documents: Sequence[dict[str, Any]]) -> str:
         "",
         f"{machine['cores']} cores shared by server and client ({machine['cpu']}),",
         f"{machine['postgres']},",
-        f"Python {machine['python']}; the server's tool is `pg_recvlogical` for streams, `COPY` for snapshots.",
+        f"Python {machine['python']}; the tool is `pg_recvlogical` for streams, `COPY` for snapshots.",
         "Files: `benchmarks/results`.",
     ]
     return "\n".join(lines)
