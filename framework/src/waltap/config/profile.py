@@ -148,7 +148,11 @@ class SelectionProperties(Properties):
         "snapshot.mode",
         common=True,
         default="initial",
-        summary="When a start reads the tables before it streams.",
+        summary="When a start reads the tables before it streams. initial: at the first start, until one "
+        "has read all; always: at every start; initial_only: as initial, then the run ends; no_data: "
+        "never; when_needed: as initial, and when the stored position is lost; configuration_based: as "
+        "its flags say; custom: as snapshot.mode.custom.name does. For one new snapshot give --set "
+        "snapshot.mode=always, end the run when it streams, and start without the option.",
     )
     snapshot_mode_custom_name: str | None = declare(
         "snapshot.mode.custom.name",

@@ -86,9 +86,9 @@ class SegmentDamaged(SinkError):
     code = "WT-5211"
     remedy = (
         "Restore {path} from a copy: the table then continues within minutes. Without a copy: "
-        "`waltap spark resume OUTPUT TABLE --skip-damaged` continues without these rows, and a "
-        "new snapshot (`waltap run PROFILE --set snapshot.mode=always`) replaces the table's "
-        "rows."
+        "`waltap spark resume OUTPUT TABLE --skip-damaged` continues without these rows, and "
+        "`waltap snapshot PROFILE TABLE --blocking` then replaces the table's rows (without a key "
+        "`waltap run PROFILE --set snapshot.mode=always`)."
     )
 
 
@@ -149,7 +149,7 @@ class TargetChanged(FormatError):
     remedy = (
         "Stop the other writer of {table}. Then restore version {version}, the last one without "
         "its writes (Delta: RESTORE TABLE … TO VERSION AS OF; Iceberg: CALL … "
-        "rollback_to_snapshot), or move the output away and take a new snapshot."
+        "rollback_to_snapshot), or give another sink.path, and take a new snapshot."
     )
 
 

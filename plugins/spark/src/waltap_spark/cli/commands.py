@@ -30,19 +30,23 @@ application = typer.Typer(
 )
 
 OutputArgument = Annotated[
-    str, typer.Argument(metavar="OUTPUT", help="The spark sink's path, or its tables' folder.")
+    str, typer.Argument(metavar="OUTPUT", help="The spark sink's path, or the folder tables in it.")
 ]
 ProfileOption = Annotated[
     str | None,
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="Profile with the settings of the object store.",
+        help="Profile whose storage.… settings count; give others by --set.",
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="spark.NAME=VALUE", help="A setting of Spark's; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="spark.NAME=VALUE",
+        help="A setting of Spark's, such as spark.jars.packages; repeatable.",
+    ),
 ]
 MasterOption = Annotated[
     str, typer.Option("--master", metavar="URL", help="Master of the Spark session.")
@@ -56,7 +60,8 @@ def apply(
         typer.Option(
             "--changelog",
             metavar="PATH",
-            help="Folder or URI of the change log, or the profile that writes it.",
+            help="Folder or URI of the change log, or the profile that writes it. Its storage.… "
+            "settings count; give others by --set.",
         ),
     ],
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="Folder of the tables.")],
@@ -87,7 +92,7 @@ def apply(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A property of the spark sink: spark.…, compaction.…, retention.seconds, …; repeatable.",
+            help="A property of the spark sink, as in its profile: format, mode, spark.…; repeatable.",
         ),
     ] = None,
 ) -> None:

@@ -33,7 +33,8 @@ class SparkProperties(StorageProperties):
 
     path: str = declare(
         "path",
-        summary="Folder of the output: change log and tables; a path or the URI of a filesystem.",
+        summary="Folder of the change log (changelog) and the tables (tables, the output): a path, "
+        "or the URI of a filesystem.",
         examples=("./lake", "s3://lake/waltap/orders"),
         path=True,
     )
@@ -254,7 +255,8 @@ class SparkProperties(StorageProperties):
         "drain.timeout.ms",
         default=300_000,
         ge=0,
-        summary="How long a clean end waits until Spark has applied everything.",
+        summary="How long a clean end waits until Spark has applied everything; after SIGTERM or "
+        "SIGINT at most waltap.stop.timeout.ms. Then the Spark process applies the rest alone.",
         unit="ms",
     )
 
