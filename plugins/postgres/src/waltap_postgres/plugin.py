@@ -16,7 +16,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
     yield ConnectorSpec(
         name="postgres",
         aliases=("postgresql",),
-        summary="PostgreSQL 10 and later, by logical replication.",
+        summary="PostgreSQL 12 to 18, by logical replication.",
         properties=lazy("waltap_postgres.properties:PostgresProperties"),
         factory=lazy("waltap_postgres.connector:PostgresConnector"),
         lease=lazy("waltap_postgres.lease:PostgresLease"),

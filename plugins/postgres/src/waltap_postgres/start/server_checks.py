@@ -397,9 +397,9 @@ def failover(settings: dict[str, str], hosting: ServerHosting | None) -> Preflig
 def version(version_num: int) -> PreflightCheck:
     """Check the server's version."""
     text = f"PostgreSQL {version_num // 10000}.{version_num % 10000}"
-    if version_num < 100000:
+    if version_num < 120000:  # the catalogue's queries read `attgenerated`
         return PreflightCheck(
-            name="server version", verdict="error", found=text, remedy="Upgrade to 10 or later."
+            name="server version", verdict="error", found=text, remedy="Upgrade to 12 or later."
         )
     return PreflightCheck.ok("server version", text)
 

@@ -43,7 +43,8 @@ class ChangeLogProperties(StorageProperties):
         "memory.max.bytes",
         default=4 * 1024 * 1024,
         ge=0,
-        summary="Columns kept in memory before they go to the open segments.",
+        summary="Columns kept in memory before they go to the open segments. A large row takes about "
+        "four times its size.",
         unit="bytes",
         advanced=True,
     )
