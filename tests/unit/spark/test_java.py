@@ -87,7 +87,7 @@ def test_a_pyspark_of_another_generation_or_none_is_refused(
 
     monkeypatch.setattr(requirement, "version", version)
     state = f"version {found}" if found else "not installed"
-    reported = rf"WT-5210 pyspark is {state}.*pip install 'pyspark>=4\.1,<4\.3'"
+    reported = rf"WT-5210 pyspark is {state}.*pip install 'pyspark==4\.2\.\*'"
     with pytest.raises(PysparkUnfit, match=reported):
         require_pyspark()
 
