@@ -33,7 +33,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
         assert rig.output.table("people").failed == ""
         patch.setattr(merging, "COMPACT_STEPS", 1)
         patch.setattr(merging, "VACUUM_S", 0.0)
-        for name in ("compact", "vacuum"):
+        for name in ("compact_files", "vacuum"):
             patch.setattr(rig.applier._format, name, _fails)
         rig.db.update(PEOPLE, ["2"], name="d", unsent=["note"])
         rig.follow()

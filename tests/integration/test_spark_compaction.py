@@ -115,12 +115,12 @@ class Segments:
             self.group.operations.update(op for _own, op, _place in rows)
         types = stored_types(self.store, "0.parquet")
         self.table = TableState(
-            schema="public", table="many", key=key, columns=types, versions={"f": types},
+            schema="public", table="many", key=key, columns=types, file_schemas={"f": types},
             own_mode=TableMode(extra=("_seq",)),
         )  # fmt: skip
 
     def brought(self, spark: Any) -> GroupRows:
-        types = self.table.versions["f"]
+        types = self.table.file_schemas["f"]
         return GroupRows(
             group=self.group,
             read=lambda: with_epoch(logged(spark, self.store, self.group, types), EPOCH),

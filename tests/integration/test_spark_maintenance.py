@@ -208,9 +208,9 @@ class Endless(ParquetFormat):
 
     begun: ClassVar[threading.Event] = threading.Event()
 
-    def maintain(self, step: CommitContext, table: TableState) -> TableState:
+    def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         self.begun.set()
-        step.spark.range(10**14).selectExpr("sum(id % 7)").collect()
+        commit.spark.range(10**14).selectExpr("sum(id % 7)").collect()
         return table
 
 

@@ -77,7 +77,7 @@ def content(batches: list[Batch], settings_: dict[str, int]) -> dict[str, Any]:
             found[table.name] = {
                 "rows": log.rows(table.table) if mine else [],
                 "fingerprints": list(dict.fromkeys(entry.fingerprint for entry in mine)),
-                "moved": sum(entry.moved for entry in mine),
+                "key_changes": sum(entry.key_changes for entry in mine),
                 "unchanged": {name for entry in mine for name in entry.unchanged},
                 "operations": {
                     op: sum(entry.operations.get(op, 0) for entry in mine) for op in "cudt"

@@ -49,7 +49,7 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
     rig.follow()
     state = rig.output.table("`wi/de")
     assert state.failed == ""
-    assert rig.applier.format.rows_of(rig.spark, state) == 3
+    assert rig.applier.format.estimated_rows(rig.spark, state) == 3
     assert stored_rows(rig.output, state, "iceberg") == 3
     frame = LiveTables(rig.spark, rig.output, allow_stale=True).current("`wi/de").orderBy("id")
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema}

@@ -132,7 +132,7 @@ def test_every_operation_replays_to_the_state_of_the_table(log: WrittenLog) -> N
     moved = [(r["_op"], r["_sub"], r["id"]) for r in log.rows() if r["_seq"] == 1][-2:]
     assert moved == [("d", 0, 2), ("c", 1, 20)]
     entries, visits = log.manifests()[0].tables
-    assert (entries.key, entries.unchanged, entries.moved) == (("id",), ("note",), 1)
+    assert (entries.key, entries.unchanged, entries.key_changes) == (("id",), ("note",), 1)
     assert (visits.key, visits.operations) == ((), {"c": 3, "d": 2, "u": 1})
 
 

@@ -101,7 +101,7 @@ def test_a_table_is_known_by_its_number(script: str) -> None:
 def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another() -> None:
     found = find_renames(log(at("b", 1)), tables(of("a", 1)))
     (b,) = (moved := found.applied(tables(of("a", 1)), in_place=True)).values()
-    assert (b.storage, b.owner, b.called) == (("s", "a"), "s.a", ("s.a",))
+    assert (b.storage, b.owner, b.former_names) == (("s", "a"), "s.a", ("s.a",))
     assert free_place(moved, ("s", "a"), 2) == ("s", "a@2")
     assert free_place(moved, ("s", "b"), 2) is None
     again = find_renames(log(at("c", 1)), moved).applied(moved, in_place=True)
@@ -125,7 +125,7 @@ def test_a_number_of_another_epoch_may_be_another_tables() -> None:
 
 
 def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own() -> None:
-    before = tables(of("b", 1, called=("s.a",)))
+    before = tables(of("b", 1, former_names=("s.a",)))
     again = log(at("a", 1), at("b", 1), epoch=2)
     assert played(before, again) == ({1: "b"}, {"s.b": ["a1", "b1"]})
 

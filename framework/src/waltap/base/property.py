@@ -99,7 +99,7 @@ def declare(
       ``tables``, ``columns``, ``types`` (of columns, as schema.table.type), ``cells``
       (schema.table:column), ``identities`` (TABLE:VALUE), ``keys`` (tables with columns), ``table``
       (the complete value is one pattern), ``rules`` (PATTERN:VALUE of tables; VALUE alone matches all),
-      ``ruled`` (the same, of the names that `Properties.called` returns), ``renames`` (PATTERN:NAME of
+      ``ruled`` (the same, of the names that `Properties.ruled_name` returns), ``renames`` (PATTERN:NAME of
       columns), ``topics`` (the complete value is one pattern), ``unrenamed`` (the same, of topics
       before ``topic.regex``).
     """
@@ -184,7 +184,7 @@ class Properties(BaseModel):
         """Keep the origins of values, by field."""
         self._renewals.update(renewals)
 
-    def called(self, table: str) -> str:
+    def ruled_name(self, table: str) -> str:
         """Return the name of ``table`` (schema.table) in ``ruled`` patterns."""
         return table
 

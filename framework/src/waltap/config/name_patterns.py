@@ -186,7 +186,7 @@ def unmatched(profile: Profile, names: Callable[[], CatalogNames]) -> Iterator[U
     known: CatalogNames | None = None
     for properties, routed in _parts(profile):
         for name, kind, entry in _patterns(properties):
-            called = properties.called if kind == "ruled" else str
+            called = properties.ruled_name if kind == "ruled" else str
             for looked_up, pattern in _subjects(kind, entry):
                 known = known or names()
                 if looked_up in ("topics", "unrenamed") and (routed or not known.of(looked_up)):

@@ -111,7 +111,7 @@ class LakeSink(Sink):
         self, lake: LakeConnection, properties: LakeProperties, context: SinkContext
     ) -> None:
         self._lake, self._properties, self._context = lake, properties, context
-        self._fail_stop, self._gap = FailStop(lake.location), FailStop(lake.location)
+        self._fail_stop, self._write_stop = FailStop(lake.location), FailStop(lake.location)
         self._versions = TableVersions(context)
         self._offset = LakeOffset()
         self._written: dict[LakeTableName, WrittenTable] = {}
@@ -164,7 +164,7 @@ class LakeSink(Sink):
         if self._context.types is None:
             raise WaltapError("the sink of a lake was made without a type mapper")
         self._fail_stop.reset()
-        self._gap.reset()
+        self._write_stop.reset()
         offset = self._lake.open() or LakeOffset()
         offset = msgspec.structs.replace(offset, generation=offset.generation + 1)
         # Without a stored offset the tables have rows of another history.
@@ -201,7 +201,7 @@ class LakeSink(Sink):
         Raises: SinkError.
         """
         self._fail_stop.check()
-        with self._gap:
+        with self._write_stop:
             for part in batch.parts:
                 if isinstance(part, TransactionPart):
                     self._take_part(part)
@@ -226,7 +226,7 @@ class LakeSink(Sink):
         """
         self._fail_stop.check()
         # After a failed write the buffers may have only a part of a batch.
-        if not self._gap.failed:
+        if not self._write_stop.failed:
             with self._fail_stop:
                 self._commit()
         return self._offset.position

@@ -23,7 +23,7 @@ class AcknowledgedSink(Sink):
             partitions=True, resumes_snapshots=True, json_only=json_only
         )
         self._context, self._location = context, location
-        self._gap = FailStop(location)
+        self._write_stop = FailStop(location)
         self._accepted = Positions()
         # A batch that failed may come again (`RetryVerdict.SAME_BATCH`); then it resumes after its
         # acknowledged records.
@@ -42,7 +42,7 @@ class AcknowledgedSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Send the batch's records."""
-        self._gap.check()
+        self._write_stop.check()
         if self._pending is not batch:
             self._pending, self._sent = batch, 0
         records = batch.records or ()
@@ -54,7 +54,7 @@ class AcknowledgedSink(Sink):
             # Only a retry of the same batch keeps the order; after any other failure the sink
             # refuses all writes.
             if not isinstance(error, SinkError) or error.retry is not RetryVerdict.SAME_BATCH:
-                self._gap.fail(error)
+                self._write_stop.fail(error)
             raise
         self._pending = None
         self._accepted = self._accepted.advanced(batch.partition, batch.position)

@@ -137,7 +137,7 @@ class KinesisSink(AcknowledgedSink):
 
         Raises: SinkError, LibraryMissing.
         """
-        self._gap.reset()
+        self._write_stop.reset()
         self._service.connected()
 
     def close(self) -> None:

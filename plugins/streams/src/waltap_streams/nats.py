@@ -177,7 +177,7 @@ class NatsSink(AcknowledgedSink):
 
         Raises: SinkError, LibraryMissing.
         """
-        self._gap.reset()
+        self._write_stop.reset()
         self._stream = self._server.connected().jetstream(
             timeout=self._properties.timeout_ms / 1000
         )

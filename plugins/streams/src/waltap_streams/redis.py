@@ -252,7 +252,10 @@ class RedisSink(Sink):
         )
         # After a failed write no write may follow. Positions acknowledged before it remain valid,
         # so `flush` has a guard of its own.
-        self._fail_stop, self._gap = FailStop(properties.address), FailStop(properties.address)
+        self._fail_stop, self._write_stop = (
+            FailStop(properties.address),
+            FailStop(properties.address),
+        )
         self._server = RedisServer(properties)
         key = properties.position_key.replace("{pipeline}", context.pipeline)
         self._stored_position = RedisPosition(self._server, key, context.pipeline)
@@ -282,7 +285,7 @@ class RedisSink(Sink):
         Raises: SinkError, LibraryMissing.
         """
         self._fail_stop.reset()
-        self._gap.reset()
+        self._write_stop.reset()
         with self._server.failing():
             client = self._server.connected()
             client.ping()
@@ -307,7 +310,7 @@ class RedisSink(Sink):
     def write(self, batch: Batch) -> None:
         """Append the batch's records, or buffer them."""
         self._fail_stop.check()
-        with self._gap, self._server.failing():
+        with self._write_stop, self._server.failing():
             self._take(batch)
 
     def _take(self, batch: Batch) -> None:
@@ -336,7 +339,7 @@ class RedisSink(Sink):
         self._fail_stop.check()
         if not self._once:
             return self._accepted or None
-        if not self._gap.failed:
+        if not self._write_stop.failed:
             with self._fail_stop, self._server.failing():
                 self._commit()
         return self._stored_position.stored or None

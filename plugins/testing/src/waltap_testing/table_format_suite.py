@@ -98,26 +98,26 @@ class _MortalFormat(TableFormat):
             child.mark(f"after {method}")
         return done
 
-    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
-        return self._call("evolve", step, table, change)
+    def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
+        return self._call("evolve", commit, table, change)
 
-    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        return self._call("replace", step, table, rows)
+    def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+        return self._call("replace", commit, table, rows)
 
-    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        return self._call("apply", step, table, rows)
+    def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+        return self._call("apply", commit, table, rows)
 
-    def truncate(self, step: CommitContext, table: TableState) -> TableState:
-        return self._call("truncate", step, table)
+    def truncate(self, commit: CommitContext, table: TableState) -> TableState:
+        return self._call("truncate", commit, table)
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         return self._inner.read(spark, table, what)
 
-    def maintain(self, step: CommitContext, table: TableState) -> TableState:
-        return self._call("maintain", step, table)
+    def maintain(self, commit: CommitContext, table: TableState) -> TableState:
+        return self._call("maintain", commit, table)
 
-    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
-        return self._inner.rows_of(spark, table)
+    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
+        return self._inner.estimated_rows(spark, table)
 
 
 class _LogAndTables:

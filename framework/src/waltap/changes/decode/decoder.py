@@ -197,7 +197,7 @@ SINGLE_BYTE: Mapping[str, str] = {
 _AS_IT_IS = frozenset(("UTF8", "SQL_ASCII"))
 
 
-def is_converted(encoding: str) -> bool:
+def is_readable(encoding: str) -> bool:
     """Return whether text of a database in ``encoding`` can be read."""
     return encoding in _AS_IT_IS or encoding in SINGLE_BYTE
 

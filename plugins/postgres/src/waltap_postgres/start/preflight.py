@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import ClassVar
 
-from waltap.changes.decode.decoder import DecoderContext, ServerInfo, is_converted
+from waltap.changes.decode.decoder import DecoderContext, ServerInfo, is_readable
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.source.connector import ConnectorContext, PreflightCheck
@@ -262,7 +262,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             "SELECT pg_encoding_to_char(encoding)::text FROM pg_database"
             " WHERE datname = current_database()"
         )
-        if is_converted(encoding):
+        if is_readable(encoding):
             return []
         problem = (
             f"the database is in {encoding}, and {self._decoder.output_plugin} sends text as stored"

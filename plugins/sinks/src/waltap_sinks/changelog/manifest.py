@@ -95,7 +95,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Columns that some row leaves unchanged.
     unchanged: tuple[str, ...] = ()
     # Rows with a new key and unchanged columns.
-    moved: int = 0
+    key_changes: int = msgspec.field(name="moved", default=0)
     # A transaction deleted a row from a key under which it had put a row before. The old row is the
     # deleted one if the key existed (rows that change places), else the new one (put, then moved).
     key_reused: bool = msgspec.field(name="crossed", default=False)

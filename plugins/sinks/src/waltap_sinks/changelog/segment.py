@@ -187,7 +187,7 @@ class GivenUp(NamedTuple):
     operations: Counter[str]
     misfits: Counter[str]
     unchanged: dict[str, None]
-    moved: int
+    key_changes: int
     key_reused: bool
     put_in: int
 
@@ -220,7 +220,7 @@ class TableBuffer:
         self._segments: list[Segment] = []
         self._operations: Counter[str] = Counter()
         self._unchanged: dict[str, None] = {}
-        self._moved = 0
+        self._key_changes = 0
         self._misfits: Counter[str] = Counter()
         self._key_reused = False
         # The commit LSN of the last row in columns, which may have put a key.
@@ -334,7 +334,7 @@ class TableBuffer:
             xids,
             unchanged,
         ]
-        self._moved += rows.moved
+        self._key_changes += rows.key_changes
         self._keep(columns, count)
 
     def _append_inserts(
@@ -454,7 +454,7 @@ class TableBuffer:
             rows=self.rows,
             operations=dict(self._operations),
             unchanged=tuple(self._unchanged),
-            moved=self._moved,
+            key_changes=self._key_changes,
             key_reused=self._key_reused,
             misfits=dict(self._misfits),
             snapshot_id=self.snapshot_id,
@@ -515,7 +515,7 @@ class TableBuffer:
         self._operations.update(given.operations)
         self._misfits.update(given.misfits)
         self._unchanged.update(given.unchanged)
-        self._moved += given.moved
+        self._key_changes += given.key_changes
         self._key_reused |= given.key_reused
 
     def given_up(self) -> "GivenUp":
@@ -529,7 +529,7 @@ class TableBuffer:
             self._operations,
             self._misfits,
             self._unchanged,
-            self._moved,
+            self._key_changes,
             self._key_reused,
             self._put_in,
         )

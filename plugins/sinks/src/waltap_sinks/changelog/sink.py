@@ -106,7 +106,7 @@ class ChangeLogSink(Sink):
         self._store.takes_over, self._store.may_write = context.takes_over, context.may_write
         self._fail_stop = FailStop(self._store.location)
         # After a failed write later changes would leave a gap.
-        self._gap = FailStop(self._store.location)
+        self._write_stop = FailStop(self._store.location)
         self._published_note = PublishedNote(
             context.state_dir / "changelog.published", self._store.path("")
         )
@@ -175,7 +175,7 @@ class ChangeLogSink(Sink):
         """
         self._store.lock(".lock")
         self._fail_stop.reset()
-        self._gap.reset()
+        self._write_stop.reset()
         self._abandon()  # buffers of before a reconnect, whose changes come again
         self._reset()
         self._store.make_folder("manifests")
@@ -291,7 +291,7 @@ class ChangeLogSink(Sink):
         TransactionGap, ColumnNameTaken.
         """
         self._fail_stop.check()
-        with self._gap, self._abandoning():
+        with self._write_stop, self._abandoning():
             self._take(batch)
 
     def identity(self) -> str:

@@ -79,7 +79,7 @@ class LogRows:
     # The index of each row's change; None if it is the row's own.
     source: list[int] | None = None
     updates: bool = False
-    moved: int = 0
+    key_changes: int = 0
 
 
 class TableVersion:
@@ -311,7 +311,7 @@ class TableVersion:
                 operations += letter * len(run)
                 source += range(index, index + len(run))
             index += len(run)
-        rows.updates = "u" in operations or rows.moved > 0
+        rows.updates = "u" in operations or rows.key_changes > 0
         # Most runs have one row per change; `source` and `subs` are stored for the others only.
         if source != list(range(index)):
             rows.source = source
@@ -341,7 +341,7 @@ class TableVersion:
                 tuples.append(gone)
                 operations.append("d")
                 source.append(row_index)
-                rows.moved += operation == "c" and UNCHANGED in new
+                rows.key_changes += operation == "c" and UNCHANGED in new
             tuples.append(new)
             operations.append(operation)
             source.append(row_index)

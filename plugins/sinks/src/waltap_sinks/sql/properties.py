@@ -118,7 +118,7 @@ class SqlProperties(Properties):
     )
 
     @model_validator(mode="after")
-    def _names_differ(self) -> "SqlProperties":
+    def _format_names_a_table(self) -> "SqlProperties":
         if self.table_format and not {"{table}", "{topic}"} & set(_fields(self.table_format)):
             raise ValueError("table.name.format: {table} or {topic} must be in it")
         return self

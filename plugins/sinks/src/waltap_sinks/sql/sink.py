@@ -136,7 +136,7 @@ class SqlSink(Sink):
         self._target: SqlTarget = target_of(properties, context)
         self._fail_stop = FailStop(self._target.url)
         # After a failed write no write may follow. Positions that were committed before stay valid.
-        self._gap = FailStop(self._target.url)
+        self._write_stop = FailStop(self._target.url)
         table = TargetName.parsed(properties.position_table, schemas=self._target.schemas)
         self._metadata = SinkMetadata(self._target, table, context.pipeline)
         self._tables = TargetTables(
@@ -225,7 +225,7 @@ class SqlSink(Sink):
         if self._context.types is None:
             raise WaltapError("the SQL sink was made without a type mapper")
         self._fail_stop.reset()
-        self._gap.reset()
+        self._write_stop.reset()
         try:
             self._target.open()
             position = self._metadata.open(has_offset=self._context.has_offset)
@@ -275,7 +275,7 @@ class SqlSink(Sink):
         again, after RecordsRefused its remaining changes.
         """
         self._fail_stop.check()
-        self._gap.check()
+        self._write_stop.check()
         midway, open_commit, redelivers = False, self._open_commit, self._redelivers
         try:
             self._finish()  # its commit must not mark dead letters of this batch as redelivered
@@ -310,9 +310,9 @@ class SqlSink(Sink):
         large transaction is open, the result is the last durable position.
         """
         self._fail_stop.check()
-        if not self._gap.failed:
+        if not self._write_stop.failed:
             self._finish_or_fail()
-        position = self._stored if self._gap.failed else self._position
+        position = self._stored if self._write_stop.failed else self._position
         if self._unknown or self._begun or position is None:
             return self._durable  # a commit would overwrite the unknown result of another one
         # An idle stream flushes every second: without a change that would be a commit each time.
@@ -326,7 +326,7 @@ class SqlSink(Sink):
                 self._undo()
                 failure = self._failure(error)
                 if (
-                    self._gap.failed
+                    self._write_stop.failed
                 ):  # it was raised already, and the connection may be lost with it
                     return self._durable
                 if failure is error:
@@ -430,7 +430,7 @@ class SqlSink(Sink):
         if midway and self._target.conflict(error):
             failure = SqlConflictMidway(failure.problem, **failure.fields)
         if not repeated or failure.retry is not failure.retry.SAME_BATCH:
-            self._gap.fail(failure)
+            self._write_stop.fail(failure)
         return failure
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:

@@ -273,7 +273,7 @@ class OutputApplier:
         if self._format.writes_in_place:
             before = self._intended(before, log_position, moves, repeats=repeats)
         called = whereabouts(before.tables)
-        step = CommitContext(
+        commit = CommitContext(
             spark=self._spark,
             number=number,
             log_position=log_position,
@@ -283,7 +283,7 @@ class OutputApplier:
         at_us = (times or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
         reach = reached(before, manifests)
         attempt = CommitAttempt(
-            step, self._log, self._output, self._options, self._format, called, at_us, reach
+            commit, self._log, self._output, self._options, self._format, called, at_us, reach
         )
         attempt.table_splits, attempt.shapes = self._external_snapshots.of, self._shapes
         attempt.repeats = repeats
@@ -293,11 +293,11 @@ class OutputApplier:
             tables = before.tables | {table.name: table for table, _error in applied}
             tables |= self._format.aligned(self._spark, tables, [*plans, *idle_names])
         except Exception:
-            self._output.delete_orphans(step.given)
+            self._output.delete_orphans(commit.given)
             raise
         finally:
             self._named = None
-        self._output.delete_orphans(step.given, *(table for table, _error in applied))
+        self._output.delete_orphans(commit.given, *(table for table, _error in applied))
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
         state = msgspec.structs.replace(
@@ -370,7 +370,7 @@ class OutputApplier:
         self._pending_intent = log_position
         if not moving:
             return before
-        moved = self._format.moved(self._spark, tables, moving)
+        moved = self._format.rename_targets(self._spark, tables, moving)
         return msgspec.structs.replace(before, tables={**tables, **moved})
 
     def _maintained(self) -> dict[str, TableState]:
@@ -518,7 +518,7 @@ class OutputApplier:
         """Return about how many rows ``found`` has and meets, None if unknown."""
         if found.rows is None or all(meets_none(table, group) for group in found.groups):
             return found.rows
-        there = self._format.rows_of(session, table)
+        there = self._format.estimated_rows(session, table)
         return None if there is None else there + found.rows
 
     def _new(self, found: TableTask, before: OutputState) -> TableState:

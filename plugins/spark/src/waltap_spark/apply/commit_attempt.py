@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 
 def readable_types(
-    step: CommitContext,
+    commit: CommitContext,
     table: TableState,
     group: SegmentGroup,
     store: "FileStore",
     output: SparkOutput,
 ) -> dict[str, str]:
     """Return the columns of ``group``, and make its segments readable."""
-    make_readable(store, output, group, partial(step.path, table, "changes"))
-    known = table.versions.get(group.fingerprint)
+    make_readable(store, output, group, partial(commit.path, table, "changes"))
+    known = table.file_schemas.get(group.fingerprint)
     if known is not None:
         return known
-    return logged_types(step.spark, store, group) if group.segments else {}
+    return logged_types(commit.spark, store, group) if group.segments else {}
 
 
 class CommitAttempt:
@@ -69,7 +69,7 @@ class CommitAttempt:
 
     def __init__(
         self,
-        step: CommitContext,
+        commit: CommitContext,
         changelog: ChangeLog,
         output: SparkOutput,
         options: ApplyOptions,
@@ -83,20 +83,20 @@ class CommitAttempt:
         ``called`` is `whereabouts` of the tables at the last commit. ``at_us`` is the time of the
         last transaction. ``reach`` has the highest LSN of each earlier epoch.
         """
-        self._step, self._log, self._output, self._options = step, changelog, output, options
+        self._commit, self._log, self._output, self._options = commit, changelog, output, options
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
         self.table_splits: Callable[[str], TableSplits | None] = lambda _name: None
 
     def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
         """Apply ``found`` in ``session``; return the resulting table."""
-        step = replace(self._step, spark=session)
+        commit = replace(self._commit, spark=session)
         for group in found.groups:
             found.tried.append(group)
             for each in (group, *group.others):
                 self._options.names.name(each, table.name, ruled_as=table.target_name)
             try:
                 snapshot_reason = group.snapshot_reason or doubles(table, group)
-                table = self._apply_group(replace(step, until=group.until), table, group)
+                table = self._apply_group(replace(commit, until=group.until), table, group)
                 table = needs_snapshot(table, snapshot_reason) if snapshot_reason else table
             except OF_ONE:
                 raise
@@ -107,14 +107,14 @@ class CommitAttempt:
                     raise wrong from error
                 raise
         if found.groups and self._format.writes_in_place:
-            table = self._format.maintain(step, table)
+            table = self._format.maintain(commit, table)
         epoch = table.oid_epoch
         if found.staged and found.entries and not table.oid:
             epoch = found.entries[-1][0]
         return msgspec.structs.replace(table, staged=tuple(found.staged), oid_epoch=epoch)
 
     def _apply_group(
-        self, step: CommitContext, table: TableState, group: SegmentGroup
+        self, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> TableState:
         if group.lost:
             return table
@@ -125,23 +125,23 @@ class CommitAttempt:
             require_sizes(self._log.store, group)
         again = may_repeat(table, group, self._reach)
         if again and table.mode.history:
-            self._leave_out_known(step, table, group, whole=another)
+            self._leave_out_known(commit, table, group, whole=another)
             if not group.rows:
                 return table
         elif again and lacks_values(table, group):
             table = needs_snapshot(table, "changes came again that lack values which its rows have")
-        past = table.mode.keeps_past and bool(table.versions) and not group.external_snapshot
+        past = table.mode.keeps_past and bool(table.file_schemas) and not group.external_snapshot
         if another:
             if past:
                 # rows of the dropped table end, and stay as its past
-                table = self._end(step, table, group)
+                table = self._end(commit, table, group)
                 table = replaced(table, keeps_rows=True)
             else:
-                gone, table = table, self._format.truncate(step, replaced(table))
-                types = readable_types(step, gone, group, self._log.store, self._output)
-                table = with_spare_names(self._format, step, gone, table, group, types)
+                gone, table = table, self._format.truncate(commit, replaced(table))
+                types = readable_types(commit, gone, group, self._log.store, self._output)
+                table = with_spare_names(self._format, commit, gone, table, group, types)
         elif table.incarnation and table.place is None:
-            table = self._with_former_numbers(step, table, group)
+            table = self._with_former_numbers(commit, table, group)
         if group.replaces or another:
             table = msgspec.structs.replace(table, snapshot_epoch=group.epoch)
         if group.replaces:
@@ -153,7 +153,7 @@ class CommitAttempt:
         lost = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
 
         def learn(before: TableState) -> TableState:
-            return forgotten(self._learn(step, before, group, another=another), lost)
+            return forgotten(self._learn(commit, before, group, another=another), lost)
 
         change = TableChange(
             key=group.key,
@@ -167,59 +167,61 @@ class CommitAttempt:
         if group.external_snapshot and self._format.writes_in_place:
             # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
-            wait_for(step, known, group, table_splits, self._output)
+            wait_for(commit, known, group, table_splits, self._output)
             change = replace(change, learn=lambda _table: known)
-        table = self._format.evolve(step, table, change)
+        table = self._format.evolve(commit, table, change)
         if group.external_snapshot:
             kind, files = self._format, self._log.store
-            return replaced_from_chunks(kind, step, table, group, table_splits, files, self._output)
+            return replaced_from_chunks(
+                kind, commit, table, group, table_splits, files, self._output
+            )
         if not group.rows:
             if group.replaces and past:
-                return self._end(step, table, group)
-            return self._format.truncate(step, table) if group.replaces else table
-        types, store = table.versions[group.fingerprint], self._log.store
+                return self._end(commit, table, group)
+            return self._format.truncate(commit, table) if group.replaces else table
+        types, store = table.file_schemas[group.fingerprint], self._log.store
         brought = GroupRows(
             group=group,
-            read=lambda: with_epoch(logged(step.spark, store, group, types), group.epoch),
+            read=lambda: with_epoch(logged(commit.spark, store, group, types), group.epoch),
             files=store,
             # Parquet tables get small groups without Spark
-            spark=step.spark if self._format.writes_in_place else None,
+            spark=commit.spark if self._format.writes_in_place else None,
         )
         if group.replaces and not past:
-            return self._format.replace(step, table, brought)
+            return self._format.replace(commit, table, brought)
         if group.others and table.mode.deletes != "kept":
-            stays = spared(table, group, brought.frame, store, self._output, step.path)
+            stays = spared(table, group, brought.frame, store, self._output, commit.path)
             brought = replace(brought, spared=stays)
-        table = self._format.apply(step, table, brought)
+        table = self._format.apply(commit, table, brought)
         return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
 
     def _with_former_numbers(
-        self, step: CommitContext, table: TableState, group: SegmentGroup
+        self, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> TableState:
         """Number columns of a former table whose names ``group`` uses for others."""
         if all(n.name in table.ids or n.name not in table.columns for n in group.columns):
             return table
-        types = readable_types(step, table, group, self._log.store, self._output)
+        types = readable_types(commit, table, group, self._log.store, self._output)
         needed = self._format.needed(table)
         numbers = former_numbers(table, types)
         ids = {name: number for name, number in numbers.items() if name not in needed}
         return msgspec.structs.replace(table, ids={**table.ids, **ids})
 
     def _leave_out_known(
-        self, step: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
+        self, commit: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
-        make_readable(self._log.store, self._output, group, lambda: step.path(table, "changes"))
+        make_readable(self._log.store, self._output, group, lambda: commit.path(table, "changes"))
 
         def write(left: "DataFrame") -> str:
-            path = self._output.uri(step.path(table, "changes"))
+            path = self._output.uri(commit.path(table, "changes"))
             left.write.mode("overwrite").parquet(path)
             group.called = {}
             return path
 
-        types = table.versions.get(group.fingerprint)
-        rows = logged(step.spark, self._log.store, group, types)
-        history = self._format.read(step.spark, table, "changes")
+        types = table.file_schemas.get(group.fingerprint)
+        rows = logged(commit.spark, self._log.store, group, types)
+        history = self._format.read(commit.spark, table, "changes")
         leave_out_known(group, rows, history, write, whole=whole)
 
     def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
@@ -245,19 +247,19 @@ class CommitAttempt:
             text = f"{table.name} cannot be {describe_mode(wanted)}: {reason}"
             raise ModeUnfit(text, table=table.target_name)
 
-    def _end(self, step: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
+    def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
         """End the validity of all present rows before ``group`` adds its rows."""
         # kept rows never end
         if table.mode.deletes == "kept":
             return table
-        rows = logged(step.spark, self._log.store, group) if group.segments else None
-        truncate = ending(step, table, group, rows, self._at_us, self._log.store)
-        return self._format.apply(step, table, truncate)
+        rows = logged(commit.spark, self._log.store, group) if group.segments else None
+        truncate = ending(commit, table, group, rows, self._at_us, self._log.store)
+        return self._format.apply(commit, table, truncate)
 
     # --- schemas ----------------------------------------------------------------------------------
 
     def _learn(
-        self, step: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
+        self, commit: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
     ) -> TableState:
         """Add the group's schema to the table.
 
@@ -268,7 +270,7 @@ class CommitAttempt:
             table = needs_snapshot(
                 table, f"it was called {called} before, and its rows {rows} there"
             )
-        types = readable_types(step, table, group, self._log.store, self._output)
+        types = readable_types(commit, table, group, self._log.store, self._output)
         learnt = identify(table, group)
         table = learnt.table
         for snapshot_reason in () if another or group.replaces else learnt.snapshot_reasons:
@@ -288,9 +290,9 @@ class CommitAttempt:
                     )
                 common = '"string"'
             columns[name] = common
-        versions = table.versions
+        schemas = table.file_schemas
         if types:
-            versions = {**versions, group.fingerprint: types}
+            schemas = {**schemas, group.fingerprint: types}
         return self.shapes.required(
-            msgspec.structs.replace(table, columns=columns, versions=versions)
+            msgspec.structs.replace(table, columns=columns, file_schemas=schemas)
         )

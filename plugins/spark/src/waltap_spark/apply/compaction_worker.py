@@ -221,7 +221,7 @@ class CompactionWorker:
             if threading.current_thread() is self._thread:
                 _own(self._session.session)
                 make_active(self._session.session)
-        step = CommitContext(
+        commit = CommitContext(
             spark=self._session.suit(table.stored_rows),
             number=state.number,
             log_position=state.log_position,
@@ -229,11 +229,11 @@ class CompactionWorker:
         )
         started = time.monotonic()
         try:
-            after = self._format.maintain(step, table)
+            after = self._format.maintain(commit, table)
         except Exception:
-            self._output.delete_orphans(step.given)
+            self._output.delete_orphans(commit.given)
             raise
-        self._output.delete_orphans(step.given, after)
+        self._output.delete_orphans(commit.given, after)
         if after is table:
             return False
         # files must be durable before a commit can name them

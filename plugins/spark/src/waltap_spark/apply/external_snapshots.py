@@ -146,7 +146,7 @@ class ExternalSnapshots:
 
 
 def wait_for(
-    step: CommitContext,
+    commit: CommitContext,
     table: TableState,
     group: SegmentGroup,
     table_splits: TableSplits | None,
@@ -158,8 +158,8 @@ def wait_for(
     """
     place = _place(group, table.folder)
     if not _is_whole(output, place):
-        types = stored_as(group, table.versions[group.fingerprint])
-        with chunk_rows(step.spark, (table_splits or {})[group.name], types) as read:
+        types = stored_as(group, table.file_schemas[group.fingerprint])
+        with chunk_rows(commit.spark, (table_splits or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
             nulls = read.nulls()
         # the marker must not survive a power failure that the rows do not survive
@@ -169,7 +169,7 @@ def wait_for(
 
 def replaced_from_chunks(
     format_: TableFormat,
-    step: CommitContext,
+    commit: CommitContext,
     table: TableState,
     group: SegmentGroup,
     table_splits: TableSplits | None,
@@ -180,22 +180,22 @@ def replaced_from_chunks(
 
     Formats that write in place take the rows from `wait_for`.
     """
-    types = stored_as(group, table.versions[group.fingerprint])
+    types = stored_as(group, table.file_schemas[group.fingerprint])
 
     def replaced(rows: "DataFrame") -> TableState:
         named = with_names(rows, group.called) if group.called else rows
         brought = GroupRows(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
-        done = format_.replace(step, table, brought)
+        done = format_.replace(commit, table, brought)
         return msgspec.structs.replace(done, rows_of_splits=group.rows)
 
     if not format_.writes_in_place:
-        with chunk_rows(step.spark, (table_splits or {})[group.name], types) as read:
+        with chunk_rows(commit.spark, (table_splits or {})[group.name], types) as read:
             done = replaced(read.rows)
             return msgspec.structs.replace(done, split_nulls=read.nulls())
     place = _place(group, table.folder)
     text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
     nulls = msgspec.json.decode(text, type=tuple[str, ...])
-    waiting = step.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
+    waiting = commit.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read
     group.count(waiting.count())
     return msgspec.structs.replace(replaced(waiting), split_nulls=nulls)

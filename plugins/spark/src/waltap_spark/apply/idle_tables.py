@@ -48,13 +48,13 @@ class IdleTables:
         found = dict[str, TableState]()
 
         def find(spark: "SparkSession") -> None:
-            step = CommitContext(
+            commit = CommitContext(
                 spark=spark, number=state.number, log_position=state.log_position, attempt=""
             )
             while self._remaining:
                 names, self._remaining = self._remaining[:AT_ONCE], self._remaining[AT_ONCE:]
                 tables = {name: state.tables[name] for name in names if name in state.tables}
-                found.update(self._format.move_idle(step, tables))
+                found.update(self._format.move_idle(commit, tables))
                 if time.monotonic() >= began + SHARE_S:
                     break
 

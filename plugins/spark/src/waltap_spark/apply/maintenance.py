@@ -124,7 +124,7 @@ def _in_place(
     had = sum(kind.files(spark, target.at) for target in stored_table.targets.values())
     targets = {}
     for what, target in stored_table.targets.items():
-        kind.compact(spark, target.at)
+        kind.compact_files(spark, target.at)
         targets[what] = kind.newest(spark, table, target)
     steps = sum(target.step for target in targets.values())
     stored_table = msgspec.structs.replace(

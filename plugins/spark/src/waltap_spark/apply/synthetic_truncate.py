@@ -25,7 +25,7 @@ BEHIND_NOTHING: Final = -3
 
 
 def ending(
-    step: CommitContext,
+    commit: CommitContext,
     table: TableState,
     group: SegmentGroup,
     rows: "DataFrame | None",
@@ -49,11 +49,11 @@ def ending(
         if first > 0:  # the transaction changed the earlier table too: these changes end as well
             seq = first - 1
     else:
-        lsn, ts = group.at or ((group.until or step.log_position).end_lsn, None)
+        lsn, ts = group.at or ((group.until or commit.log_position).end_lsn, None)
         at = at_us if ts is None else ts
-    fingerprint = next(reversed(table.versions))
-    names = [*table.versions[fingerprint]]
-    frame = step.spark.range(1).selectExpr(
+    fingerprint = next(reversed(table.file_schemas))
+    names = [*table.file_schemas[fingerprint]]
+    frame = commit.spark.range(1).selectExpr(
         "'t' as _op",
         f"{lsn}L as _commit_lsn",
         f"{seq} as _seq",
@@ -64,7 +64,7 @@ def ending(
         "cast(null as array<string>) as _unchanged",
         f"{group.epoch} as _epoch",
     )
-    struct = log_struct(table.versions[fingerprint])
+    struct = log_struct(table.file_schemas[fingerprint])
     kinds = {field.name: field.dataType for field in struct.fields}
     frame = frame.select(
         *(F.lit(None).cast(kinds[name]).alias(name) for name in names),
@@ -92,7 +92,7 @@ def ending(
 
 def with_spare_names(
     tables: TableFormat,
-    step: CommitContext,
+    commit: CommitContext,
     gone: TableState,
     table: TableState,
     group: SegmentGroup,
@@ -115,4 +115,4 @@ def with_spare_names(
     if not spares:
         return learn(table)
     change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
-    return tables.evolve(step, table, change)
+    return tables.evolve(commit, table, change)

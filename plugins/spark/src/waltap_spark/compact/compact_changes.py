@@ -79,7 +79,7 @@ def only_live(table: "TableState", rows: "DataFrame") -> "DataFrame":
     return rows.where(f"not {away}").drop(away)
 
 
-def moved(
+def carry_values(
     table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
 ) -> "DataFrame":
     """Fill in unsent values of rows whose key changed.
@@ -89,7 +89,7 @@ def moved(
     if (
         not table.key
         or not unsent_columns(table, changes)
-        or not any(each.moved for each in changes)
+        or not any(each.key_changes for each in changes)
     ):
         return rows
     spark = base.sparkSession
@@ -465,7 +465,7 @@ class _LargeSet:
             return
         self._slices = max(1, -(-sum(change.rows for change in self._changes) // SLICE))
         # values go from key to key, so rows of changed keys are not sliced
-        if self._unsent and any(change.moved for change in self._changes):
+        if self._unsent and any(change.key_changes for change in self._changes):
             self._slices = 1
         own = unlike(self._rows.columns)
         key = [

@@ -123,7 +123,7 @@ def segment_rows(
         return None
     if rows is None:
         return None
-    has, ids = table.versions[group.fingerprint], table.version_ids.get(group.fingerprint, {})
+    has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
     called = {new: old for old, new in group.called.items()}
     own = ((file_column(table, has, ids, name), name) for name in table.columns)
     names = {called.get(old, old): new for old, new in own if old is not None}
@@ -137,7 +137,7 @@ def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
     None means that segments lack a key column, or that different values there may become equal in
     the table.
     """
-    has, ids = table.versions[group.fingerprint], table.version_ids.get(group.fingerprint, {})
+    has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
     stored = {new: name for name, new in group.called.items()}
     found = []
     for name in table.key:

@@ -313,7 +313,7 @@ class SparkProperties(StorageProperties):
         checked_renames(value)
         return value
 
-    def called(self, table: str) -> str:
+    def ruled_name(self, table: str) -> str:
         """Return the target that ``source.into`` gives ``table``."""
         place = TargetMappings(self.source_into).of(*table.split(".", 1))
         return table if place is None else place.name
@@ -323,7 +323,7 @@ class SparkProperties(StorageProperties):
         # `names` queries the database, so only profiles with rules pay for it.
         if not any(self.format_properties.get(name) for name in RULES):
             return
-        table_names = list({self.called(each): None for each in names("tables")})
+        table_names = list({self.ruled_name(each): None for each in names("tables")})
         divided = [*table_names, *(each + OF_HISTORY for each in table_names)]
         for name, log_position in RULES.items():
             known = divided if log_position == ";" else table_names

@@ -325,7 +325,7 @@ class DeltaFormat(MergingFormat):
         else:
             writer(rows).save(_path(at))
 
-    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
         """Estimate rows from Delta's checksum file, else by Spark's statistics.
 
         The statistics need Delta's log, which costs a Spark job.
@@ -333,7 +333,7 @@ class DeltaFormat(MergingFormat):
         target = None if table.stored_table is None else table.stored_table.targets.get("current")
         known = None if target is None else self._checksum(target)
         if known is None:
-            return super().rows_of(spark, table)
+            return super().estimated_rows(spark, table)
         return known.size // BYTES
 
     def _is_small(self, target: TargetTable) -> bool:
@@ -419,7 +419,7 @@ class DeltaFormat(MergingFormat):
         """Return the number of files by DESCRIBE DETAIL."""
         return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
 
-    def compact(self, spark: "SparkSession", at: str) -> None:
+    def compact_files(self, spark: "SparkSession", at: str) -> None:
         """Run OPTIMIZE."""
         spark.sql(f"OPTIMIZE {at}")
 

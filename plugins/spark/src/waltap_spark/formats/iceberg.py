@@ -244,7 +244,7 @@ class IcebergFormat(MergingFormat):
             parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
-    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
+    def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Refuse unsupported types, then evolve as `MergingFormat`."""
 
         def learn(before: TableState) -> TableState:
@@ -259,7 +259,7 @@ class IcebergFormat(MergingFormat):
 
         if self._properties.catalog and "/" in "".join(table.target):
             raise FormatLimit(f"the name of {table.name} is a path to Iceberg")
-        return super().evolve(step, table, dataclasses.replace(change, learn=learn))
+        return super().evolve(commit, table, dataclasses.replace(change, learn=learn))
 
     # --- tables -------------------------------------------------------------------------------------
 
@@ -438,11 +438,11 @@ class IcebergFormat(MergingFormat):
         finally:
             spark.conf.unset(NOTED)
 
-    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
         """Return rows by Spark's statistics, with the catalogue loaded."""
         if table.stored_table is not None:
             self._require_iceberg(spark)
-        return super().rows_of(spark, table)
+        return super().estimated_rows(spark, table)
 
     def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
         """Return a snapshot's rows. Raises: VersionGone if it expired."""
@@ -479,7 +479,7 @@ class IcebergFormat(MergingFormat):
         with self._transaction(spark, at):
             pass
 
-    def called(self, name: str) -> str:
+    def stored_name(self, name: str) -> str:
         """Return another name for ``_deleted``, which Iceberg reserves."""
         return CALLED.get(name, name)
 
@@ -508,7 +508,7 @@ class IcebergFormat(MergingFormat):
         counts = (summary.get(f"total-{kind}-files") for kind in ("data", "delete"))
         return sum(int(count or 0) for count in counts)
 
-    def compact(self, spark: "SparkSession", at: str) -> None:
+    def compact_files(self, spark: "SparkSession", at: str) -> None:
         """Rewrite small data files and position deletes; expire old versions."""
         table = self._load(spark, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))

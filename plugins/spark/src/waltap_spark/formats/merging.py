@@ -62,29 +62,25 @@ class MergingFormat(StepwiseFormat):
         """Return the columns that partition files, which must stay."""
         return frozenset(table.stored_table.divided if table.stored_table is not None else ())
 
-    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
+    def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Rename, drop, add and retype columns, each as a step."""
         learnt = change.learn(table)
         if not learnt.columns:
             return learnt  # a table of which no row was seen yet
         refuse_alike(learnt.name, [*learnt.columns, *LOG_FIELDS, *learnt.mode.columns])
         if learnt.stored_table is None:
-            return self._created(step, learnt)
+            return self._created(commit, learnt)
         renamed = {
             old: new for old, new in change.renames.items() if old in learnt.stored_table.columns
         }
         if learnt.place is not None:
-            shared = SharedWork(self, step, learnt, learnt.stored_table)
+            shared = SharedWork(self, commit, learnt, learnt.stored_table)
             shared.evolve(renamed, change.forgets, rows=not change.replaces)
             return msgspec.structs.replace(learnt, stored_table=shared.stored_table)
-        stored_table = learnt.stored_table.columns
-        if (
-            learnt.columns == stored_table
-            and not renamed
-            and stored_table.keys().isdisjoint(change.forgets)
-        ):
+        stored = learnt.stored_table.columns
+        if learnt.columns == stored and not renamed and stored.keys().isdisjoint(change.forgets):
             return learnt
-        work = TableWriter(self, step, learnt, learnt.stored_table)
+        work = TableWriter(self, commit, learnt, learnt.stored_table)
         if renamed:
             work.rename(renamed)
         work.drop(change.forgets)
@@ -92,33 +88,33 @@ class MergingFormat(StepwiseFormat):
         work.retype()
         return msgspec.structs.replace(learnt, stored_table=work.stored_table)
 
-    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+    def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then overwrite the rows."""
-        work = self._work(step, table)
+        work = self._work(commit, table)
         self._log(work, table, rows)
         if table.mode.name != "append":
             work.overwrite("current", rows.rows(table))
         return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
 
-    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+    def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then MERGE the net changes."""
-        work, mode = self._work(step, table), table.mode
+        work, mode = self._work(commit, table), table.mode
         epoch, continuity_id = rows.group.epoch, rows.group.continuity_id
         self._log(work, table, rows)
         if mode.name == "append":
             return work.done(epoch=epoch, continuity_id=continuity_id)
         unbroken = work.stored_table.continuity_id == continuity_id
         empties = rows.truncates and not mode.keeps_past
-        if work.is_taken("current"):
+        if work.step_exists("current"):
             work.take("current", lambda: None, ROWS)
         elif meets_none(table, rows.group):
             work.insert("current", rows.rows(table))
         elif empties:
-            work.overwrite("current", self._remaining_rows(step, table, rows))
+            work.overwrite("current", self._remaining_rows(commit, table, rows))
         elif not table.key:
-            work.exchange(self._exchanged(step, table, rows))
+            work.exchange(self._exchanged(commit, table, rows))
         else:
-            self._put_or_merge(step, table, rows, work)
+            self._put_or_merge(commit, table, rows, work)
         if empties or not work.stored_table.epoch:
             return work.done(epoch=epoch, continuity_id=continuity_id)
         return work.done(
@@ -126,13 +122,13 @@ class MergingFormat(StepwiseFormat):
         )
 
     def _put_or_merge(
-        self, step: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
+        self, commit: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
     ) -> None:
         """Write the net changes in the cheapest way that the format and the table allow."""
         listed = rows.listed(table)
         fit = listed is not None or rows.only_puts
-        puts = fit and self._puts_all(step.spark, table, listed=listed is not None)
-        base = partial(self.read, step.spark, table, "current")
+        puts = fit and self._puts_all(commit.spark, table, listed=listed is not None)
+        base = partial(self.read, commit.spark, table, "current")
         compacted = rows.compacted(table, base, live=puts)
         if puts:
             work.put(compacted, listed)
@@ -156,11 +152,11 @@ class MergingFormat(StepwiseFormat):
         there = spark.table(table.stored_table.targets["current"].at).columns
         return set(there) == set(self.all_columns(table, "current"))
 
-    def truncate(self, step: CommitContext, table: TableState) -> TableState:
+    def truncate(self, commit: CommitContext, table: TableState) -> TableState:
         """Delete all rows."""
         if table.stored_table is None or table.mode.name == "append":
             return table
-        work = self._work(step, table)
+        work = self._work(commit, table)
         work.clear()
         return work.done(epoch=0, continuity_id="")
 
@@ -171,7 +167,7 @@ class MergingFormat(StepwiseFormat):
         own = stored_columns(table, what)
         if table.stored_table is None:
             return spark.createDataFrame([], struct_of(own))
-        stored = {self.called(name): name for name in table.mode.columns}
+        stored = {self.stored_name(name): name for name in table.mode.columns}
         frame = self.at_version(spark, table.stored_table.targets[what])
         if stored:
             frame = frame.withColumnsRenamed(stored)
@@ -189,7 +185,7 @@ class MergingFormat(StepwiseFormat):
             columns.append(column.alias(name))
         return frame.select(*columns)
 
-    def maintain(self, step: CommitContext, table: TableState) -> TableState:
+    def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`).
 
         Tables that change together have their first compaction at different times: the commit of
@@ -204,7 +200,7 @@ class MergingFormat(StepwiseFormat):
         awaited = self.is_awaited(table)
         if steps - stored_table.compacted >= COMPACT_STEPS + later and not awaited:
             targets = {
-                w: self._compacted(step, table, each) for w, each in stored_table.targets.items()
+                w: self._compacted(commit, table, each) for w, each in stored_table.targets.items()
             }
             stored_table = msgspec.structs.replace(stored_table, compacted=steps, targets=targets)
         if not stored_table.vacuumed:
@@ -215,17 +211,17 @@ class MergingFormat(StepwiseFormat):
         return msgspec.structs.replace(table, stored_table=stored_table)
 
     def _compacted(
-        self, step: CommitContext, table: TableState, target: TargetTable
+        self, commit: CommitContext, table: TableState, target: TargetTable
     ) -> TargetTable:
         """Return ``target`` at its compacted version.
 
         One commit compacts it once for all of its sources.
         """
         with self.alone(target.at), _forgiven(target.at, "compacted"):
-            if self._maintained.get(target.at) != step.log_position:
-                self._maintained[target.at] = step.log_position
-                self.compact(step.spark, target.at)
-            return self.newest(step.spark, table, target)
+            if self._maintained.get(target.at) != commit.log_position:
+                self._maintained[target.at] = commit.log_position
+                self.compact_files(commit.spark, target.at)
+            return self.newest(commit.spark, table, target)
         return target
 
     def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
@@ -266,7 +262,7 @@ class MergingFormat(StepwiseFormat):
                     )
         return tuple(found)
 
-    def moved(
+    def rename_targets(
         self, spark: "SparkSession", tables: Mapping[str, TableState], moves: Sequence[TargetMove]
     ) -> Mapping[str, TableState]:
         """Rename tables in the catalogue, by their ids."""
@@ -325,7 +321,7 @@ class MergingFormat(StepwiseFormat):
         return found
 
     def move_idle(
-        self, step: CommitContext, tables: Mapping[str, TableState]
+        self, commit: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
         """Move tables to the newest versions that have their rows.
 
@@ -343,7 +339,7 @@ class MergingFormat(StepwiseFormat):
                 () if table.stored_table is None else self._apart(table, table.stored_table)
             ):
                 try:
-                    current = self._move_idle(step, current, what)
+                    current = self._move_idle(commit, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:
                     log.info("%s stays at its version: %s", table.name, first_words(error))
             if current is not table:
@@ -360,7 +356,7 @@ class MergingFormat(StepwiseFormat):
         )
 
     def _move_idle(
-        self, step: CommitContext, table: TableState, moving: Iterable[str]
+        self, commit: CommitContext, table: TableState, moving: Iterable[str]
     ) -> TableState:
         stored_table = table.stored_table
         assert stored_table is not None
@@ -368,16 +364,16 @@ class MergingFormat(StepwiseFormat):
         for what in moving:
             target = targets[what]
             if table.place is None:
-                if self.commits(step.spark, target) != []:
-                    targets[what] = self.newest(step.spark, table, target)
+                if self.commits(commit.spark, target) != []:
+                    targets[what] = self.newest(commit.spark, table, target)
                 continue
-            if not self.others(step.spark, table, target):
+            if not self.others(commit.spark, table, target):
                 continue
-            note = self.note(step, table, 0, target, SIGN)
-            with self.alone(target.at), self.noted(step.spark, note):
-                self.sign(step.spark, target.at)
+            note = self.note(commit, table, 0, target, SIGN)
+            with self.alone(target.at), self.noted(commit.spark, note):
+                self.sign(commit.spark, target.at)
             if not table.failed:
-                version = self.newest(step.spark, table, target).version
+                version = self.newest(commit.spark, table, target).version
                 targets[what] = msgspec.structs.replace(target, version=version)
         if targets == stored_table.targets:
             return table
@@ -393,10 +389,10 @@ class MergingFormat(StepwiseFormat):
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def _work(self, step: CommitContext, table: TableState) -> "TableWriter":
+    def _work(self, commit: CommitContext, table: TableState) -> "TableWriter":
         assert table.stored_table is not None
         kind = TableWriter if table.place is None else SharedWork
-        return kind(self, step, table, table.stored_table)
+        return kind(self, commit, table, table.stored_table)
 
     def _made(
         self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: FileLayout
@@ -413,7 +409,7 @@ class MergingFormat(StepwiseFormat):
             text = f"{table.name} would be stored as {at}, and the catalogue takes no such name"
             raise NameTaken(text, table=table.name) from None
 
-    def _created(self, step: CommitContext, table: TableState) -> TableState:
+    def _created(self, commit: CommitContext, table: TableState) -> TableState:
         stored_table = StoredTable(columns=dict(table.columns))
         layouts = {what: self.layout(table, what) for what in whats(table)}
         stored = {what: self.all_columns(table, what) for what in layouts}
@@ -421,24 +417,24 @@ class MergingFormat(StepwiseFormat):
             layout.require(table.name, stored[what])
         ats = {what: self.identifier(table, what) for what in layouts}
         source = "" if table.place is None else table.place.source
-        is_case_sensitive = self.is_case_sensitive(step.spark)
+        is_case_sensitive = self.is_case_sensitive(commit.spark)
         self._claims.take(
             table.name, list(ats.values()), is_case_sensitive=is_case_sensitive, source=source
         )
         try:
             targets = {what: TargetTable(at=at) for what, at in ats.items()}
             for target in targets.values():
-                self.taken(step.spark, table, target)  # check both names before creating a table
+                self.taken(commit.spark, table, target)  # check both names before creating a table
         except NameTaken:
             self._claims.release(table.name)
             raise
         for what, free in targets.items():
             columns = ", ".join(self.declared(stored[what]))
-            action = partial(self._made, step.spark, table, free.at, columns, layouts[what])
+            action = partial(self._made, commit.spark, table, free.at, columns, layouts[what])
             if table.place is not None:
-                make_room(self, step, table, what, free.at, action)
-                action = partial(begin, self, step, table, what, free.at)
-            target = self.take(step, table, free, action, "create")
+                make_room(self, commit, table, what, free.at, action)
+                action = partial(begin, self, commit, table, what, free.at)
+            target = self.take(commit, table, free, action, "create")
             stored_table = msgspec.structs.replace(
                 stored_table, targets={**stored_table.targets, what: target}
             )
@@ -454,23 +450,23 @@ class MergingFormat(StepwiseFormat):
             work.insert("changes", rows.log(table))
 
     def _remaining_rows(
-        self, step: CommitContext, table: TableState, rows: GroupRows
+        self, commit: CommitContext, table: TableState, rows: GroupRows
     ) -> "DataFrame":
         """Return the rows after changes that include a truncate."""
-        base = self.read(step.spark, table, "current")
+        base = self.read(commit.spark, table, "current")
         if table.key:
             return rows.compacted(table, lambda: base, live=True)
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 
-    def _exchanged(self, step: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
+    def _exchanged(self, commit: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
         """Return rows to remove and add, for a table without key.
 
         A row with `gone` removes all rows that are equal to it.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
-        changes, base = rows.changes(table, self.read(step.spark, table, "current"))
+        changes, base = rows.changes(table, self.read(commit.spark, table, "current"))
         names = list(table.columns)
         alike = [distinguishing(name, kind) for name, kind in table.comparable.items()]
         row = changes.where("_op <> 't'")

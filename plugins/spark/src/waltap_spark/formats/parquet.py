@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
-from waltap_spark.compact.compact_changes import FEW, compact, moved
+from waltap_spark.compact.compact_changes import FEW, carry_values, compact
 from waltap_spark.compact.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
 from waltap_spark.formats.table_format import (
     CommitContext,
@@ -58,7 +58,7 @@ class ParquetFormat(TableFormat):
     def __init__(self, context: TableFormatContext) -> None:
         self._output, self._options = context.output, context.options
 
-    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
+    def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Change columns and key, after compacting older changes."""
         if change.replaces:
             table = msgspec.structs.replace(table, base=(), pending=())
@@ -69,23 +69,23 @@ class ParquetFormat(TableFormat):
             or (change.renews_columns and (table.mode.keeps_past or not table.key))
         ):
             # Pending changes need the key and names under which they were written.
-            table = self._compact(step, table)
+            table = self._compact(commit, table)
         return change.learn(table)
 
-    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+    def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write the rows once, as history and as the complete base."""
-        table, written = self._write_changes(step, table, rows)
+        table, written = self._write_changes(commit, table, rows)
         if table.mode.name == "append":
             return table
         replaced = msgspec.structs.replace(table, base=(), pending=())
         return _without_unused(_with_base(replaced, rows.group, written))
 
-    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+    def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write the changes; only additions join the base at once."""
         # A snapshot of a table with history ends the versions of before, so these must be complete.
         if rows.group.replaces and table.pending:
-            table = self._compact(step, table)
-        table, written = self._write_changes(step, table, rows)
+            table = self._compact(commit, table)
+        table, written = self._write_changes(commit, table, rows)
         if table.mode.name == "append":
             return table
         if _only_adds(table, rows.group):
@@ -93,11 +93,11 @@ class ParquetFormat(TableFormat):
         table = msgspec.structs.replace(table, pending=(*table.pending, written))
         # Readers join pending changes by key; changed keys and truncates would need more for each
         # read.
-        if rows.group.moved or rows.truncates or rows.group.replaces:
-            table = self._compact(step, table, rows.spared)
+        if rows.group.key_changes or rows.truncates or rows.group.replaces:
+            table = self._compact(commit, table, rows.spared)
         return _without_unused(table)
 
-    def truncate(self, step: CommitContext, table: TableState) -> TableState:
+    def truncate(self, commit: CommitContext, table: TableState) -> TableState:
         """Remove the base and pending changes; the history stays."""
         return _without_unused(msgspec.structs.replace(table, base=(), pending=()))
 
@@ -107,7 +107,7 @@ class ParquetFormat(TableFormat):
             return changes_frame(spark, table, table.changes, self._output.uri)
         return current_frame(spark, table, self._output.uri)
 
-    def maintain(self, step: CommitContext, table: TableState) -> TableState:
+    def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         """Compact many pending changes, and merge small change sets."""
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
@@ -119,24 +119,24 @@ class ParquetFormat(TableFormat):
             or sum(not part.closed for part in table.base) > MOST_PARTS
         )
         if many:
-            table = self._compact(step, table)
-        return self._merge(step, self._merge_closed(step, _without_unused(table)))
+            table = self._compact(commit, table)
+        return self._merge(commit, self._merge_closed(commit, _without_unused(table)))
 
     # --- files ------------------------------------------------------------------------------------
 
     def _write_changes(
-        self, step: CommitContext, table: TableState, rows: GroupRows
+        self, commit: CommitContext, table: TableState, rows: GroupRows
     ) -> tuple[TableState, ChangeSet]:
         group, size = rows.group, 0
         # The driver writes one file, Spark a folder of files.
         small = is_small(group)
-        path = step.path(table, "changes", FILE if small else "")
+        path = commit.path(table, "changes", FILE if small else "")
         if small:
-            few = rows_of(rows.files, group, list(table.versions[group.fingerprint]))
+            few = rows_of(rows.files, group, list(table.file_schemas[group.fingerprint]))
             size = self._write_file(path, few)
         elif group.external_snapshot:
             self._write(rows.frame, path)
-            group.count(self._count(step, rows.frame, path))
+            group.count(self._count(commit, rows.frame, path))
         else:
             self._write(rows.frame, path, group.rows)
         written = ChangeSet(
@@ -145,7 +145,7 @@ class ParquetFormat(TableFormat):
             rows=group.rows,
             operations=dict(group.operations),
             unchanged=tuple(group.unchanged),
-            moved=group.moved,
+            key_changes=group.key_changes,
             key_reused=group.key_reused,
             epoch=group.epoch,
             continuity_id=group.continuity_id,
@@ -156,7 +156,7 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
     def _compact(
-        self, step: CommitContext, table: TableState, spared: "RetainedKeys | None" = None
+        self, commit: CommitContext, table: TableState, spared: "RetainedKeys | None" = None
     ) -> TableState:
         """Compact the pending changes into a new base.
 
@@ -168,21 +168,21 @@ class ParquetFormat(TableFormat):
         table = msgspec.structs.replace(
             table, base=tuple(part for part in table.base if not part.closed)
         )
-        rows, after = self._compacted(step, table) if table.pending else (None, None)
-        frame = current_frame(step.spark, table, uri, pending=rows, after=after, spared=spared)
+        rows, after = self._compacted(commit, table) if table.pending else (None, None)
+        frame = current_frame(commit.spark, table, uri, pending=rows, after=after, spared=spared)
         expected = table.stored_rows
         epoch, continuity_id = _epoch_of_compaction(table), _continuity_of_compaction(table)
         if table.mode.name != "scd2":
-            parts = [self._part(step, table, frame, expected, epoch, continuity_id)]
+            parts = [self._part(commit, table, frame, expected, epoch, continuity_id)]
         else:
             frame = frame.persist()  # both parts are of one computation
             ends = frame.where("not _current")
             try:
                 parts = [
                     self._part(
-                        step, table, frame.where("_current"), expected, epoch, continuity_id
+                        commit, table, frame.where("_current"), expected, epoch, continuity_id
                     ),
-                    self._part(step, table, ends, expected, epoch, closed=True),
+                    self._part(commit, table, ends, expected, epoch, closed=True),
                 ]
             finally:
                 frame.unpersist()
@@ -190,28 +190,28 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, base=(*ended, *parts), pending=())
 
     def _compacted(
-        self, step: CommitContext, table: TableState
+        self, commit: CommitContext, table: TableState
     ) -> "tuple[DataFrame, DataFrame | None]":
         """Return rows with the keys of the pending changes, and their net changes.
 
         The net changes are None where the mode needs every change, or the table has no key.
         """
-        rows = changes_frame(step.spark, table, table.pending, self._output.uri, filled=True)
+        rows = changes_frame(commit.spark, table, table.pending, self._output.uri, filled=True)
         base = current_frame(
-            step.spark, msgspec.structs.replace(table, pending=()), self._output.uri
+            commit.spark, msgspec.structs.replace(table, pending=()), self._output.uri
         )
         if table.mode.keeps_past:
-            return moved(table, table.pending, rows, live_rows(table, base)), None
+            return carry_values(table, table.pending, rows, live_rows(table, base)), None
         if not table.key:
             return rows, None
-        after = compact(step.spark, table, table.pending, lambda: rows, lambda: base)
+        after = compact(commit.spark, table, table.pending, lambda: rows, lambda: base)
         # the driver has the keys of few changes; many changes are read faster than compacted
         few = sum(change.rows for change in table.pending) <= FEW
         return after if few else rows, after
 
     def _part(
         self,
-        step: CommitContext,
+        commit: CommitContext,
         table: TableState,
         frame: "DataFrame",
         expected: int,
@@ -221,11 +221,11 @@ class ParquetFormat(TableFormat):
         closed: bool = False,
     ) -> BasePart:
         """Write about ``expected`` rows as a part of the base."""
-        path = step.path(table, "current")
+        path = commit.path(table, "current")
         self._write(frame, path, expected)
         return BasePart(
             path=path,
-            rows=self._count(step, frame, path),
+            rows=self._count(commit, frame, path),
             columns=dict(table.columns),
             epoch=epoch,
             ids=dict(table.ids),
@@ -233,19 +233,19 @@ class ParquetFormat(TableFormat):
             continuity_id=continuity_id,
         )
 
-    def _merge_closed(self, step: CommitContext, table: TableState) -> TableState:
+    def _merge_closed(self, commit: CommitContext, table: TableState) -> TableState:
         """Merge small parts of ended versions if there are many."""
         few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
         if len(few) < self._options.merge_sets:
             return table
         alone = msgspec.structs.replace(table, base=tuple(few), pending=())
-        frame = current_frame(step.spark, alone, self._output.uri)
+        frame = current_frame(commit.spark, alone, self._output.uri)
         epoch = min((part.epoch for part in few if part.epoch), default=0)
-        part = self._part(step, alone, frame, alone.base_rows, epoch, closed=True)
+        part = self._part(commit, alone, frame, alone.base_rows, epoch, closed=True)
         rest = tuple(each for each in table.base if each not in few)
         return msgspec.structs.replace(table, base=(part, *rest))
 
-    def _merge(self, step: CommitContext, table: TableState) -> TableState:
+    def _merge(self, commit: CommitContext, table: TableState) -> TableState:
         """Merge the oldest change sets of a level if many."""
         pending = {change.path for change in table.pending}
         run: list[ChangeSet] = []
@@ -261,14 +261,14 @@ class ParquetFormat(TableFormat):
         packed = [change.bytes for change in run]
         # Spark's sets have 0 bytes here, and merging needs all sizes.
         small = all(packed) and sum(packed) <= MERGED and unpacked_in_all(run) <= LARGE
-        path = step.path(table, "changes", FILE if small else "")
+        path = commit.path(table, "changes", FILE if small else "")
         if small:
             paths = [change.path for change in run]
             size = self._write_file(path, merged_rows(self._output.store, paths))
         else:
             uris = [self._output.uri(change.path) for change in run]
-            struct = log_struct(table.versions[run[0].fingerprint])
-            self._write(step.spark.read.schema(struct).parquet(*uris), path, rows)
+            struct = log_struct(table.file_schemas[run[0].fingerprint])
+            self._write(commit.spark.read.schema(struct).parquet(*uris), path, rows)
         # Levels as in a log-structured merge: a row is merged a logarithmic number of times.
         level = run[0].level + 1
         merged = msgspec.structs.replace(
@@ -280,7 +280,7 @@ class ParquetFormat(TableFormat):
             unpacked=unpacked_in_all(run),
             operations=dict(sum((Counter(each.operations) for each in run), Counter())),
             unchanged=tuple(dict.fromkeys(name for each in run for name in each.unchanged)),
-            moved=sum(each.moved for each in run),
+            key_changes=sum(each.key_changes for each in run),
             key_reused=any(each.key_reused for each in run),
         )
         return msgspec.structs.replace(
@@ -295,9 +295,9 @@ class ParquetFormat(TableFormat):
         self._output.sync(path, size)
         return size
 
-    def _count(self, step: CommitContext, frame: "DataFrame", path: str) -> int:
+    def _count(self, commit: CommitContext, frame: "DataFrame", path: str) -> int:
         """Return the number of rows in ``path``."""
-        stored = step.spark.read.schema(frame.schema).parquet(self._output.uri(path))
+        stored = commit.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return int(stored.count())
 
     def _write(self, frame: "DataFrame", path: str, rows: int | None = None) -> None:
@@ -351,7 +351,7 @@ def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> Ta
     part = BasePart(
         path=written.path,
         rows=written.rows,
-        columns=table.versions[written.fingerprint],
+        columns=table.file_schemas[written.fingerprint],
         epoch=group.epoch,
         ids=table.version_ids.get(written.fingerprint, {}),
         logged=bool(table.mode.columns),

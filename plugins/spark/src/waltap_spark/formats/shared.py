@@ -34,7 +34,7 @@ CREATION_POLL_S: Final = 0.25
 
 def make_room(
     tables: StepwiseFormat,
-    step: CommitContext,
+    commit: CommitContext,
     table: TableState,
     what: What,
     at: str,
@@ -47,12 +47,12 @@ def make_room(
     target = TargetTable(at=at)
 
     def made() -> None:
-        if tables.commits(step.spark, target) is None:
-            _create_or_wait(tables, step.spark, target, create)
-        _widen(tables, step, table, what, at)
+        if tables.commits(commit.spark, target) is None:
+            _create_or_wait(tables, commit.spark, target, create)
+        _widen(tables, commit, table, what, at)
 
-    with tables.alone(at), tables.noted(step.spark, tables.note(step, table, 0, target)):
-        tables.beside_others(step, table, target, made)
+    with tables.alone(at), tables.noted(commit.spark, tables.note(commit, table, 0, target)):
+        tables.beside_others(commit, table, target, made)
 
 
 def _create_or_wait(
@@ -73,10 +73,10 @@ def _create_or_wait(
 
 
 def _widen(
-    tables: StepwiseFormat, step: CommitContext, table: TableState, what: What, at: str
+    tables: StepwiseFormat, commit: CommitContext, table: TableState, what: What, at: str
 ) -> None:
     """Add the columns of ``table`` to an existing target."""
-    spark = step.spark
+    spark = commit.spark
     there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
     called = {name.lower(): name for name in there}
     wanted = tables.all_columns(table, what)
@@ -114,11 +114,11 @@ def _widen(
 
 
 def begin(
-    tables: StepwiseFormat, step: CommitContext, table: TableState, what: What, at: str
+    tables: StepwiseFormat, commit: CommitContext, table: TableState, what: What, at: str
 ) -> None:
     """Write a commit without rows: the table's first one."""
     listed = ", ".join(map(quoted, tables.all_columns(table, what)))
-    step.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
+    commit.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
 
 
 def part_of(frame: "DataFrame", table: TableState, own: Mapping[str, str]) -> "DataFrame":
@@ -138,7 +138,7 @@ def together(
     columns, first = union_columns(sources), sources[0]
     assert first.place is not None
     wanted = {**columns, **stored_columns(first, kind), **columns, first.place.column: '"string"'}
-    stored = {tables.called(name): name for name in first.mode.columns}
+    stored = {tables.stored_name(name): name for name in first.mode.columns}
     hidden = {name for each in sources for name in each.hidden}
     wanted = {name: type_ for name, type_ in wanted.items() if name not in hidden}
     alike: dict[tuple[str, int], list[TableState]] = {}
@@ -276,7 +276,7 @@ class SharedWork(TableWriter):
         called = {renames.get(name, name): kind for name, kind in had.items()}
         if called != have or renames or gone:
             for what in whats(self._table):
-                make_room(self._format, self._step, self._table, what, self.at(what), _is_there)
+                make_room(self._format, self._commit, self._table, what, self.at(what), _is_there)
         lost = [name for name in gone if name in called]
         for what in whats(self._table) if renames or lost else ():
             self._move(what, renames, lost)

@@ -137,7 +137,7 @@ class StepwiseFormat(TableFormat):
         """Return the table's own id, which a rename keeps; None if it is not there."""
 
     @abstractmethod
-    def compact(self, spark: "SparkSession", at: str) -> None:
+    def compact_files(self, spark: "SparkSession", at: str) -> None:
         """Rewrite many small files as few large ones."""
 
     @abstractmethod
@@ -189,7 +189,7 @@ class StepwiseFormat(TableFormat):
         """Return the stored type (JSON) for values of ``kind``."""
         return kind
 
-    def called(self, name: str) -> str:
+    def stored_name(self, name: str) -> str:
         """Return the stored name of a mode's own column."""
         return name
 
@@ -213,7 +213,7 @@ class StepwiseFormat(TableFormat):
         """Return the rows of a version."""
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
 
-    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
         """Return rows by Spark's statistics, estimated from bytes if needed."""
         target = None if table.stored_table is None else table.stored_table.targets.get("current")
         if target is None:
@@ -224,7 +224,7 @@ class StepwiseFormat(TableFormat):
 
     def take(
         self,
-        step: CommitContext,
+        commit: CommitContext,
         table: TableState,
         target: TargetTable,
         action: Callable[[], object],
@@ -238,29 +238,29 @@ class StepwiseFormat(TableFormat):
         Raises: TargetChanged, NameTaken, StepDiffers.
         """
         number = target.step + 1
-        note = self.note(step, table, number, target, kind)
+        note = self.note(commit, table, number, target, kind)
         # Two sources of a shared target would otherwise both miss the other's step in the log.
         with self.alone(target.at):
-            taken = self.taken(step.spark, table, target)
+            taken = self.taken(commit.spark, table, target)
             try:
                 if number not in taken:
                     own = replace(note, since=self._since(table, target))
-                    taken = self._written(step, table, target, own, action)
-                commit = taken[number]
+                    taken = self._written(commit, table, target, own, action)
+                written = taken[number]
                 # Another program may restore an earlier version at any time.
-                _require_same(target, commit.note, note)
+                _require_same(target, written.note, note)
             except BaseException:  # which steps took place is then unknown
                 self._taken.pop((table.owner, target.at), None)
                 raise
             # A retry of the table starts from its last commit, where this entry must be missing.
             del taken[number]
             self._taken[table.owner, target.at] = number, taken
-        since = None if commit.note is None else commit.note.since
-        return replace(target, version=commit.version, step=number, since=since)
+        since = None if written.note is None else written.note.since
+        return replace(target, version=written.version, step=number, since=since)
 
     def _written(
         self,
-        step: CommitContext,
+        commit: CommitContext,
         table: TableState,
         target: TargetTable,
         note: CommitNote,
@@ -272,21 +272,21 @@ class StepwiseFormat(TableFormat):
         """
 
         def act() -> None:
-            if not again or note.step not in self._steps_of(step.spark, table, target):
+            if not again or note.step not in self._steps_of(commit.spark, table, target):
                 again.append(True)
-                with self.noted(step.spark, note):
+                with self.noted(commit.spark, note):
                     action()
 
         again: list[bool] = []
-        self.beside_others(step, table, target, act)
-        taken = self._steps_of(step.spark, table, target)
+        self.beside_others(commit, table, target, act)
+        taken = self._steps_of(commit.spark, table, target)
         if note.step not in taken:
             raise self._changed(target, "does not have what was just written")
         return taken
 
     def beside_others(
         self,
-        step: CommitContext,
+        commit: CommitContext,
         table: TableState,
         target: TargetTable,
         action: Callable[[], object],
@@ -302,11 +302,11 @@ class StepwiseFormat(TableFormat):
             action()
             return
         for turn in itertools.count(1):
-            before = self._foreign(step.spark, target)
+            before = self._foreign(commit.spark, target)
             try:
                 action()
             except (Py4JJavaError, PySparkException) as error:
-                if turn == RACES or self._foreign(step.spark, target) == before:
+                if turn == RACES or self._foreign(commit.spark, target) == before:
                     raise
                 log.info("%s is written by others, too: %s", target.at, first_words(error))
             else:
@@ -333,7 +333,7 @@ class StepwiseFormat(TableFormat):
 
     def note(
         self,
-        step: CommitContext,
+        commit: CommitContext,
         table: TableState,
         number: int,
         target: TargetTable,
@@ -343,11 +343,11 @@ class StepwiseFormat(TableFormat):
         return CommitNote(
             waltap=self._identity(),
             step=number,
-            log_position=str(step.log_position),
+            log_position=str(commit.log_position),
             table=table.owner,
             source="" if table.place is None else table.place.source,
             kind=kind[:KIND],
-            until="" if step.until is None else str(step.until),
+            until="" if commit.until is None else str(commit.until),
             named_version=NOWHERE
             if table.place is None
             else self._named_version(table.name, target.at),
@@ -468,7 +468,7 @@ class StepwiseFormat(TableFormat):
         """Return the stored columns of ``what``, with the source column."""
         mine = table.mode.columns
         columns = stored_columns(table, what)
-        own = {self.called(n) if n in mine else n: kind for n, kind in columns.items()}
+        own = {self.stored_name(n) if n in mine else n: kind for n, kind in columns.items()}
         return own if table.place is None else {**own, table.place.column: '"string"'}
 
     def declared(self, columns: Mapping[str, str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from waltap.base.files.store import FileStore
-from waltap_spark.compact.compact_changes import compact, moved, only_live
+from waltap_spark.compact.compact_changes import carry_values, compact, only_live
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
@@ -151,7 +151,7 @@ class GroupRows:
         if table.mode.keeps_past:
             was = base()
             filled = self._widened(table, filled=True)
-            rows = moved(table, [self.group], filled, live_rows(table, was))
+            rows = carry_values(table, [self.group], filled, live_rows(table, was))
             if self.spared is not None:
                 was = self.spared.of(was, table.key, "left_anti")
             found = changed(table, [self.group], rows, was)
@@ -172,7 +172,7 @@ class GroupRows:
 
         After a truncate the base is empty.
         """
-        rows = moved(table, [self.group], self._widened(table, filled=True), base)
+        rows = carry_values(table, [self.group], self._widened(table, filled=True), base)
         if self.truncates:
             return after_last_truncate(rows), base.limit(0)
         return rows, base
@@ -188,7 +188,7 @@ class GroupRows:
 
         A row with a changed key leaves a deleted one.
         """
-        return set(self.group.operations) <= {"c", "u", "r"} and not self.group.moved
+        return set(self.group.operations) <= {"c", "u", "r"} and not self.group.key_changes
 
     def listed(self, table: TableState) -> str | None:
         """Return the condition that lists the touched keys of a small group.
@@ -212,7 +212,7 @@ class GroupRows:
         if read is not None and self.spark is not None:
             return self.spark.createDataFrame(read, log_struct(table.columns))
         version = self.group.fingerprint
-        has, ids = table.versions[version], table.version_ids.get(version, {})
+        has, ids = table.file_schemas[version], table.version_ids.get(version, {})
         return widened(self.frame, table, has, ids, filled=filled)
 
     def _read_here(self, table: TableState) -> "pa.Table | None":
@@ -227,7 +227,7 @@ class GroupRows:
             self._local[names] = None
         if names not in self._local:
             version = self.group.fingerprint
-            has, ids = table.versions[version], table.version_ids.get(version, {})
+            has, ids = table.file_schemas[version], table.version_ids.get(version, {})
             plain = all(
                 has.get(name) == kind and file_column(table, has, ids, name) == name
                 for name, kind in table.columns.items()
@@ -260,7 +260,7 @@ class TableFormat(ABC):
         """Return the columns that the table must have."""
         return frozenset()
 
-    def rows_of(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
         """Estimate the rows that a change may meet, to choose a plan.
 
         None if unknown.
@@ -271,7 +271,7 @@ class TableFormat(ABC):
         """Return the renames in a catalogue after the source renamed ``tables``."""
         return ()
 
-    def moved(
+    def rename_targets(
         self, spark: "SparkSession", tables: Mapping[str, TableState], moves: Sequence[TargetMove]
     ) -> Mapping[str, TableState]:
         """Rename targets that are not renamed yet; return changed tables."""
@@ -291,7 +291,7 @@ class TableFormat(ABC):
         return ()
 
     def move_idle(
-        self, step: CommitContext, tables: Mapping[str, TableState]
+        self, commit: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
         """Return tables at versions with equal rows and longer retention."""
         return {}
@@ -310,22 +310,22 @@ class TableFormat(ABC):
         )
 
     @abstractmethod
-    def evolve(self, step: CommitContext, table: TableState, change: TableChange) -> TableState:
+    def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Return ``change.learn(table)``, and change the stored columns."""
 
     @abstractmethod
-    def replace(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+    def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Replace the table's rows by a snapshot; add it to the history.
 
         A table with a history gets the snapshot as changes (``rows.group.replaces``).
         """
 
     @abstractmethod
-    def apply(self, step: CommitContext, table: TableState, rows: GroupRows) -> TableState:
+    def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Apply changes to the table's rows and history."""
 
     @abstractmethod
-    def truncate(self, step: CommitContext, table: TableState) -> TableState:
+    def truncate(self, commit: CommitContext, table: TableState) -> TableState:
         """Remove the rows since another table took the name.
 
         The history stays.
@@ -336,7 +336,7 @@ class TableFormat(ABC):
         """Return rows or history at the table's version."""
 
     @abstractmethod
-    def maintain(self, step: CommitContext, table: TableState) -> TableState:
+    def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         """Compact files if due, else return ``table`` itself.
 
         No row changes. A format that writes in place is called at the end of each commit that

@@ -46,12 +46,17 @@ class TableWriter:
     def __init__(
         self,
         tables: StepwiseFormat,
-        step: CommitContext,
+        commit: CommitContext,
         table: TableState,
         stored_table: StoredTable,
     ) -> None:
-        self._format, self._step, self._table, self.stored_table = tables, step, table, stored_table
-        self._spark = step.spark
+        self._format, self._commit, self._table, self.stored_table = (
+            tables,
+            commit,
+            table,
+            stored_table,
+        )
+        self._spark = commit.spark
 
     @property
     def own(self) -> str:
@@ -69,7 +74,7 @@ class TableWriter:
         )
         return msgspec.structs.replace(self._table, stored_table=stored_table)
 
-    def is_taken(self, what: str) -> bool:
+    def step_exists(self, what: str) -> bool:
         """Return whether the next step of ``what`` exists already."""
         target = self.stored_table.targets[what]
         return target.step + 1 in self._format.taken(self._spark, self._table, target)
@@ -77,7 +82,7 @@ class TableWriter:
     def take(self, what: str, action: Callable[[], object], kind: str) -> None:
         """Write one step of a kind (`CommitNote.kind`)."""
         now = self.stored_table.targets[what]
-        target = self._format.take(self._step, self._table, now, action, kind)
+        target = self._format.take(self._commit, self._table, now, action, kind)
         targets = {**self.stored_table.targets, what: target}
         self.stored_table = msgspec.structs.replace(self.stored_table, targets=targets)
 
@@ -156,9 +161,9 @@ class TableWriter:
     def values(self, names: Iterable[str]) -> dict[str, str]:
         """Return the stored name of each column of a frame, and its value in SQL."""
         casts = self._casts()
-        mine, called = self._table.mode.columns, self._format.called
+        mine, stored_name = self._table.mode.columns, self._format.stored_name
         return {
-            called(name) if name in mine else name: casts.get(name) or quoted(name)
+            stored_name(name) if name in mine else name: casts.get(name) or quoted(name)
             for name in names
         }
 
@@ -262,7 +267,7 @@ class TableWriter:
         self.stored_table = msgspec.structs.replace(self.stored_table, columns={**had, **have})
 
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
-        mine = {self._format.called(n): kind for n, kind in self._table.mode.columns.items()}
+        mine = {self._format.stored_name(n): kind for n, kind in self._table.mode.columns.items()}
         own = {**self.stored_table.columns, **(LOG_FIELDS if what == "changes" else mine)}
         types = {name: sql_type(self._format.stored(kind)) for name, kind in changed.items()}
         target = self.stored_table.targets[what]

@@ -49,9 +49,9 @@ def changes_frame(
         by_version.setdefault(change.fingerprint, []).append(uri(change.path))
     frames = [
         widened(
-            spark.read.schema(log_struct(table.versions[fingerprint])).parquet(*paths),
+            spark.read.schema(log_struct(table.file_schemas[fingerprint])).parquet(*paths),
             table,
-            table.versions[fingerprint],
+            table.file_schemas[fingerprint],
             table.version_ids.get(fingerprint, {}),
             filled=filled,
         )

@@ -320,7 +320,7 @@ class KafkaFeed:
             rows=sum(operations.values()),
             operations=operations,
             unchanged=tuple(name for at, name in enumerate(rows.unsent) if seen[f"unsent_{at}"]),
-            moved=seen["moved"],
+            key_changes=seen["moved"],
             key_reused=self._key_reused(rows, uri, operations),
         )
         times = [seen[each] for each in ("first", "last") if seen[each] is not None]

@@ -294,7 +294,7 @@ def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
         ),
         version_ids={
             fingerprint: known(names, table.version_ids.get(fingerprint, {}))
-            for fingerprint, names in table.versions.items()
+            for fingerprint, names in table.file_schemas.items()
         },
     )
 

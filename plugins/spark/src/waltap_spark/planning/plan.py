@@ -42,7 +42,7 @@ class SegmentGroup:
     known: dict[str, Segment] = field(default_factory=dict)
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
-    moved: int = 0
+    key_changes: int = 0
     key_reused: bool = False
     # Paths of the rows in a form that Spark can read, when the segments' form is not.
     converted: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class SegmentGroup:
         self.rows += entry.rows
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
-        self.moved += entry.moved
+        self.key_changes += entry.key_changes
         # Rows of an incremental snapshot are read, so they have columns that the stream may lack.
         self.streamed |= not {"r"} >= set(entry.operations)
         self.key_reused |= entry.key_reused

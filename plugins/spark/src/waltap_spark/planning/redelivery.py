@@ -64,7 +64,7 @@ def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, i
     ``reach`` is the result of `reached`.
     """
     return (
-        bool(group.segments and table.versions)
+        bool(group.segments and table.file_schemas)
         and group.span is not None
         and group.span[0] < _before(reach, group.epoch)
         and group.epoch > table.snapshot_epoch
@@ -78,7 +78,7 @@ def lacks_values(table: "TableState", group: "SegmentGroup") -> bool:
     its old key, or in a column that was added since.
     """
     has = {column.name for column in group.columns}
-    return bool((group.moved and group.unchanged) or not has.issuperset(table.source_columns))
+    return bool((group.key_changes and group.unchanged) or not has.issuperset(table.source_columns))
 
 
 def leave_out_known(

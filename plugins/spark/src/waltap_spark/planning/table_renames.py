@@ -53,7 +53,7 @@ class _Table:
     # Its name before, None for a new table.
     before: str | None = None
     # Names that it had meanwhile.
-    called: list[str] = field(default_factory=list)
+    former_names: list[str] = field(default_factory=list)
     # Whether entries are known by name alone.
     by_name: bool = False
     displaced: bool = False
@@ -75,7 +75,7 @@ class TableRenames:
     # Name before → epoch and OID of the last entry.
     numbers: Mapping[str, tuple[int, int]]
     # Name before → names that the table had, and left, since.
-    called: Mapping[str, Sequence[str]]
+    former_names: Mapping[str, Sequence[str]]
 
     def names(self, before: Iterable[str]) -> list[str]:
         """Return the names after of tables called ``before``."""
@@ -113,13 +113,15 @@ class TableRenames:
 
     def _met(self, before: str, table: TableState) -> TableState:
         """Return ``table`` with its names of before, and the epoch of its number."""
-        called = tuple(dict.fromkeys((*table.called, *self.called.get(before, ()))))
+        former_names = tuple(
+            dict.fromkeys((*table.former_names, *self.former_names.get(before, ())))
+        )
         epoch, oid = self.numbers.get(before, (0, 0))
         known = epoch if oid == table.oid and not table.failed else table.oid_epoch
-        if (called, known) == (table.called, table.oid_epoch):
+        if (former_names, known) == (table.former_names, table.oid_epoch):
             return table
-        called = called[-FORMER_MOST:]
-        return msgspec.structs.replace(table, called=called, oid_epoch=known)
+        former_names = former_names[-FORMER_MOST:]
+        return msgspec.structs.replace(table, former_names=former_names, oid_epoch=known)
 
     def _renamed(self, table: TableState, *, in_place: bool) -> TableState:
         schema, name = self.renamed[table.name]
@@ -194,7 +196,7 @@ class _Walk:
                 _epoch, oid = found.number
                 self._formerly |= {
                     (former, each): found
-                    for former in state.called
+                    for former in state.former_names
                     for each in (*state.former, oid)
                 }
 
@@ -287,7 +289,7 @@ class _Walk:
         name = ".".join(table.name)
         del self._named[name]
         if not table.displaced:
-            table.called.append(name)
+            table.former_names.append(name)
 
     def _displace(self, table: _Table) -> None:
         """Give ``table`` a spare name."""
@@ -318,7 +320,7 @@ class _Walk:
                 for table in self._all
                 if table.before is not None and table.number is not None and table.entries
             },
-            {table.before: table.called for table in self._all if table.before is not None},
+            {table.before: table.former_names for table in self._all if table.before is not None},
         )
 
 

@@ -46,7 +46,7 @@ class _RenamedFacts:
     rows: int
     operations: Mapping[str, int]
     unchanged: Sequence[str]
-    moved: int
+    key_changes: int
     key_reused: bool
     replaces: bool
     unpacked: int
@@ -105,7 +105,7 @@ def _facts(change: "LogFacts", names: Mapping[str, str]) -> "LogFacts":
         rows=change.rows,
         operations=change.operations,
         unchanged=[names.get(name, name) for name in change.unchanged],
-        moved=change.moved,
+        key_changes=change.key_changes,
         key_reused=change.key_reused,
         replaces=change.replaces,
         unpacked=change.unpacked,

@@ -53,7 +53,7 @@ class _DroppedPaths(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
 
 
-class OrphanFiles:
+class DroppedFiles:
     """Sets that the output's commits dropped, with their times."""
 
     def __init__(self, store: FileStore) -> None:
@@ -135,14 +135,14 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Log rows that one commit added to one table."""
 
     path: str
-    # Names the schema in `TableState.versions`.
+    # Names the schema in `TableState.file_schemas`.
     fingerprint: str
     rows: int
     operations: dict[str, int] = {}
     # Columns for which a row says that its value is the earlier one.
     unchanged: tuple[str, ...] = ()
     # Rows that got a new key.
-    moved: int = 0
+    key_changes: int = msgspec.field(name="moved", default=0)
     # Whether a transaction deleted a key that it had put before (`TableEntry.key_reused`).
     key_reused: bool = msgspec.field(name="crossed", default=False)
     # How often the set was merged with others.
@@ -169,7 +169,7 @@ class LogFacts(Protocol):
     @property
     def unchanged(self) -> Iterable[str]: ...
     @property
-    def moved(self) -> int: ...
+    def key_changes(self) -> int: ...
     @property
     def key_reused(self) -> bool: ...
     @property
@@ -290,7 +290,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Name → type of all columns the table ever had, in order of appearance.
     columns: dict[str, str] = {}
     # Fingerprint → columns of a change set's files.
-    versions: dict[str, dict[str, str]] = {}
+    file_schemas: dict[str, dict[str, str]] = msgspec.field(name="versions", default_factory=dict)
     # Parquet only: rows that the pending changes, in order, are not applied to yet.
     base: tuple[BasePart, ...] = ()
     pending: tuple[ChangeSet, ...] = ()
@@ -317,7 +317,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Schema and table under which a format in place began to keep it, if they were others.
     stored_at: tuple[str, str] | None = msgspec.field(name="kept_at", default=None)
     # Its former names, ``schema.table``.
-    called: tuple[str, ...] = ()
+    former_names: tuple[str, ...] = msgspec.field(name="called", default=())
     # Why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
     # Notes on columns whose type became wider since.
@@ -475,7 +475,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     committed_at: float
     tables: dict[str, TableState] = {}
     # Dropped folders and their times, as earlier versions kept them; now they are files of
-    # `OrphanFiles`.
+    # `DroppedFiles`.
     garbage: dict[str, float] = {}
     rows_applied: int = 0
     last_commit_ts: int | None = None
@@ -554,7 +554,7 @@ class SparkOutput:
     def __init__(self, location: "FileStore | str") -> None:
         self.store = location if isinstance(location, FileStore) else FileStore(location)
         self.location = self.store.location
-        self.garbage = OrphanFiles(self.store)
+        self.garbage = DroppedFiles(self.store)
         self._commits = CommitFiles(self.store, OutputState)
         self._number = 0
 
