@@ -37,7 +37,7 @@ BATCH = 1000
 class JournalMissing(SourceError):
     """There is no such file."""
 
-    code = "WT-2901"
+    code = "WT-2990"
     remedy = "Give journal.path a file that exists."
 
 

@@ -1,4 +1,4 @@
-"""Define every error of waltap: stable code, retry verdict and remedy.
+"""Define the families of waltap's errors: stable code, retry verdict and remedy.
 
     WaltapError                        WT-9000:  a bug of waltap
     ├── ConfigurationError             WT-1001:  a profile has problems, all of them listed
@@ -12,7 +12,19 @@
     ├── SinkError                      WT-5xxx:  the destination refuses
     └── OffsetError                    WT-6xxx:  stored positions and the server do not agree
 
-Families: 1 configuration and plugins, 2 source, 3 decode, 4 snapshot, 5 sink, 6 offsets, 9 bug.
+The first two digits of a code say more:
+
+    1   configuration: 10 profiles, 11 plugins, 12 the operating system
+    2   source: 20 server and connection, 21 slots, publications and tables
+    3   events: 30 decoding, 31 transactions, 32 transforms, 33 formats
+    4   snapshots: 40 reading, 41 signals, 42 notifications
+    5   sinks: 50 all, 51 files and change log, 52 Spark, 53 Arrow values, 54 Kafka, 55 lakes and
+        streams, 56 HTTP, 57 SQL, 58 pauses and refused records
+    6   offsets: 60 stored state, 61 the server's position, 62 control and several sinks,
+        63 Debezium's offsets, 64 gaps
+    9   bugs of waltap
+
+Codes with a 9 as second digit (WT-29xx) are for plugins outside of waltap, and for the demo.
 """
 
 import enum

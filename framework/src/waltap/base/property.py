@@ -80,6 +80,10 @@ def declare(
 
     A property without ``default`` is required. ``checks`` are pydantic's (``ge``, ``pattern``, …).
 
+    - ``unit``: the unit of a number, as pages and `waltap explain` show it: ``ms``, ``bytes``, ``rows``.
+    - ``secret``: the value is never shown: not in logs, errors, ``waltap explain`` or a ``repr``.
+    - ``advanced``: few profiles set it, so `waltap init` never lists it.
+    - ``examples``: values for the reference page.
     - ``profile_default``: the default of a waltap profile, if it differs from a Debezium file's.
     - ``aliases``: other accepted names.
     - ``deprecated``: old name, which may be the property's own → the advice.
@@ -244,7 +248,8 @@ def _veiled(name: str, value: Any) -> Any:
     return value
 
 
-# Defaults of `declare`'s keywords, also for fields that another library declared.
+# Defaults for a field without the attribute: another library declared it, or a plugin by pydantic's
+# `Field`. Such a field changes no consumer's data (``reach``); one of `declare` changes all by default.
 DEFAULTS: Mapping[str, Any] = {
     "refused": (), "reloadable": False, "unit": None, "secret": False, "aliases": (),
     "deprecated": {}, "advanced": False, "common": False, "profile_default": None,

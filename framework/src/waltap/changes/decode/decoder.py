@@ -77,7 +77,8 @@ class NameResolution(Protocol):
 class DecoderCapabilities:
     """Declare the messages and values that a decoder can carry.
 
-    The conformance kit tests that the decoder carries all of them and nothing else.
+    The conformance kit tests that the decoder carries all of them and nothing else. Five are true by
+    default, since most plugins have them: turn off those that your recordings lack.
     """
 
     # Updates and deletes carry the old key.
@@ -117,7 +118,8 @@ class DecoderContext:
     catalogue: Catalogue
     # The source's publications; decoders without publications ignore them.
     publications: tuple[str, ...] = ()
-    # The decoder's own validated properties, by name.
+    # The decoder's properties, by full name, with validated values; the decoder makes its model of them:
+    # ``AcmeProperties.model_validate(dict(context.options))``.
     options: Mapping[str, object] = field(default_factory=dict)
     # Return whether the profile captures (schema, table); None: it captures all tables. A decoder
     # may replace row changes of other tables by `Skipped`, before it decodes them.
@@ -203,5 +205,5 @@ def is_readable(encoding: str) -> bool:
 
 
 def codec_of(encoding: str) -> str | None:
-    """Return Python's codec for ``encoding``, or None for UTF-8."""
+    """Return Python's codec for ``encoding``, or None: decode as UTF-8."""
     return SINGLE_BYTE.get(encoding)

@@ -5,9 +5,10 @@ There is one class per event of the wire, `InsertBlock` for many inserts togethe
 unsigned 64-bit integers, times are microseconds since 1970-01-01 UTC, transaction ids are the
 wire's 32-bit numbers.
 
-``lsn`` is the WAL start of the frame that carried the message. It is 0 where the server sends
-none; 0 is never a position. ``xid`` of a change is the (sub)transaction that made it while a
-transaction is streamed in progress, 0 otherwise.
+``lsn`` is the WAL position of the frame that carried the message: where a change's record starts, and
+where a transaction ends, if its frame is the commit. It is 0 where the server sends none; 0 is never a
+position. ``xid`` of a change is the (sub)transaction that made it while a transaction is streamed in
+progress, 0 otherwise.
 """
 
 import enum
@@ -237,6 +238,7 @@ class Commit(msgspec.Struct, gc=False):
     """Complete the open transaction."""
 
     lsn: int
+    # Where the commit's record starts, as in `Begin`. 0 if the wire lacks it: then `end_lsn` counts.
     commit_lsn: int
     # The position that the engine may confirm to the server.
     end_lsn: int

@@ -17,14 +17,6 @@ from waltap.changes.mapping.value_form import ValueForm, column_mapping, default
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from waltap.changes.decode.relation import Column, DataType
-    from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeSample
-
-
-# A family of types, as a plugin contributes it.
-#
-# Every command reads the specs of all plugins, so this module imports no mapping.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSpec:

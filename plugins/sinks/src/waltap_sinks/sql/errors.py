@@ -2,16 +2,17 @@
 
 from waltap.errors import RetryVerdict, SinkError
 
-# Changes that were not committed come again.
+# After it, changes that were not committed come again.
 SqlUnreachable = SinkError.define("SqlUnreachable", "WT-5701", retry=RetryVerdict.RECONNECT)
 SqlRefused = SinkError.define("SqlRefused", "WT-5702")
-# It is UNIQUE, CHECK, NOT NULL, an exclusion, or a foreign key to a table that is not captured.
+# The constraint is UNIQUE, CHECK, NOT NULL, an exclusion, or a foreign key to a table that is not
+# captured.
 SqlConstraintViolated = SinkError.define("SqlConstraintViolated", "WT-5703")
-# schema.evolution does not allow the sink to create it.
+# The property schema.evolution does not allow the sink to create the column.
 SqlColumnMissing = SinkError.define("SqlColumnMissing", "WT-5704")
 SqlValueUnfit = SinkError.define("SqlValueUnfit", "WT-5705")
-# It is an infinite date or ``NaN``. Another column has null instead, but a null key would
-# never be found again.
+# The value is an infinite date or ``NaN``. A column outside the key has null instead, but a null key
+# would never be found again.
 SqlKeyUnfit = SinkError.define("SqlKeyUnfit", "WT-5721")
 
 
@@ -28,7 +29,7 @@ class SqlTableUnfit(SinkError):
     )
 
 
-# Its rows are lost.
+# The rows of the table are lost, hence ``loses``.
 SqlTableGone = SinkError.define("SqlTableGone", "WT-5718", loses=True)
 
 

@@ -112,7 +112,7 @@ class SqlProperties(Properties):
         ge=1,
         le=2**31 - 1,
         summary="How long a statement waits for a lock of another session of the target before "
-        "the batch is rolled back and retried.",
+        "the batch is rolled back and retried, in PostgreSQL, MySQL, MariaDB and SQLite.",
         unit="ms",
         advanced=True,
     )

@@ -225,14 +225,19 @@ class NetRows:
         found[other[pairs]] = one[pairs]
         return found
 
+    @property
+    def _sub(self) -> "Integers":
+        """The part of an update that changes a key: 0 its delete, 1 its insert."""
+        return self._positions[3]
+
     @cached_property
     def _leaves(self) -> "Flags":
-        found: Flags = self._deletes & (self._positions[3] == 0)
+        found: Flags = self._deletes & (self._sub == 0)
         return found
 
     @cached_property
     def _arrives(self) -> "Flags":
-        found: Flags = self._puts & (self._positions[3] == 1)
+        found: Flags = self._puts & (self._sub == 1)
         return found
 
     @cached_property

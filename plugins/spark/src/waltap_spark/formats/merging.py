@@ -1,4 +1,4 @@
-"""Tables written in place by MERGE, for Delta Lake and Iceberg.
+"""Tables written in place by INSERT, MERGE or `put`: Delta Lake and Iceberg.
 
 Every table is two of the format's: ``current``, its rows, and ``changes``, its history. Numbered
 steps write them once (`waltap_spark.formats.stepwise`). `TableState.stored_table` names the last
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class MergingFormat(StepwiseFormat):
-    """A format with MERGE, time travel, and commit notes."""
+    """Base of formats that have MERGE, time travel, and commit notes."""
 
     # --- the contract -------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class MergingFormat(StepwiseFormat):
         return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
 
     def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write history, then MERGE the net changes."""
+        """Write history, then the net changes, in the cheapest way."""
         work, mode = self._work(commit, table), table.mode
         epoch, continuity_id = rows.group.epoch, rows.group.continuity_id
         self._log(work, table, rows)
@@ -106,6 +106,7 @@ class MergingFormat(StepwiseFormat):
         unbroken = work.stored_table.continuity_id == continuity_id
         empties = rows.truncates and not mode.keeps_past
         if work.step_exists("current"):
+            # An earlier attempt wrote it: only its number and version are noted.
             work.take("current", lambda: None, ROWS)
         elif meets_none(table, rows.group):
             work.insert("current", rows.rows(table))

@@ -6,10 +6,14 @@ any moment: folders that no commit names are ignored, and the next start removes
 
 ::
 
-    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   Rows of the change log, in sets.
+    tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT/   Parquet: rows of the change log, in sets.
     tables/SCHEMA/TABLE/changes/COMMIT-ATTEMPT.parquet   A small set.
-    tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   Rows of the table at some commit.
+    tables/SCHEMA/TABLE/current/COMMIT-ATTEMPT/   Parquet: rows of the table at some commit.
+    tables/SCHEMA/TABLE/delta/changes/            Delta: the history, a table of its own.
+    tables/SCHEMA/TABLE/delta/current/            Delta: the rows. A catalogue has places of its own.
     _waltap/commits/COMMIT.json                   `OutputState`, see `waltap_spark.state.commit_files`.
+    _waltap/intent.json                           `CommitIntent`: the commit that began last.
+    _waltap/garbage/COMMIT.json                   `DroppedFiles`: sets that a commit dropped.
     _waltap/checkpoint/                           Spark's own.
     _waltap/handed/SNAPSHOT/tables/SCHEMA/TABLE/  see `waltap_spark.apply.external_snapshots`
 
@@ -125,6 +129,21 @@ VERSION: Final = 2
 INTENT: Final = "_waltap/intent.json"
 # The suffix of a set that is one file; other sets are folders that Spark wrote.
 FILE: Final = ".parquet"
+
+
+# Names of fields in the files, and in the code, which was renamed later:
+#
+# - ``mark`` is `log_position`: a position in the change log;
+# - ``stretch`` is `continuity_id`: a run of the change log without gaps;
+# - ``crossed`` is `key_reused`: a transaction deleted a key that it had put;
+# - ``moved`` is `key_changes`: rows that got a new key;
+# - ``generation`` is `snapshot_id`: the number of a snapshot;
+# - ``versions`` is `file_schemas`: columns of a table's files, by fingerprint;
+# - ``called`` is `former_names`: names of a table before renames;
+# - ``kept_at`` is `stored_at`: where a format in place began to store it;
+# - ``held`` is `stored_table`: what a format in place stores;
+# - ``kept_as`` is `own_mode`: the table's mode;
+# - ``handed_nulls`` is `split_nulls`: nulls of a snapshot that executors read.
 
 
 # What identifies the table of a log entry: epoch, ``schema.table``, number in the source.
