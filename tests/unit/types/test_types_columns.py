@@ -112,7 +112,7 @@ def test_null_is_written_as_the_default_unless_switched_off() -> None:
     assert mapping("int4", default="5").null_json == "5"
     assert mapping("int4", **off).null_json == "null"
     assert mapping("int4", **off).schema.default == 5
-    assert mapping("int4", nullable=False, **off).fallback_json == "5"
+    assert mapping("int4", nullable=False, **off).null_json == "5"
 
 
 STAND_INS: list[tuple[Any, dict[str, Any], Any]] = [
@@ -148,8 +148,8 @@ def test_required_column_without_value_holds_the_types_zero(
 ) -> None:
     found = mapping(*kind, options=options, nullable=False)
     assert not found.schema.optional
-    assert json.loads(found.fallback_json) == expected
-    assert mapping(*kind, options=options).fallback_json == "null"
+    assert json.loads(found.null_json) == expected
+    assert mapping(*kind, options=options).null_json == "null"
     assert mapping("geometry", nullable=False).schema.optional
 
 

@@ -177,7 +177,7 @@ class TypeSuite(RigSuite):
         nullable, required = rig.build(), rig.build(nullable=False)
         assert nullable.schema.optional
         assert json.loads(nullable.null_json) is None
-        stand_in = json.loads(required.fallback_json)
+        stand_in = json.loads(required.null_json)
         assert required.schema.optional or stand_in is not None
         if required.fallback is not None:
             _assert_fits(required.schema, required.fallback, "the placeholder of a required field")

@@ -86,7 +86,6 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
         schema=schema,
         to_json=None,
         to_connect=lambda text: _restored(schema, json.loads(text)),
-        fallback_json=null_json,
         null_json=null_json,
         unavailable_json=null_json if unavailable is None else value_json(schema, unavailable),
         unavailable=unavailable,

@@ -119,15 +119,14 @@ class ColumnMapping:
     to_json: Callable[[str], str] | None
     # PostgreSQL text → Connect value (int, float, bool, str, bytes, list, dict).
     to_connect: Callable[[str], object]
-    # JSON for a required field where NULL or nothing came; it also replaces NULL when
-    # `replace.null.with.default` applies. "null" where there is no such value.
-    fallback_json: str
-    # JSON for SQL NULL.
+    # JSON for NULL, or for nothing, in this field: of a required one its default or zero; of an optional
+    # one its default where `replace.null.with.default` applies, else "null".
     null_json: str
     # JSON of the placeholder for an UNCHANGED value.
     unavailable_json: str
     arrow: ArrowMapping | None = None
     unavailable: object = None
+    # The Connect value for NULL in a required field.
     fallback: object = None
     # `to_json` in line; None where only the call exists, or `to_json` is None.
     json_expression: JsonExpression | None = None

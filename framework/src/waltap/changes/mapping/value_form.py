@@ -164,7 +164,6 @@ def column_mapping(
         schema=schema,
         to_json=form.to_json,
         to_connect=form.to_connect,
-        fallback_json=null_json,
         null_json=null_json,
         unavailable_json=unavailable_json,
         arrow=form.arrow,

@@ -133,12 +133,11 @@ def column_codec(
 ) -> ColumnCodec:
     """Return the codec of a column after its ``transform``."""
     if transform is None or transform.value is None:
-        null = mapping.null_json if mapping.schema.optional else mapping.fallback_json
         return ColumnCodec(
             index=index,
             field=field,
             text=mapping.to_json,
-            other=_other(mapping, mapping.to_json, null, mapping.unavailable_json),
+            other=_other(mapping, mapping.to_json, mapping.null_json, mapping.unavailable_json),
             inline=mapping.json_expression,
             column=AS_IT_IS if mapping.to_json is None else mapping.json_column,
         )
