@@ -6,7 +6,6 @@ from waltap.changes.decode import ABSENT, Catalogue, Column, OldTuple, Relation,
 from waltap_testdecoding.grammar import Pairs, Unexpected
 
 
-# [relations]
 class Relations:
     """Remembers one object per shape of a table: codecs are compiled per object."""
 
@@ -23,6 +22,7 @@ class Relations:
         self._latest[schema, table] = relation
         return relation
 
+    # [shape]
     def shape(self, schema: str, table: str, pairs: Pairs) -> Relation:
         """Return the relation with exactly the columns of a line."""
         key = (schema, table, tuple((name, kind) for name, kind, _ in pairs))
@@ -40,8 +40,7 @@ class Relations:
         self._latest[schema, table] = shape
         return shape
 
-
-# [/relations]
+    # [/shape]
 
 
 # [old]
