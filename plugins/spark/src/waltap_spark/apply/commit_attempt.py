@@ -163,18 +163,16 @@ class CommitAttempt:
             forgets=lost,
             renews_columns=renews_columns(table, group),
         )
-        table_splits = self.table_splits(group.external_snapshot)
+        splits = self.table_splits(group.external_snapshot)
         if group.external_snapshot and self._format.writes_in_place:
             # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
-            wait_for(commit, known, group, table_splits, self._output)
+            wait_for(commit, known, group, splits, self._output)
             change = replace(change, learn=lambda _table: known)
         table = self._format.evolve(commit, table, change)
         if group.external_snapshot:
             kind, files = self._format, self._log.store
-            return replaced_from_chunks(
-                kind, commit, table, group, table_splits, files, self._output
-            )
+            return replaced_from_chunks(kind, commit, table, group, splits, files, self._output)
         if not group.rows:
             if group.replaces and past:
                 return self._end(commit, table, group)
