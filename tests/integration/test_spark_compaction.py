@@ -380,11 +380,11 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
     read: list[int] = []
 
     class Counted(compact_changes._Set):
-        def last_rows(self) -> Any:
+        def last_rows(self, *, live: bool) -> Any:
             read.append(self.count)
             if len(read) > 1:
                 raise pa.ArrowInvalid("what nobody thought of")
-            return super().last_rows()
+            return super().last_rows(live=live)
 
     monkeypatch.setattr(compact_changes, "_Set", Counted)
     monkeypatch.setattr(compact_changes, "LARGE", 20_000)
