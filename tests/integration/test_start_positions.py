@@ -356,11 +356,15 @@ def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
 def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mode: str) -> None:
     """A table that somebody has locked when it is to join the publication; the advice finds who."""
     pipeline.settings |= {"publication.autocreate.mode": "filtered", "snapshot.lock.timeout.ms": 100}  # fmt: skip
-    with pipeline.database.connect() as other, pipeline.running(ready=False) as run:
+    pipeline.database.execute("CREATE TABLE beside (id int PRIMARY KEY)")
+    connect = pipeline.database.connect
+    with connect() as other, connect() as bystander, pipeline.running(ready=False) as run:
+        bystander.execute("BEGIN; INSERT INTO beside VALUES (1)")
         other.execute(f"BEGIN; LOCK TABLE t IN {mode} MODE".encode())
         run.until(lambda: "WT-2026" in str(run.engine.status().last_failure), "the reason")
         (query,) = queries(run.notices.failures[0][0].advice())
-        assert other.info.backend_pid in {pid for pid, _ in pipeline.database.execute(query)}
+        assert [pid for pid, _ in pipeline.database.execute(query)] == [other.info.backend_pid]
+        bystander.execute("ROLLBACK")
         other.execute("INSERT INTO t VALUES (1); COMMIT")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 

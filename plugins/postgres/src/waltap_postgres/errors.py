@@ -365,7 +365,7 @@ class ErrorMeanings:
         if sqlstate == "53400":
             return ServerLimit(text)
         if sqlstate == "55P03":
-            return TableLocked(text, sqlstate=sqlstate)
+            return TableLocked(text, sqlstate=sqlstate, tables="relation")
         if sqlstate == "57014":
             return QueryCancelled(f"{text} (SQLSTATE {sqlstate})")
         # 08P01 is an answer, not a lost link: the server's parser met a parameter, say.

@@ -1,11 +1,13 @@
 """Plan the publication that ``publication.autocreate.mode`` asks for."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import psycopg
 from psycopg import sql
 
 from waltap.changes.capture.properties import CaptureProperties
+from waltap.errors import SourceError
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
@@ -60,12 +62,45 @@ class PublicationPlan:
         Raises: SourceError.
         """
         try:
-            run_statements(connection, properties, self.statements)
+            tables = {*self.added, *self.unsent}
+            run_statements(connection, properties, self.statements, tables=tables)
         except TableLocked as error:
             raise PublicationLocked(
                 f"publication {', '.join(self.names)}: {error.problem}",
                 timeout_ms=properties.snapshot_lock_timeout_ms,
+                **error.fields,
             ) from error
+
+
+# Tables, or partitions of them, that another session locks in a mode.
+LOCKED = """
+WITH RECURSIVE tree AS (
+  SELECT to_regclass(name)::oid AS relation FROM unnest(%s::text[]) AS name
+  UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON t.relation = i.inhparent
+)
+SELECT DISTINCT format('%%I.%%I', n.nspname, c.relname)
+  FROM pg_locks l JOIN tree t ON t.relation = l.relation JOIN pg_class c ON c.oid = l.relation
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE l.granted AND l.pid <> pg_backend_pid() AND l.mode {modes}
+"""
+# All but those in which other sessions may read, and lock rows.
+WRITERS_TOO = "NOT IN ('AccessShareLock', 'RowShareLock')"
+
+
+def locked_tables(
+    query: Callable[..., Iterable[tuple[object, ...]]],
+    tables: Iterable[tuple[str, str]],
+    modes: str = WRITERS_TOO,
+) -> str:
+    """Return the tables that other sessions lock, for a condition on ``pg_locks.relation``.
+
+    All of ``tables`` are returned if the locks have ended, any table without ``tables``.
+    """
+    names = [identifier(*table_id) for table_id in sorted(tables)]
+    with suppress(psycopg.Error, SourceError):
+        found = query(LOCKED.format(modes=modes), (names,))
+        names = sorted(str(name) for (name,) in found) or names
+    return ", ".join(f"{sql.quote(name)}::regclass" for name in names) or "relation"
 
 
 def run_statements(
@@ -74,10 +109,11 @@ def run_statements(
     statements: Sequence[str],
     *,
     lock: str | None = None,
+    tables: Iterable[tuple[str, str]] = (),
 ) -> None:
     """Run statements about publications in one transaction.
 
-    ``lock`` is a statement that locks their tables first. Raises: SourceError.
+    ``lock`` is a statement that locks their ``tables`` first. Raises: SourceError.
     """
     if not statements:
         return
@@ -96,7 +132,10 @@ def run_statements(
             user=identifier(properties.user),
         ) from error
     except psycopg.Error as error:
-        raise driver_error(error, properties) from error
+        meaning = driver_error(error, properties)
+        if isinstance(meaning, TableLocked):
+            meaning.fields["tables"] = locked_tables(connection.execute, tables)
+        raise meaning from error
 
 
 def published_operations(capture: CaptureProperties) -> str | None:

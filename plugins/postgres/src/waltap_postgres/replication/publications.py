@@ -62,12 +62,13 @@ def alter_membership(
 
     Raises: SourceError.
     """
-    tables = ", ".join(identifier(*table_id) for table_id in sorted(table_ids))
+    chosen = sorted(table_ids)
+    tables = ", ".join(identifier(*table_id) for table_id in chosen)
     alter = f"ALTER PUBLICATION {identifier(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
     # Lock the table against writers before adding it. Rows that an open transaction has already
     # written would not be streamed, and a snapshot that reads the table now would not see them.
     lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
-    run_statements(connection, properties, [alter], lock=lock)
+    run_statements(connection, properties, [alter], lock=lock, tables=chosen)
 
 
 # Seconds that a slot may take to return its first changes.

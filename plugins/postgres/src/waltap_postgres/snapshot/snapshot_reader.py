@@ -228,10 +228,11 @@ class SnapshotReader:
         Called before the snapshot exists; the locks last until it has been read. Raises:
         SourceError, SnapshotError.
         """
-        statements = self._terms.locks(self.targets(captured))
+        targets = self.targets(captured)
+        statements = self._terms.locks(targets)
         if statements:
             self._ask(exported=exported)
-            self._opened().lock(statements, self._isolation(exported=exported))
+            self._opened().lock(statements, self._isolation(exported=exported), targets)
 
     def release_blocking_locks(self) -> None:
         """Release the locks if they keep a new slot from its creation."""
@@ -525,7 +526,7 @@ class SnapshotReader:
             targets = self._requested_targets(asked, refused)
             isolation = self._terms.isolation
             if locks := self._terms.locks(targets):
-                transaction.lock(locks, isolation)
+                transaction.lock(locks, isolation, targets)
             transaction.begin(None, isolation)
             point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
             for piece in set_markers(

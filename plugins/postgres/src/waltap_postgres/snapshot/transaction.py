@@ -23,7 +23,7 @@ from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import QueryFailed, SnapshotLockRefused, SnapshotNotShared
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
+from waltap_postgres.replication.publication import identifier, locked_tables
 from waltap_postgres.waiting import ServerWaits
 
 # All statements of a transaction see the same rows with this isolation.
@@ -167,8 +167,10 @@ class ReadingTransaction:
         # arrive in their stored order, even while another session scans the table.
         self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
 
-    def lock(self, statements: Sequence[str], isolation: str) -> None:
-        """Run the statements that lock tables until the transaction ends.
+    def lock(
+        self, statements: Sequence[str], isolation: str, targets: Sequence[SnapshotTable]
+    ) -> None:
+        """Run the statements that lock ``targets`` until the transaction ends.
 
         Called before the snapshot exists, so that it sees the locked tables. Raises:
         SnapshotLockRefused, ConnectionLost.
@@ -182,9 +184,15 @@ class ReadingTransaction:
             except SourceError as error:
                 if error.retry is not RetryVerdict.NEVER:
                     raise
+                # Readers and writers do not block ACCESS SHARE.
+                shared = statement.endswith("IN ACCESS SHARE MODE")
+                modes = "= 'AccessExclusiveLock'" if shared else "<> 'AccessShareLock'"
+                tables = [t.table.relation.table_id for t in targets]
                 raise SnapshotLockRefused(
                     f"a lock of the snapshot was not to be had: {error.problem} ({statement})",
                     timeout=str(timeout),
+                    modes=modes,
+                    tables=locked_tables(self._now.query, tables, modes),
                 ) from error
         self.session.execute(PINNED_AGAIN)
         if self._has_id():
@@ -192,6 +200,8 @@ class ReadingTransaction:
                 "a lock of the snapshot gives its transaction an id, as ACCESS EXCLUSIVE does: the slot "
                 "would wait for its end; EXCLUSIVE keeps all writers away",
                 timeout=str(timeout),
+                modes="= 'AccessExclusiveLock'",
+                tables="relation",
             )
 
     def _has_id(self) -> bool:
