@@ -85,8 +85,8 @@ class SnapshotTooOld(SnapshotError):
     retry = RetryVerdict.RECONNECT
     remedy = (
         "waltap reads the rest in a new snapshot by itself; chunks that are durable stay. Where tables "
-        "take longer than the server allows it never ends: ALTER SYSTEM SET old_snapshot_threshold = -1; "
-        "then restart the server, or read faster with snapshot.max.threads."
+        "take longer than the server allows it never ends: read faster with snapshot.max.threads; or, up "
+        "to PostgreSQL 16, ALTER SYSTEM SET old_snapshot_threshold = -1 and restart the server."
     )
 
 

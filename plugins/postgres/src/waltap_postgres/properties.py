@@ -176,7 +176,8 @@ class PostgresProperties(Properties):
         "slot.takeover",
         default=False,
         summary="Whether an existing slot without a stored offset may be taken over from its "
-        "maker. A Debezium file takes it over with a warning, as Debezium does.",
+        "maker. A Debezium file takes it over with a warning, as Debezium does. `waltap drop` leaves "
+        "such a slot; `waltap slot drop` removes it.",
     )
     slot_temporary: bool = declare(
         "slot.temporary",
@@ -237,14 +238,15 @@ class PostgresProperties(Properties):
         default="publish",
         profile_default="refuse",
         summary="For captured tables whose replica identity cannot support updates: publish "
-        "them anyway (their UPDATE and DELETE then fail), refuse to start, or publish "
-        "only their inserts, in a separate publication.",
+        "them anyway (the application's UPDATE and DELETE then fail), refuse to start, or publish "
+        "only inserts and truncates, in a second publication: publication.name + _inserts.",
     )
     publication_drop_on_stop: bool = declare(
         "publication.drop.on.stop",
         default=False,
         advanced=True,
-        summary="Drop publications that this run created when it stops.",
+        summary="Drop publications that this run created when it stops. Only for slot.temporary or "
+        "slot.drop.on.stop: a slot that stays cannot be read past changes made without them.",
     )
     publish_via_partition_root: bool = declare(
         "publish.via.partition.root",
@@ -255,7 +257,8 @@ class PostgresProperties(Properties):
     replica_identity_autoset_values: CommaList = declare(
         "replica.identity.autoset.values",
         default=(),
-        summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name.",
+        summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name. The "
+        "role must own the tables; each is locked (ACCESS EXCLUSIVE). `waltap drop` does not set them back.",
         patterns="identities",
     )
     offset_mismatch_strategy: Literal[
@@ -305,7 +308,7 @@ class PostgresProperties(Properties):
         default="serializable",
         advanced=True,
         summary="Isolation of a snapshot that cannot use a new slot's exported one; otherwise "
-        "repeatable_read.",
+        "repeatable_read, as on a standby instead of serializable.",
     )
     snapshot_locking_mode: Literal["none", "shared", "custom"] = declare(
         "snapshot.locking.mode",
@@ -321,7 +324,8 @@ class PostgresProperties(Properties):
         default=10000,
         ge=0,
         advanced=True,
-        summary="Longest wait for such a lock, and for the lock of a table that joins a publication.",
+        summary="Longest wait for such a lock, and for the lock of a table that joins a publication. Later "
+        "requests for the table wait behind it.",
         unit="ms",
     )
     snapshot_include_collection_list: CommaList = declare(

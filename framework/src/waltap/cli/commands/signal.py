@@ -158,8 +158,9 @@ def add(
 ) -> None:
     """Stream tables that the profile captures and the publication lacks.
 
-    For example new tables. Writers of a table wait for a moment while it is added. Its rows are
-    then read in chunks during streaming, or at the next start.
+    For example new tables. SHARE locks wait for open transactions that wrote to the tables, at
+    most snapshot.lock.timeout.ms each; new writers wait behind them. The rows are then read in
+    chunks during streaming, or at the next start.
     """
     from waltap.ports.source.roles import published_by
 

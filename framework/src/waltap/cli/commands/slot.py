@@ -119,9 +119,9 @@ def list_slots(
 ) -> None:
     """List the slots of the profile's database, and whose they are.
 
-    A slot belongs to a pipeline whose offset in the profile's state folder names it. A slot
-    without reader and pipeline is an orphan: it keeps WAL for no use. With --orphans exit code 1:
-    there are some.
+    A slot belongs to a pipeline whose offset in the profile's state folder names it. An orphan has
+    no reader, and no pipeline here. It may be another tool's or machine's: ask before you drop it.
+    With --orphans exit code 1: there are some.
     """
     from waltap.pipeline.setup.preflight import slot_owners
     from waltap.ports.source.roles import SlotOwningSource

@@ -260,6 +260,8 @@ class ReadingTransaction:
         Raises: SourceError.
         """
         if not self._begun:
+            if isolation.startswith("SERIALIZABLE") and self._now.standby():
+                isolation = ONE_SNAPSHOT  # a standby refuses SERIALIZABLE
             self.session.execute(f"BEGIN ISOLATION LEVEL {isolation}")
             self._begun = True
 
