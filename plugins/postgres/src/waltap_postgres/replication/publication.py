@@ -92,7 +92,7 @@ def locked_tables(
     tables: Iterable[tuple[str, str]],
     modes: str = WRITERS_TOO,
 ) -> str:
-    """Return the tables that other sessions lock, for a condition on ``pg_locks.relation``.
+    """Return the tables that other sessions lock, as SQL for ``relation IN ()``.
 
     All of ``tables`` are returned if the locks have ended, any table without ``tables``.
     """
