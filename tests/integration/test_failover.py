@@ -160,8 +160,12 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
         assert asked.result(WAIT_S).accepted
         read_again = "chunks that write nothing to the standby"
         run.until(lambda: pipeline.destination.ids("t", "r") == [1, 1, 2], read_again)
+        blocking = {"data-collections": ["public.t"], "type": "blocking"}
+        assert run.engine.signal("execute-snapshot", blocking).result(WAIT_S).accepted
+        whole = "a snapshot in a mode that a standby has"
+        run.until(lambda: pipeline.destination.ids("t", "r") == [1, 1, 2, 1, 2], whole)
         pair.fail_over()
         pair.there.execute("INSERT INTO t VALUES (3)")
         run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
-    assert pipeline.destination.ids("t", "r") == [1, 1, 2]
+    assert pipeline.destination.ids("t", "r") == [1, 1, 2, 1, 2]
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}
