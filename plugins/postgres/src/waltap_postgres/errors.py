@@ -86,7 +86,7 @@ class SnapshotTooOld(SnapshotError):
     remedy = (
         "waltap reads the rest in a new snapshot by itself; chunks that are durable stay. Where tables "
         "take longer than the server allows it never ends: read faster with snapshot.max.threads; or, up "
-        "to PostgreSQL 16, ALTER SYSTEM SET old_snapshot_threshold = -1 and restart the server."
+        "to PostgreSQL 16: ALTER SYSTEM SET old_snapshot_threshold = -1; then restart the server."
     )
 
 

@@ -257,8 +257,9 @@ class PostgresProperties(Properties):
     replica_identity_autoset_values: CommaList = declare(
         "replica.identity.autoset.values",
         default=(),
-        summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name. The "
-        "role must own the tables; each is locked (ACCESS EXCLUSIVE). `waltap drop` does not set them back.",
+        summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name. "
+        "The role must own the tables; each is locked (ACCESS EXCLUSIVE). `waltap drop` does not set "
+        "them back.",
         patterns="identities",
     )
     offset_mismatch_strategy: Literal[
@@ -324,8 +325,8 @@ class PostgresProperties(Properties):
         default=10000,
         ge=0,
         advanced=True,
-        summary="Longest wait for such a lock, and for the lock of a table that joins a publication. Later "
-        "requests for the table wait behind it.",
+        summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
+        "Later requests for the table wait behind it.",
         unit="ms",
     )
     snapshot_include_collection_list: CommaList = declare(
