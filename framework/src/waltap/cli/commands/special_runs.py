@@ -57,8 +57,9 @@ def tail(
 ) -> None:
     """Stream the changes of all tables to the terminal, through a temporary slot.
 
-    Ctrl-C ends it and drops slot and publication. Tables without a primary key show inserts only,
-    so that their updates never fail.
+    Ctrl-C ends it and drops slot and publication; a kill leaves the publication, waltap_tail_….
+    The role must be able to publish the tables. Those without a primary key show inserts only, so
+    that their updates never fail.
     """
     from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
