@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -88,7 +89,7 @@ WRITERS_TOO = "NOT IN ('AccessShareLock', 'RowShareLock')"
 
 
 def locked_tables(
-    query: Callable[..., Iterable[tuple[object, ...]]],
+    query: Callable[..., Iterable[Any]],
     tables: Iterable[tuple[str, str]],
     modes: str = WRITERS_TOO,
 ) -> str:
