@@ -29,13 +29,8 @@ from waltap.changes.mapping.json_schema import quote, value_json
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec
-from waltap.encoders.json.format import (
-    JsonFormat,
-    PartTemplate,
-    SourceTexts,
-    key_header,
-    unsent,
-)
+from waltap.encoders.json.event_texts import PartTemplate, SourceTexts, unsent
+from waltap.encoders.json.format import JsonFormat, key_header
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict

@@ -13,7 +13,7 @@ call, across transactions.
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -29,7 +29,7 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock
-from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import (
     INSERTS,
     NEW_KEY,
@@ -37,13 +37,12 @@ from waltap.changes.events import (
     OPERATIONS,
     TRUNCATES,
     UPDATES,
-    EventPlan,
     runs,
 )
 from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION, EnvelopeForm
+from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import (
@@ -57,6 +56,7 @@ from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_block import RecordBlock, joined
 from waltap.encoders.json.blocks import record_block
 from waltap.encoders.json.codec import MISFITS, RowCodec, json_text
+from waltap.encoders.json.event_texts import EnvelopeTemplate, PartTemplate, SourceTexts, unsent
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
 from waltap.version import VERSION
@@ -66,62 +66,6 @@ _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 
 # Runs of fewer new rows among other changes are quicker one by one.
 MIN_ROWS_TOGETHER: Final = 5
-
-
-def unsent(plan: EventPlan, row: Tuple | None) -> str:
-    """Return the JSON list of unsent fields; null for none.
-
-    The server does not send TOAST values that did not change.
-    """
-    if row is None:
-        return "null"
-    names = [quote(column.field) for column in plan.columns if row[column.index] is UNCHANGED]
-    return f"[{','.join(names)}]" if names else "null"
-
-
-class EnvelopeTemplate:
-    """Write the texts of one envelope form."""
-
-    def __init__(self, form: EnvelopeForm, end: str) -> None:
-        # ``end`` closes the envelope and, with schemas, the payload around it.
-        self.fine, self._last, self._origins = (
-            form.fine_stamps,
-            form.transaction_last,
-            form.origins,
-        )
-        self._end, self.names_unsent = end, form.unsent
-        self.no_origin = self.origin("null", "null", "null")
-
-    def stamps(self, now: int) -> str:
-        """Return the members with the event's creation time.
-
-        ``now`` is in ns since 1970 UTC.
-        """
-        fine = f',"ts_us":{now // 1_000},"ts_ns":{now}' if self.fine else ""
-        return f'"ts_ms":{now // 1_000_000}{fine}'
-
-    def committed(self, ts: int) -> str:
-        """Return the finer commit times, which follow ``sequence``.
-
-        ``ts`` is in µs since 1970 UTC.
-        """
-        return f',"ts_us":{ts},"ts_ns":{ts * 1000}' if self.fine else ""
-
-    def origin(self, xmin: str, origin: str, lsn: str) -> str:
-        """Return the end of a source block from JSON texts."""
-        origins = f',"origin":{origin},"origin_lsn":{lsn}' if self._origins else ""
-        return f',"xmin":{xmin}{origins}}}'
-
-    def after_source(self, block: str, op: str, stamps: str, unsent: str = "null") -> str:
-        """Return the text from the source block to the value's end.
-
-        ``unsent`` is the JSON list of unsent fields.
-        """
-        end = f',"unsent":{unsent}{self._end}' if self.names_unsent else self._end
-        # Forms differ in the order of members: ``transaction`` comes last or first.
-        if self._last:
-            return f',"op":"{op}",{stamps},"transaction":{block}{end}'
-        return f',"transaction":{block},"op":"{op}",{stamps}{end}'
 
 
 _UNCOUNTED = '"event_count":null,"data_collections":null'
@@ -612,153 +556,6 @@ def _has_columns(part: TransactionPart | SnapshotRows | Heartbeat) -> bool:
     if type(part) is TransactionPart:
         return type(part.changes) is InsertBlock
     return type(part) is SnapshotRows and type(part.rows) is RowBlock
-
-
-class SourceTexts:
-    """Hold the source blocks of neighbouring transaction parts, by change.
-
-    ``texts`` are the texts ``a``, ``b``, ``x`` and the end of the source block, one of each per part.
-    """
-
-    __slots__ = (
-        "_ends", "_made", "_owners", "_parts", "_stamps", "_texts", "_uniform", "_wording",
-        "changes", "order", "out",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        parts: list[TransactionPart],
-        texts: tuple[list[str], list[str], list[str], list[str]],
-        stamps: str,
-        order: TransactionOrder | None,
-        out: list[Record],
-        wording: EnvelopeTemplate,
-    ) -> None:
-        self._parts, self._texts, self._wording = parts, texts, wording
-        self._stamps, self.order, self.out = stamps, order, out
-        # Texts behind the source block, by operation and unsent fields.
-        self._ends: dict[str, str] = {}
-        self._made: dict[int, PartTemplate] = {}
-        origins = texts[3]
-        self._uniform = origins.count(origins[0]) == len(origins)
-        self._owners: Sequence[int] = ()
-        if len(parts) == 1:
-            self.changes = parts[0].changes
-            return
-        lists = [part.changes for part in parts]
-        sizes = list(map(len, lists))
-        self.changes = list(chain.from_iterable(lists))
-        self._owners = range(len(parts))
-        if sizes.count(1) != len(sizes):
-            self._owners = _repeated(self._owners, sizes)
-
-    def frames(self, start: int, count: int) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-        """Return ``a``, ``b`` and ``x`` for changes from ``start`` on."""
-        a, b, x, _ = self._texts
-        if len(a) == 1:
-            return a * count, b * count, x * count
-        if count == len(a) and isinstance(self._owners, range):
-            return a, b, x
-        owners = self._owners[start : start + count]
-        return [a[at] for at in owners], [b[at] for at in owners], [x[at] for at in owners]
-
-    def ends(self, op: str, start: int, count: int) -> list[str]:
-        """Return ``c`` for changes from ``start`` on, without transaction metadata."""
-        text = self._ends.get(op)
-        if text is None:
-            text = self._ends[op] = self._wording.after_source("null", op, self._stamps)
-        origins = self._texts[3]
-        if self._uniform:
-            return [origins[0] + text] * count
-        return [origins[at] + text for at in self._owners[start : start + count]]
-
-    def of(self, at: int) -> "PartTemplate":
-        """Return the texts of the part with change ``at``."""
-        owner = self._owners[at] if self._owners else 0
-        made = self._made.get(owner)
-        if made is None:
-            a, b, x, origins = self._texts
-            made = self._made[owner] = PartTemplate(
-                self._parts[owner],
-                (a[owner], b[owner], x[owner], origins[owner]),
-                self._stamps,
-                self.order,
-                self.out,
-                self._wording,
-                self._ends,
-            )
-        return made
-
-
-def _repeated(values: Sequence[T], counts: Sequence[int]) -> list[T]:
-    """Return each value as often as its count says."""
-    return list(chain.from_iterable(map(repeat, values, counts)))
-
-
-class PartTemplate:
-    """Hold the texts that the events of one part share.
-
-    The module's docstring explains them.
-    """
-
-    __slots__ = (
-        "_ends", "_wording", "a", "b", "order", "origin", "out", "part", "stamps", "x",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        part: TransactionPart,
-        texts: tuple[str, str, str, str],
-        stamps: str,
-        order: TransactionOrder | None,
-        out: list[Record],
-        wording: EnvelopeTemplate,
-        ends: dict[str, str],
-    ) -> None:
-        self.part, self._wording = part, wording
-        self.a, self.b, self.x, self.origin = texts
-        self.stamps, self.order, self.out, self._ends = stamps, order, out, ends
-
-    @property
-    def frame(self) -> tuple[str, str, str]:
-        """Return the texts of the source block around the LSN and the transaction id."""
-        return self.a, self.b, self.x
-
-    def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
-        """Count an event and return its text after the LSN.
-
-        `EnvelopeTemplate.after_source` explains ``unsent``.
-        """
-        # Without transaction metadata the text is the same for all events of one operation.
-        if self.order is None:
-            kind = op if unsent == "null" else op + unsent
-            text = self._ends.get(kind)
-            if text is None:
-                text = self._wording.after_source("null", op, self.stamps, unsent)
-                self._ends[kind] = text
-            return self.origin + text
-        after = self._wording.after_source(self.block(n, collection), op, self.stamps, unsent)
-        return f"{self.origin}{after}"
-
-    def block(self, n: str, collection: str) -> str:
-        """Count an event at LSN ``n`` and return its transaction block."""
-        if self.order is None:
-            return "null"
-        total, order = self.order.next(collection)
-        xid = "null" if self.part.xid is None else self.part.xid
-        return f'{{"id":"{xid}:{n}","total_order":{total},"data_collection_order":{order}}}'
-
-    def value(
-        self, codec: RowCodec, before: str, after: str, op: str, n: str, unsent: str = "null"
-    ) -> bytes:
-        """Count an event and return its value."""
-        return (
-            codec.prefix
-            + (
-                f'{{"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
-                f"{codec.table}{self.x}{n}{self.c(op, n, codec.plan.name, unsent)}"
-            ).encode()
-        )
 
 
 def _context_headers(properties: JsonProperties, context: FormatContext) -> tuple[Header, ...]:
