@@ -113,6 +113,7 @@ class PipelineStages:
         self._clock = clock = clock or SystemClock()
         self._repairs, self._waits_for = repairs, waits_for
         self._leadership = leadership if leadership is not None and leadership.leased else None
+        self._may_write = (lambda: None) if leadership is None else leadership.check
         naming = profile.topic_naming
         self.capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
@@ -345,7 +346,7 @@ class PipelineStages:
                 stopping=self._stopping,
                 time_left=self._time_left,
                 takes_over=self._leadership is not None,
-                may_write=(lambda: None) if self._leadership is None else self._leadership.check,
+                may_write=self._may_write,
                 gets_every_change=gets_every_change,
                 repairs=self._repairs,
                 tolerant=policy.records is not FailureHandling.FAIL,
