@@ -605,7 +605,7 @@ def test_a_broker_that_refuses_ends_the_run_and_moves_nothing(
     made = pipeline(database, tmp_path, kafka.bootstrap, **{"sink.topic.creation.enable": False})
     with made.running():
         pass
-    before = made.offset()
+    before = [p.position for p in made.offset().partitions.values()]
     rows(database, 1, 3)
     wanted: type[SinkError] = KafkaTopicMissing
     more: dict[str, Any] = {}
@@ -620,7 +620,7 @@ def test_a_broker_that_refuses_ends_the_run_and_moves_nothing(
     assert refused.value.retry is RetryVerdict.NEVER
     assert (topic if reason == "no topic" else "WRITE and DESCRIBE") in str(refused.value)
     after = made.offset()
-    assert after.partitions == before.partitions
+    assert [p.position for p in after.partitions.values()] == before
     if reason == "no topic":
         create(kafka.bootstrap, NewTopic(topic, 1))  # the remedy
     made.catch_up()

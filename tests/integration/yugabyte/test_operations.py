@@ -153,7 +153,7 @@ def test_checks_show_what_events_hold_and_when_the_slot_expires(
     assert any("public.f" in text and "FULL" in text for text in events)
     named = {check.name: check for check in found}
     assert "public.d" in named["replica identity"].found or any(
-        "public.d was given another identity" in check.found for check in found
+        "public.d got another replica identity" in check.found for check in found
     )
     assert "public.keyless" in named["primary keys"].found
     assert named["slot expiry"].verdict == "ok"
