@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.harness.json_events import BARE, NOW, Server, json_format, table
+from tests.harness.json_events import BARE, COMMIT_TS, NOW, Server, json_format, table
 
 from waltap.changes.capture.column_transform import java_serialised, truncated
 from waltap.changes.capture.java_regex import java_pattern
@@ -16,9 +18,15 @@ from waltap.changes.capture.topic_naming import (
     schema_namer,
     unicode_topic,
 )
+from waltap.changes.decode.message import Begin, Commit, Insert, InsertBlock, Message
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
+from waltap.changes.transactions.assembly import TransactionAssembler
+from waltap.changes.transactions.position import START
 from waltap.encoders.json.event_format import JsonEventFormat
+from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=30)
@@ -118,6 +126,15 @@ def transactions(drawn) -> Server:
     return server
 
 
+def made_format(properties, *, eventful: bool, **more) -> JsonFormat:
+    """Return the format, with ``eventful`` behind a transform of events that changes none."""
+    plain = json_format(properties, **more)
+    if not eventful:
+        return plain
+    context = replace(plain._tables._format, transforms=[("same", lambda events: events)])
+    return JsonEventFormat(plain._tables._properties, context)
+
+
 @settings(deadline=None)
 @given(
     TRANSACTIONS, st.booleans(), st.booleans(), st.sampled_from(FORMS), st.lists(st.integers(0, 8))
@@ -132,20 +149,56 @@ def test_transactions_rendered_together_have_the_records_of_each_alone(
         "event.converting.failure.handling.mode": "warn",
     }
     parts = transactions(drawn).parts
-
-    def made():
-        plain = json_format(properties, envelope=form)
-        if not eventful:
-            return plain
-        context = replace(plain._tables._format, transforms=[("same", lambda events: events)])
-        return JsonEventFormat(plain._tables._properties, context)
-
-    alone, together = made(), made()
+    alone, together = (made_format(properties, eventful=eventful, envelope=form) for _ in range(2))
     wanted = [record for part in parts for record in alone.render([part], NOW)]
     found, cuts = [], [0, *sorted(cut for cut in cuts if cut < len(parts)), len(parts)]
     for start, end in pairwise(cuts):
         found += together.render(parts[start:end], NOW)
     assert found == wanted
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(STATEMENTS, st.integers(1, 4)), max_size=6), st.booleans(), st.booleans())
+def test_inserts_that_came_as_columns_among_others_have_the_records_of_rows(
+    drawn, counted, eventful
+) -> None:
+    properties = {
+        **BARE,
+        "provide.transaction.metadata": str(counted).lower(),
+        "event.converting.failure.handling.mode": "warn",
+    }
+    changes = [
+        each
+        for (kind, of, new, old), count in drawn
+        for part in transactions([("", [(kind, of, new, old)] * count)]).parts
+        for each in part.changes
+    ]
+    for number, each in enumerate(changes):
+        each.lsn = 2000 + number
+    wanted: list[Record] = []
+    found: list[Record] = []
+    lines = b""
+    for columns, records in ((False, wanted), (True, found)):
+        assembler = TransactionAssembler(START, None, None, 1 << 20)
+        messages: list[Message] = [Begin(1000, 700, 3000, COMMIT_TS)]
+        for insert, some in groupby(changes, lambda each: (type(each) is Insert) and each.relation):
+            run = list(some)
+            if columns and insert:
+                values = [
+                    pa.array(list(column)) for column in zip(*(e.new for e in run), strict=True)
+                ]
+                lsns = np.array([each.lsn for each in run], "u8")
+                messages.append(InsertBlock(insert, lsns, RowBlock(values, len(run))))
+            else:
+                messages += run
+        messages.append(Commit(3000, 3000, 3100, COMMIT_TS, 700))
+        form = made_format(properties, eventful=eventful)
+        rendered = form.render(assembler.feed(messages), NOW)
+        assembler.close()
+        records += rendered
+        lines = b"".join(JsonLines().portions(rendered))
+    assert found == wanted
+    assert lines == JsonLines().lines(wanted)
 
 
 @settings(max_examples=50)

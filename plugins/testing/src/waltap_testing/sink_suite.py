@@ -277,7 +277,7 @@ class SinkSuite(
         assert_complete(rig, sink.capabilities, workload)
 
     def test_inserts_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
-        """The changes of a part may be an `InsertBlock`."""
+        """The changes of a part may be an `InsertBlock`, and records `MixedRecords`."""
         pytest.importorskip("pyarrow")
         sink, workload = rig.build(tmp_path), ScriptedWorkload()
         for transaction in range(1, 6):

@@ -6,6 +6,8 @@ destination is thus identified, and a missing, doubled or misplaced event shows.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 import msgspec
 import orjson
@@ -23,7 +25,7 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, Tuple
-from waltap.changes.events.event import Record
+from waltap.changes.events.event import Header, Record
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import (
     Batch,
@@ -32,7 +34,10 @@ from waltap.changes.transactions.transaction import (
     TransactionPart,
     TransactionRun,
 )
-from waltap.encoders.format.record_block import RecordBlock
+from waltap.encoders.format.record_block import MixedRecords, RecordBlock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEXTS = {
     "empty": "",
@@ -371,8 +376,6 @@ def as_block(rows: Sequence[Tuple]) -> RowBlock:
 
 def as_columns(batch: Batch) -> Batch:
     """Return a snapshot's batch with its rows and records as columns."""
-    import pyarrow as pa
-
     parts = [
         msgspec.structs.replace(part, rows=as_block(part.rows))
         if isinstance(part, SnapshotRows) and part.rows
@@ -381,8 +384,7 @@ def as_columns(batch: Batch) -> Batch:
     ]
     records = batch.records
     if records:
-        keys = pa.array([(record.key or b"").decode() for record in records], pa.string())
-        values = pa.array([(record.value or b"").decode() for record in records], pa.string())
+        keys, values = _texts(r.key for r in records), _texts(r.value for r in records)
         # Two chunks, since a `RecordBlock` may hold several.
         chunks = [(keys[:1], values[:1]), (keys[1:], values[1:])]
         records = RecordBlock(records[0].topic, chunks, records[0].headers)
@@ -390,7 +392,10 @@ def as_columns(batch: Batch) -> Batch:
 
 
 def inserts_as_columns(batch: Batch) -> Batch:
-    """Return ``batch`` with an `InsertBlock` for each part of inserts into one table."""
+    """Return ``batch`` with an `InsertBlock` for each part of inserts into one table.
+
+    Its records are `MixedRecords`: blocks, and lists of those that no block can have.
+    """
     parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
     for part in batch.parts:
         published = part
@@ -401,7 +406,32 @@ def inserts_as_columns(batch: Batch) -> Batch:
                 block = insert_block(relations.pop(), inserts)
                 published = msgspec.structs.replace(part, changes=block)
         parts.append(published)
-    return msgspec.structs.replace(batch, parts=parts)
+    return msgspec.structs.replace(batch, parts=parts, records=_mixed(batch.records))
+
+
+def _mixed(records: Sequence[Record] | None) -> Sequence[Record] | None:
+    pieces: list[Sequence[Record]] = []
+    for (topic, headers, fits), some in groupby(records or (), _form_of):
+        run = list(some)
+        if fits:
+            keys, values = _texts([r.key for r in run]), _texts([r.value for r in run])
+            pieces.append(RecordBlock(topic, [(keys, values)], headers))
+        else:
+            pieces.append(run)
+    return MixedRecords(pieces) if pieces else records
+
+
+def _form_of(record: Record) -> tuple[str, tuple[Header, ...], bool]:
+    """Return topic and headers, and whether a block can have the record."""
+    plain = record.partition is None and record.timestamp is None
+    return record.topic, record.headers, plain and None not in (record.key, record.value)
+
+
+def _texts(values: Iterable[bytes | None]) -> "pa.StringArray":
+    """Return ``values`` as an Arrow array of texts; None becomes empty."""
+    import pyarrow as pa
+
+    return pa.array([(value or b"").decode() for value in values], pa.string())
 
 
 def transactions_as_columns(batch: Batch) -> Batch:

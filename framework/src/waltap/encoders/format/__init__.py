@@ -7,7 +7,7 @@ from waltap.base.import_rules import on_first_use
 if TYPE_CHECKING:
     from waltap.changes.events.event import Record
     from waltap.encoders.format.format import Format, FormatContext
-    from waltap.encoders.format.record_block import RecordBlock
+    from waltap.encoders.format.record_block import MixedRecords, RecordBlock
     from waltap.encoders.format.record_transform import (
         ConnectRecord,
         RecordTransformContext,
@@ -19,6 +19,7 @@ __all__ = [
     "ConnectRecord",
     "Format",
     "FormatContext",
+    "MixedRecords",
     "Record",
     "RecordBlock",
     "RecordTransformContext",

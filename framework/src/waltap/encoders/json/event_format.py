@@ -171,8 +171,7 @@ class JsonEventFormat(JsonFormat):
         start: int,
     ) -> None:
         for at, change in enumerate(run, start):
-            n, new = str(change.lsn), change.new
-            self._event(op, codec, n, texts.of(at), key=new, after=new)
+            self._written(codec, op, None, change.new, str(change.lsn), texts.of(at))
 
     def _written(
         self,

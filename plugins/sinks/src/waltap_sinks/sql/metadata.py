@@ -77,10 +77,10 @@ class SinkMetadata:
         """Return the name of the table of positions."""
         return str(self.table)
 
-    def is_like(self, relation: Relation) -> bool:
-        """Return whether ``relation`` has the name and the key of a table of this class."""
+    def is_metadata(self, relation: Relation) -> bool:
+        """Return whether ``relation`` has the name and a key column of such a table."""
         names = {table.name for table in (self.table, self._tables, self._dead_letters)}
-        return relation.table in names and relation.columns[0].name == "pipeline"
+        return relation.table in names and any(c.name == "pipeline" for c in relation.columns)
 
     def read(self) -> Position | None:
         """Return the stored position, None if there is none."""

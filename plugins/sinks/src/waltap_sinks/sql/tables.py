@@ -247,7 +247,7 @@ class TargetTables:
         Raises: SqlNameTaken, SqlColumnNameTaken, SqlNameUnfit, SqlPositionsCaptured.
         """
         target, name, oid = self._target, shape.name, shape.relation.oid
-        if self._metadata.is_like(shape.relation):
+        if self._metadata.is_metadata(shape.relation):
             # In the sink's own database, each position that it stores would be a change to deliver.
             raise SqlPositionsCaptured(
                 f"{shape.source} has positions of an SQL sink",
