@@ -1,11 +1,14 @@
 """Two engines of one profile: one runs it, the other waits, and never do both write."""
 
+import itertools
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import Destination, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
@@ -49,6 +52,16 @@ def pair(database: Database, tmp_path: Path) -> Pair:
 
 def came(run: Run, destination: Destination, number: int) -> None:
     run.until(lambda: number in destination.ids("t"), f"row {number}")
+
+
+def seen_without_locks(pair: Pair) -> Path:
+    """Return the first's state folder as a machine sees it that does not share its locks."""
+    shared = pair.first.offset_file.parent
+    unlocked = pair.second.folder / "elsewhere" / shared.name
+    unlocked.mkdir(parents=True)
+    for name in ("offset.json", "belongings.json"):
+        (unlocked / name).symlink_to(shared / name)
+    return unlocked.parent
 
 
 def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair: Pair) -> None:
@@ -120,12 +133,7 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pa
 
 def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> None:
     """Where locks of the shared folder are not seen, the server reports the lease."""
-    shared = pair.first.offset_file.parent
-    unlocked = pair.second.folder / "elsewhere" / shared.name
-    unlocked.mkdir(parents=True)
-    for name in ("offset.json", "belongings.json"):
-        (unlocked / name).symlink_to(shared / name)
-    pair.second.settings["waltap.state.dir"] = str(unlocked.parent)
+    pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
     with pair.first.running():
         reported = " ".join(pair.second.command("doctor").stdout.split())
         assert "waltap lease of" in reported
@@ -134,6 +142,20 @@ def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> No
         alone = pair.second.doctor(**{"waltap.standby": False})["replication slot"]
         assert "waltap lease of" not in alone.found
         assert "(waltap" in alone.found  # who reads the slot
+
+
+def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair: Pair) -> None:
+    pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
+
+    def insert(ended: threading.Event) -> None:
+        for number in itertools.count(1):
+            if ended.is_set():
+                return
+            pair.insert(number)
+
+    with pair.first.running(**{"status.update.interval.ms": 1}), meanwhile(insert):
+        found = [pair.second.doctor() for _ in range(10)]
+    assert {each.verdict for checks in found for each in checks.values()} == {"warning"}
 
 
 def test_a_stop_ends_the_wait(pair: Pair) -> None:

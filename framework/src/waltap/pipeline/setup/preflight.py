@@ -94,15 +94,14 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
         found += _of_branch(stages, branch)
     found += _of_notifications(stages)
     found += _delivered_to_another(stages, offset)
-    if runs:
-        asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
-        found += map(_expected, asked)
-        found += _of_source(stages, connector, offset, found)
-    else:
+    if locked:
         with connector.once():
-            asked = connector.check(offset)
-            found += asked if locked else _of_a_standby(stages, asked)
+            found += connector.check(offset)
             found += _of_source(stages, connector, offset, found)
+    else:
+        asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
+        found += map(_expected, asked) if runs else _of_a_standby(stages, asked)
+        found += _of_source(stages, connector, offset, found)
     return found + _of_plugins(stages, connector, offset)
 
 
@@ -184,10 +183,7 @@ def _of_a_standby(stages: PipelineStages, found: list[PreflightCheck]) -> list[P
     if owner is None:
         return found
     text = f"{owner} has the pipeline's lease: a run here waits as a standby"
-    return [
-        PreflightCheck.ok(check.name, f"{check.found}; {text}") if _slot_in_use(check) else check
-        for check in found
-    ]
+    return [*map(_expected, found), PreflightCheck.ok("lease", text)]
 
 
 def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
