@@ -91,6 +91,14 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     made.forget()
 
 
+@pytest.fixture
+def newest_shop(newest_database: Database, tmp_path: Path) -> Iterator[Shop]:
+    """Return a shop on PostgreSQL 18."""
+    made = Shop(newest_database, tmp_path)
+    yield made
+    made.forget()
+
+
 SIGNALS = {"signal__data__collection": "sales.signals", "incremental__snapshot__chunk__size": 1}
 
 
@@ -205,23 +213,24 @@ OWNING = {
 
 
 @pytest.mark.parametrize("what", OWNING)
-def test_what_publishing_lacks_is_named(lacking: Shop, what: str, tmp_path: Path) -> None:
+def test_what_publishing_lacks_is_named(newest_shop: Shop, what: str) -> None:
     """A superuser may run what waltap would have, or give the role what it needs."""
-    lacking.database.execute(f'DROP PUBLICATION IF EXISTS "{lacking.publication}"')
-    lacking.grant("Publications by waltap")
-    pipeline = lacking.pipeline(publication__autocreate__mode="filtered", **SIGNALS)
-    lacking.database.execute("ALTER TABLE sales.signals OWNER TO " + lacking.owner)
+    # not `lacking`: a member of the owner's role lacks no right on its tables
+    newest_shop.grant("Stream", "Snapshot", "Signals", "Publications by waltap")
+    newest_shop.database.execute(f'DROP PUBLICATION "{newest_shop.publication}"')
+    pipeline = newest_shop.pipeline(publication__autocreate__mode="filtered", **SIGNALS)
+    newest_shop.database.execute("ALTER TABLE sales.signals OWNER TO " + newest_shop.owner)
     assert doctors(pipeline)[0] == []
-    lacking.database.execute(lacking.own(OWNING[what]))
+    newest_shop.database.execute(newest_shop.own(OWNING[what]))
     error = failing(pipeline)
     assert error.code == "WT-2109", str(error)
     assert (
-        lacking.own('GRANT CREATE ON DATABASE "shop" TO "waltap"').replace('""', '"')
+        newest_shop.own('GRANT CREATE ON DATABASE "shop" TO "waltap"').replace('""', '"')
         in error.advice()
     )
     assert "membership in the roles that own the tables" in error.advice()
     _, others = doctors(pipeline)
-    lacking.database.run(*others)
+    newest_shop.database.run(*others)
     assert doctors(pipeline)[0] == []
 
 
@@ -246,28 +255,24 @@ def failover_of(pipeline: PipelineRig) -> list[tuple[bool]]:
 
 @pytest.mark.parametrize("later", [False, True], ids=["made so", "made so later"])
 def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(
-    newest_database: Database, tmp_path: Path, later: bool
+    newest_shop: Shop, later: bool
 ) -> None:
     """Of PostgreSQL 18; the slot of a profile that had no slot.failover is altered at the next start."""
-    shop = Shop(newest_database, tmp_path)
-    try:
-        shop.grant("Stream")
-        pipeline = shop.pipeline(snapshot__mode="no_data", slot__failover=not later)
-        with pipeline.running() as run:
-            newest_database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
-            run.until(lambda: pipeline.destination.ids("sales.orders") == [3], "the stream")
-        assert failover_of(pipeline) == [(not later,)]
-        pipeline.settings["slot.failover"] = True
-        with pytest.raises(FailoverUnavailable, match=r"slot\.temporary"):
-            pipeline.run(**{"slot.temporary": True})
-        assert doctors(pipeline)[0] == []
-        with pipeline.running() as run:
-            newest_database.execute("INSERT INTO sales.orders VALUES (4, 'd')")
-            run.until(lambda: pipeline.destination.ids("sales.orders") == [3, 4], "the stream")
-        assert failover_of(pipeline) == [(True,)]
-        newest_database.execute(shop.own("ALTER ROLE waltap NOREPLICATION"))
-        error = failing(pipeline)
-        assert error.code == "WT-2005", str(error)
-        assert shop.own('ALTER ROLE "waltap" WITH REPLICATION') in error.advice()
-    finally:
-        shop.forget()
+    newest_shop.grant("Stream")
+    pipeline = newest_shop.pipeline(snapshot__mode="no_data", slot__failover=not later)
+    with pipeline.running() as run:
+        newest_shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+        run.until(lambda: pipeline.destination.ids("sales.orders") == [3], "the stream")
+    assert failover_of(pipeline) == [(not later,)]
+    pipeline.settings["slot.failover"] = True
+    with pytest.raises(FailoverUnavailable, match=r"slot\.temporary"):
+        pipeline.run(**{"slot.temporary": True})
+    assert doctors(pipeline)[0] == []
+    with pipeline.running() as run:
+        newest_shop.database.execute("INSERT INTO sales.orders VALUES (4, 'd')")
+        run.until(lambda: pipeline.destination.ids("sales.orders") == [3, 4], "the stream")
+    assert failover_of(pipeline) == [(True,)]
+    newest_shop.database.execute(newest_shop.own("ALTER ROLE waltap NOREPLICATION"))
+    error = failing(pipeline)
+    assert error.code == "WT-2005", str(error)
+    assert newest_shop.own('ALTER ROLE "waltap" WITH REPLICATION') in error.advice()
