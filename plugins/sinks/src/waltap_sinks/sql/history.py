@@ -21,7 +21,14 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.targets.target import BoundTable, SqlTarget, shape_of
+from waltap_sinks.sql.targets.target import (
+    Assignments,
+    BoundTable,
+    SqlTarget,
+    changing,
+    escaped,
+    shape_of,
+)
 
 # ``seq`` of rows that a snapshot read: before the first change at the same LSN.
 READ_SEQ: Final = -1
@@ -47,7 +54,6 @@ class HistoryWriter:
         self._target, self._tables, self._shapes = target, tables, shapes
         self._types, self._properties, self._on_table = types, properties, on_table
         self._rows = RowWriter(target)
-        self._versions = target.versions()
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TargetName, HistoryChanges] = {}
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
@@ -179,8 +185,9 @@ class HistoryWriter:
     def _end_row(self, log: HistoryChanges, row: Tuple, ts: int) -> None:
         self._apply(log)
         table = self._bound(log.shape)
-        blank = (None,) * (len(log.shape.relation.columns) - len(row))
-        if not self._versions.close_row(table, row + blank, ts):
+        if not self._target.change_row(
+            table, log.shape.base, row, self._ended(table), self._current(table), ts
+        ):
             self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
@@ -227,7 +234,8 @@ class HistoryWriter:
         table = self._bound(versions)
         # Versions of an aborted snapshot were inserted, but never opened.
         if self._deferred:
-            self._versions.drop_unopened(table)
+            waiting = f"{self._valid_to(table)} IS NULL AND NOT {self._current(table)}"
+            self._target.run(f"DELETE FROM {table.quoted} WHERE {waiting}")
             self._loading[versions.name] = versions, ts
         else:
             self._close_all(table, ts)
@@ -245,7 +253,10 @@ class HistoryWriter:
         for versions, ts in self._loading.values():
             table = self._bound(versions)
             self._close_all(table, ts)
-            self._versions.open_all(table)
+            self._target.run(
+                f"UPDATE {table.quoted} SET {self._current(table)} = TRUE"
+                f" WHERE {self._valid_to(table)} IS NULL"
+            )
         self._loading = {}
 
     # --- writing ----------------------------------------------------------------------------------
@@ -276,7 +287,7 @@ class HistoryWriter:
             # The open version that lends values to these must stay the only open one.
             rows = [version.values(current=False) for version in versions]
             columns = [column for column in log.shape.base.columns if column.index in unsent]
-            count = self._versions.insert_filled(table, rows, columns, [v.lender for v in versions])
+            count = self._target.insert_filled(table, rows, columns, [v.lender for v in versions])
             key_of = log.shape.key_of
             assert key_of is not None
             if count < len(rows):
@@ -284,24 +295,37 @@ class HistoryWriter:
             opened += [key_of(version.row) for version in versions if version.ends is None]
         if log.closes:
             self._close(table, log.closes)
-        if opened and self._versions.open(table, opened) < len(opened):
-            self._rows.refuse(table, "UPDATE", opened)
+        if opened:
+            current = self._current(table)
+            waiting = f"NOT {current} AND {self._valid_to(table)} IS NULL"
+            count = self._target.change_keys(table, opened, {current: "TRUE"}, waiting)
+            if count < len(opened):
+                self._rows.refuse(table, "UPDATE", opened)
         if whole:
             self._rows.insert(table, whole)
         log.clear()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
         """Close the open versions of keys; a new key has none."""
-        keys = list(closes)
-        if self._versions.close(table, keys, list(closes.values())) < len(keys):
-            self._rows.require_gone(table, keys, "UPDATE", self._current(table))
+        keys, current = list(closes), self._current(table)
+        times = list(closes.values())
+        if self._target.change_keys(table, keys, self._ended(table), current, times) < len(keys):
+            self._rows.require_gone(table, keys, "UPDATE", current)
 
     def _close_all(self, table: BoundTable, ts: int) -> None:
-        self._versions.close_all(table, ts)
+        target, current = self._target, escaped(self._current(table))
+        update = changing(table, self._ended(table), target.moment_sql)
+        target.change(f"{update} WHERE {current}", [target.moment(ts)])
         self._rows.require_none(table, "UPDATE", self._current(table))
 
     def _current(self, table: BoundTable) -> str:
         return self._target.quoted(shape_of(table).current)
+
+    def _valid_to(self, table: BoundTable) -> str:
+        return self._target.quoted(shape_of(table).valid_to)
+
+    def _ended(self, table: BoundTable) -> Assignments:
+        return {self._valid_to(table): None, self._current(table): "FALSE"}
 
     def _bound(self, shape: HistoryShape) -> BoundTable:
         table = self._tables.of(shape)

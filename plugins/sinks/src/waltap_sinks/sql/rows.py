@@ -68,19 +68,20 @@ class RowWriter:
 
         At least ``due`` of them exist unless the target has fewer rows than the source.
         """
-        if self._target.delete(table, keys) < due:
+        if self._target.change_keys(table, keys) < due:
             self._require(table, keys, "DELETE", there=False)
 
     def mark_deleted(
         self, table: BoundTable, keys: Sequence[Any], times: Sequence[int], due: int
     ) -> None:
         """Set the column for soft deletes; ``due`` as for `delete`."""
-        if self._target.mark_deleted(table, keys, times) < due:
+        assert table.soft is not None
+        if self._target.change_keys(table, keys, {table.soft: None}, times=times) < due:
             self._require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
 
     def delete_row(self, table: BoundTable, row: Tuple) -> None:
         """Delete one row that equals ``row``, in a table without a key."""
-        if not self._target.delete_row(table, row):
+        if not self._target.change_row(table, table.shape, row):
             self._ignored(table, "DELETE", "")
 
     def delete_all(self, table: BoundTable) -> None:

@@ -124,7 +124,7 @@ class TargetTables:
             if known is not None and known.name != name:
                 snapshot_reason = f"its rows from before are in {known.name}"
         elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
-            target.versions().index(shape)
+            target.index_history(shape)
         if not described.is_table:
             raise SqlTableUnfit(
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
@@ -330,7 +330,7 @@ class TargetTables:
         if target.transactional_ddl:
             self._created.add(name)
         if isinstance(shape, HistoryShape):
-            target.versions().index(shape)
+            target.index_history(shape)
         log.info("created %s in the target", name)
         described = self._described(shape)
         assert described is not None

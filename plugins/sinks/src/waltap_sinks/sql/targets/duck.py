@@ -20,14 +20,15 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import READ_AT_ONCE, GenericTarget, GenericVersions
+from waltap_sinks.sql.targets.generic import READ_AT_ONCE, GenericTarget
 from waltap_sinks.sql.targets.target import (
+    NO_SETS,
+    Assignments,
     BoundColumn,
     BoundTable,
     ExistingColumn,
     TargetDescription,
-    VersionStatements,
-    shape_of,
+    changing,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, instant, is_wider
 
@@ -169,8 +170,31 @@ class DuckTarget(GenericTarget):
 
     # --- rows ---
 
-    def versions(self) -> VersionStatements:
-        return DuckVersions(self)
+    def index_history(self, shape: HistoryShape) -> None:
+        # With an index DuckDB would make a DELETE and an INSERT of each UPDATE.
+        pass
+
+    def change_keys(
+        self,
+        table: BoundTable,
+        keys: Sequence[Any],
+        sets: Assignments = NO_SETS,
+        where: str = "",
+        times: Sequence[int] = (),
+    ) -> int:
+        # The keys come as a table, since DuckDB scans the target for each statement.
+        columns = self.rows.keys(table.shape, keys)
+        given = {f"waltap_{n}": column for n, column in enumerate(columns)}
+        if times:
+            given["waltap_time"] = list(map(self.moment, times))
+        tests = [f"t.{key.quoted} = k.waltap_{n}" for n, key in enumerate(table.key)]
+        begin = changing(table, sets, "k.waltap_time", " AS t").replace("%%", "%")
+        join = "FROM" if sets else "USING"
+        with self.given(given):
+            return self.change(
+                f"{begin} {join} waltap_rows AS k WHERE {' AND '.join([*tests, where or 'TRUE'])}",
+                (),
+            )
 
     @contextlib.contextmanager
     def given(self, columns: Any) -> Iterator[None]:
@@ -273,41 +297,3 @@ def _type_of(kind: "pa.DataType") -> str:
     if pat.is_decimal(kind) and kind.precision <= 38:
         return f"DECIMAL({kind.precision},{kind.scale})"
     return f"{_type_of(kind.value_type)}[]" if pat.is_list(kind) else "VARCHAR"
-
-
-class DuckVersions(GenericVersions):
-    """Send keys as a table, since DuckDB scans the history for each statement."""
-
-    _target: DuckTarget
-
-    def index(self, shape: HistoryShape) -> None:
-        # With an index DuckDB would make a DELETE and an INSERT of each UPDATE.
-        pass
-
-    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        quoted, shape = self._target.quoted, shape_of(table)
-        sets = f"{quoted(shape.valid_to)} = k.ended, {quoted(shape.current)} = FALSE"
-        moments = {"ended": list(map(self.time, times))}
-        return self._update(table, keys, moments, sets, f"t.{quoted(shape.current)}")
-
-    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        quoted, shape = self._target.quoted, shape_of(table)
-        where = f"NOT t.{quoted(shape.current)} AND t.{quoted(shape.valid_to)} IS NULL"
-        return self._update(table, keys, {}, f"{quoted(shape.current)} = TRUE", where)
-
-    def _update(
-        self,
-        table: BoundTable,
-        keys: Sequence[Any],
-        more: dict[str, list[object]],
-        sets: str,
-        where: str,
-    ) -> int:
-        columns = self._target.rows.keys(table.shape, keys)
-        same = " AND ".join(f"t.{key.quoted} = k.c{n}" for n, key in enumerate(table.key))
-        with self._target.given({f"c{n}": column for n, column in enumerate(columns)} | more):
-            return self._target.change(
-                f"UPDATE {table.quoted} AS t SET {sets} FROM waltap_rows AS k"
-                f" WHERE {same} AND {where}",
-                (),
-            )

@@ -25,14 +25,17 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetShape, with_suffix
 from waltap_sinks.sql.targets.target import (
+    NO_SETS,
+    Assignments,
     BoundColumn,
     BoundTable,
     SqlTarget,
-    VersionStatements,
     assignments,
+    changing,
     chunks,
     escaped,
     on_conflict,
+    shape_of,
 )
 from waltap_sinks.sql.targets.typed import TypedRows
 
@@ -225,9 +228,6 @@ class GenericTarget(SqlTarget):
 
     # --- rows ---
 
-    def versions(self) -> VersionStatements:
-        return GenericVersions(self)
-
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         return self._put("", table, table.written, rows)
 
@@ -271,9 +271,18 @@ class GenericTarget(SqlTarget):
         statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, sent)}{_of_key(table)}"
         return self.many(statement, [*values, *keys])
 
-    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        statement = f"DELETE FROM {escaped(table.quoted)}{_of_key(table)}"
-        return self.many(statement, self.rows.keys(table.shape, keys))
+    def change_keys(
+        self,
+        table: BoundTable,
+        keys: Sequence[Any],
+        sets: Assignments = NO_SETS,
+        where: str = "",
+        times: Sequence[int] = (),
+    ) -> int:
+        tests = _of_key(table) + (f" AND {escaped(where)}" if where else "")
+        moments = [list(map(self.moment, times))] if times else []
+        statement = changing(table, sets, self.moment_sql) + tests
+        return self.many(statement, [*moments, *self.rows.keys(table.shape, keys)])
 
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         one = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
@@ -289,15 +298,34 @@ class GenericTarget(SqlTarget):
             count += int(found)
         return count
 
-    def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        assert table.soft is not None
-        statement = f"UPDATE {escaped(table.quoted)} SET {escaped(table.soft)} = %s{_of_key(table)}"
-        moments = [self.moment(ts) for ts in times]
-        return self.many(statement, [moments, *self.rows.keys(table.shape, keys)])
+    def index_history(self, shape: HistoryShape) -> None:
+        if shape.key:
+            # An index keeps its name when its table is renamed, so the name has the relation's OID.
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}")
 
-    @abc.abstractmethod
-    def moment(self, ts: int) -> object:
-        """Return the driver's value of an instant (µs since 1970 UTC)."""
+    def _index(self, shape: HistoryShape, name: str) -> None:
+        columns = ", ".join(map(self.quoted, indexed(shape)))
+        index, table = self.quoted(with_suffix(name, "_open")), self.quoted_table(shape.name)
+        self.run(f"CREATE INDEX {index} ON {table} ({columns})")
+
+    def insert_filled(
+        self,
+        table: BoundTable,
+        rows: Sequence[Tuple],
+        missing: Sequence[TargetColumn],
+        keys: Sequence[Any],
+    ) -> int:
+        quoted, current = escaped(table.quoted), escaped(self.quoted(shape_of(table).current))
+        sent, absent = table.with_and_without(missing)
+        names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
+        chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
+        tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
+        statement = (
+            f"INSERT INTO {quoted} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
+            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{current}"
+        )
+        values = self.rows.columns(table.shape, [column.source for column in sent], rows)
+        return self.many(statement, [*values, *self.rows.keys(table.shape, keys)])
 
     def equal_tests(
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
@@ -341,62 +369,6 @@ def _of_key(table: BoundTable) -> str:
 
 def _sets(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
     return assignments(table, columns, lambda _column: "%s")
-
-
-class GenericVersions(VersionStatements):
-    """Run one statement for each row by the driver's ``executemany``."""
-
-    _target: GenericTarget
-
-    def time(self, ts: int) -> object:
-        return self._target.moment(ts)
-
-    def index(self, shape: HistoryShape) -> None:
-        if shape.key:
-            # An index keeps its name when its table is renamed, so the name has the relation's OID.
-            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}")
-
-    def _index(self, shape: HistoryShape, name: str) -> None:
-        quoted = self._target.quoted
-        columns = ", ".join(map(quoted, indexed(shape)))
-        table = self._target.quoted_table(shape.name)
-        self._target.run(
-            f"CREATE INDEX {quoted(with_suffix(name, '_open'))} ON {table} ({columns})"
-        )
-
-    def insert_filled(
-        self,
-        table: BoundTable,
-        rows: Sequence[Tuple],
-        missing: Sequence[TargetColumn],
-        keys: Sequence[Any],
-    ) -> int:
-        target, quoted = self._target, escaped(table.quoted)
-        sent, absent = self._split(table, missing)
-        names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
-        chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
-        tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
-        statement = (
-            f"INSERT INTO {quoted} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
-            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{self._current(table)}"
-        )
-        values = target.rows.columns(table.shape, [column.source for column in sent], rows)
-        return target.many(statement, [*values, *target.rows.keys(table.shape, keys)])
-
-    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        return self._target.many(
-            f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}{_of_key(table)}"
-            f" AND {self._current(table)}",
-            [list(map(self.time, times)), *self._target.rows.keys(table.shape, keys)],
-        )
-
-    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        current = self._current(table)
-        return self._target.many(
-            f"UPDATE {escaped(table.quoted)} SET {current} = TRUE{_of_key(table)}"
-            f" AND NOT {current} AND {self._valid_to(table)} IS NULL",
-            self._target.rows.keys(table.shape, keys),
-        )
 
 
 def indexed(shape: HistoryShape) -> list[str]:

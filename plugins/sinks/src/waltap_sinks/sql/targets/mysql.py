@@ -22,14 +22,16 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import GenericTarget, GenericVersions, indexed
+from waltap_sinks.sql.targets.generic import GenericTarget, indexed
 from waltap_sinks.sql.targets.target import (
+    NO_SETS,
+    Assignments,
     BoundTable,
     ExistingColumn,
     TargetDescription,
-    VersionStatements,
     WriteObstacle,
     assignments,
+    changing,
     chunks,
     escaped,
 )
@@ -220,9 +222,6 @@ class MysqlTarget(GenericTarget):
         # The server prints a float with six digits.
         return f"CAST({quoted} AS DOUBLE)" if type_ == "float" else quoted
 
-    def versions(self) -> VersionStatements:
-        return MysqlVersions(self)
-
     def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
         columns = [] if keep else table.set_by_upsert()
         sets = assignments(table, columns, lambda c: f"VALUES({escaped(c.quoted)})")
@@ -241,19 +240,46 @@ class MysqlTarget(GenericTarget):
         if keep:
             super().upsert(table, rows, keep=True)
             return self.holding(table, keys)  # an existing row may have another key
-        self.delete(table, keys)
+        self.change_keys(table, keys)
         return self.insert(table, rows)
 
-    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
+    def change_keys(
+        self,
+        table: BoundTable,
+        keys: Sequence[Any],
+        sets: Assignments = NO_SETS,
+        where: str = "",
+        times: Sequence[int] = (),
+    ) -> int:
+        # The driver would send one statement for each row.
         names = ", ".join(escaped(key.quoted) for key in table.key)
         one = f"({', '.join(['%s'] * len(table.key))})"
-        rows = list(zip(*self.rows.keys(table.shape, keys), strict=True))
+        tests = f" AND {escaped(where)}" if where else ""
+        rows = zip(*self.rows.keys(table.shape, keys), strict=True)
         count = 0
-        for some in chunks(rows, KEYS_AT_ONCE):
-            markers = ", ".join([one] * len(some))
-            statement = f"DELETE FROM {escaped(table.quoted)} WHERE ({names}) IN ({markers})"
-            count += self.change(statement, [value for row in some for value in row])
+        for time, some in itertools.groupby(
+            zip(times or itertools.repeat(None), rows, strict=False), key=lambda each: each[0]
+        ):
+            moment = [] if time is None else [self.moment(time)]
+            for piece in chunks([row for _, row in some], KEYS_AT_ONCE):
+                count += self.change(
+                    f"{changing(table, sets, '%s')} WHERE ({names})"
+                    f" IN ({', '.join([one] * len(piece))}){tests}",
+                    [*moment, *(value for row in piece for value in row)],
+                )
         return count
+
+    def index_history(self, shape: HistoryShape) -> None:
+        if not shape.key:
+            return
+        # DDL commits by itself, so a crash may have left the table without its index.
+        found: dict[str, list[str]] = {}
+        for name, column in self.run(ALL_INDEXES, [shape.name.name]):
+            found.setdefault(name, []).append(column.casefold())
+        wanted = [name.casefold() for name in indexed(shape)]
+        if wanted not in (columns[: len(wanted)] for columns in found.values()):
+            # The index of an earlier key may have the name.
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
 
     def same(self, name: str) -> str:
         return f"{name} <=> %s"
@@ -310,39 +336,3 @@ def _type_of(kind: "pa.DataType", column: TargetColumn) -> str:
     if limited and 4 < column.column.typmod <= most + 4:
         return f"varchar({column.column.typmod - 4})"
     return f"varchar({most})" if column.key else "longtext"
-
-
-class MysqlVersions(GenericVersions):
-    """Close many versions by one statement.
-
-    The driver for MariaDB and MySQL would send one UPDATE for each row.
-    """
-
-    def index(self, shape: HistoryShape) -> None:
-        if not shape.key:
-            return
-        # DDL commits by itself, so a crash may have left the table without its index.
-        found: dict[str, list[str]] = {}
-        for name, column in self._target.run(ALL_INDEXES, [shape.name.name]):
-            found.setdefault(name, []).append(column.casefold())
-        wanted = [name.casefold() for name in indexed(shape)]
-        if wanted not in (columns[: len(wanted)] for columns in found.values()):
-            # The index of an earlier key may have the name.
-            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
-
-    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        names = ", ".join(escaped(key.quoted) for key in table.key)
-        one = f"({', '.join(['%s'] * len(table.key))})"
-        rows = zip(*self._target.rows.keys(table.shape, keys), strict=True)
-        count = 0
-        for time, some in itertools.groupby(
-            zip(times, rows, strict=True), key=lambda each: each[0]
-        ):
-            for piece in chunks([row for _, row in some], KEYS_AT_ONCE):
-                count += self._target.change(
-                    f"UPDATE {escaped(table.quoted)} SET {self._ended(table)}"
-                    f" WHERE ({names}) IN ({', '.join([one] * len(piece))})"
-                    f" AND {self._current(table)}",
-                    [self.time(time), *(value for row in piece for value in row)],
-                )
-        return count

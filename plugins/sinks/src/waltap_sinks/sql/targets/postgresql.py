@@ -44,21 +44,25 @@ from waltap_sinks.sql.targets.postgres_statements import (
     keys_relation,
     sql_name,
     texts,
+    unnested,
     update_statement,
     values_of,
 )
 from waltap_sinks.sql.targets.target import (
+    NO_SETS,
+    Assignments,
     BoundColumn,
     BoundTable,
     ExistingColumn,
     SqlTarget,
     TargetDescription,
-    VersionStatements,
     WriteObstacle,
     assignments,
+    changing,
     chunks,
     escaped,
     on_conflict,
+    shape_of,
 )
 from waltap_sinks.sql.targets.typed import is_wider
 
@@ -199,6 +203,7 @@ class PostgresTarget(SqlTarget):
     """
 
     lazy_commits = moves_tables = True
+    moment_sql = MOMENT.format("%s::int8")
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._pipeline = properties, context.pipeline
@@ -389,9 +394,6 @@ class PostgresTarget(SqlTarget):
 
     # --- rows ---
 
-    def versions(self) -> VersionStatements:
-        return PostgresVersions(self)
-
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         if len(rows) >= COPY_ROWS:
             return self._copy(table, rows)
@@ -463,15 +465,27 @@ class PostgresTarget(SqlTarget):
         ]
         return self.raw.execute(statement.encode(), [*values, *keys]).rowcount
 
-    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        source, where = keys_relation(table)
-        statement = (
-            f"DELETE FROM {escaped(table.quoted)} AS t USING {source} WHERE {where}".encode()
-        )
-        return sum(
-            self.raw.execute(statement, key_literals(table, some)).rowcount
-            for some in chunks(keys, AT_ONCE)
-        )
+    def change_keys(
+        self,
+        table: BoundTable,
+        keys: Sequence[Any],
+        sets: Assignments = NO_SETS,
+        where: str = "",
+        times: Sequence[int] = (),
+    ) -> int:
+        source, tests = keys_relation(table, *([("waltap_ts", "int8")] if times else []))
+        if where:
+            tests = f"{tests} AND {escaped(where)}"
+        begin = changing(table, sets, MOMENT.format("k.waltap_ts"), " AS t")
+        statement = f"{begin} {'FROM' if sets else 'USING'} {source} WHERE {tests}".encode()
+        count = 0
+        for start in range(0, len(keys), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            literals = key_literals(table, keys[some])
+            if times:
+                literals.append(array_literal([str(ts) for ts in times[some]]))
+            count += self.raw.execute(statement, literals).rowcount
+        return count
 
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         source, join = keys_relation(table)
@@ -481,16 +495,45 @@ class PostgresTarget(SqlTarget):
             self.run(statement, key_literals(table, some))[0][0] for some in chunks(keys, AT_ONCE)
         )
 
-    def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        assert table.soft is not None
-        source, where = keys_relation(table, ("waltap_ts", "int8"))
-        moment = "timestamptz 'epoch' + k.waltap_ts * interval '1 microsecond'"
-        statement = (
-            f"UPDATE {escaped(table.quoted)} AS t SET {escaped(table.soft)} = {moment}"
-            f" FROM {source} WHERE {where}"
+    def moment(self, ts: int) -> object:
+        return ts
+
+    def index_history(self, shape: HistoryShape) -> None:
+        if shape.key:
+            names = ", ".join(self.quoted(column.name) for column in shape.key)
+            table, current = self.quoted_table(shape.name), self.quoted(shape.current)
+            self.run(f"CREATE INDEX ON {table} ({names}) WHERE {current}")
+            # Rows of `insert_filled` are opened by this index, which is otherwise empty.
+            waits = f"NOT {current} AND {self.quoted(shape.valid_to)} IS NULL"
+            self.run(f"CREATE INDEX ON {table} ({names}) WHERE {waits}")
+
+    def insert_filled(
+        self,
+        table: BoundTable,
+        rows: Sequence[Tuple],
+        missing: Sequence[TargetColumn],
+        keys: Sequence[Any],
+    ) -> int:
+        sent, absent = table.with_and_without(missing)
+        names = ", ".join(sql_name(column) for column in (*sent, *absent))
+        casts = [f"s.c{n}::{cast_to(column)}" for n, column in enumerate(sent)]
+        casts += [f"o.{sql_name(column)}" for column in absent]
+        tests = " AND ".join(
+            f"o.{sql_name(key)} = s.c{n}::{cast_to(key)}"
+            for n, key in enumerate(table.key, len(sent))
         )
-        literals = [*key_literals(table, keys), array_literal([str(ts) for ts in times])]
-        return self.raw.execute(statement.encode(), literals).rowcount
+        quoted, current = escaped(table.quoted), escaped(self.quoted(shape_of(table).current))
+        statement = (
+            f"INSERT INTO {quoted} ({names}) OVERRIDING SYSTEM VALUE SELECT {', '.join(casts)}"
+            f" FROM {unnested(len(sent) + len(table.key))}"
+            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{current}"
+        )
+        count = 0
+        for some in chunks(list(zip(rows, keys, strict=True)), AT_ONCE):
+            literals = [array_literal(v) for v in texts(table, sent, [row for row, _ in some])]
+            literals += key_literals(table, [key for _, key in some])
+            count += self.change(statement, literals)
+        return count
 
     def equal_tests(
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
@@ -595,78 +638,3 @@ REFUSALS: Final = (
 def _refused(error: BaseException) -> bool:
     text = str(error)
     return "FATAL:" in text and any(words in text for words in REFUSALS)
-
-
-class PostgresVersions(VersionStatements):
-    """Send rows and keys as arrays of text."""
-
-    moment = MOMENT.format("%s::int8")
-
-    def time(self, ts: int) -> object:
-        return ts
-
-    def index(self, shape: HistoryShape) -> None:
-        if shape.key:
-            quoted = self._target.quoted
-            names = ", ".join(quoted(column.name) for column in shape.key)
-            table, current = self._target.quoted_table(shape.name), quoted(shape.current)
-            self._target.run(f"CREATE INDEX ON {table} ({names}) WHERE {current}")
-            # `open` looks up rows of `insert_filled` in this index, which is otherwise empty.
-            waits = f"NOT {current} AND {quoted(shape.valid_to)} IS NULL"
-            self._target.run(f"CREATE INDEX ON {table} ({names}) WHERE {waits}")
-
-    def insert_filled(
-        self,
-        table: BoundTable,
-        rows: Sequence[Tuple],
-        missing: Sequence[TargetColumn],
-        keys: Sequence[Any],
-    ) -> int:
-        sent, absent = self._split(table, missing)
-        names = ", ".join(sql_name(column) for column in (*sent, *absent))
-        count = len(sent) + len(table.key)
-        casts = [f"s.c{n}::{cast_to(column)}" for n, column in enumerate(sent)]
-        casts += [f"o.{sql_name(column)}" for column in absent]
-        tests = " AND ".join(
-            f"o.{sql_name(key)} = s.c{n}::{cast_to(key)}"
-            for n, key in enumerate(table.key, len(sent))
-        )
-        arrays = ", ".join(["%s::text[]"] * count)
-        quoted = escaped(table.quoted)
-        statement = (
-            f"INSERT INTO {quoted} ({names}) OVERRIDING SYSTEM VALUE SELECT {', '.join(casts)}"
-            f" FROM unnest({arrays}) AS s({', '.join(f'c{n}' for n in range(count))})"
-            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{self._current(table)}"
-        )
-        pairs, count = list(zip(rows, keys, strict=True)), 0
-        for some in chunks(pairs, AT_ONCE):
-            literals = [array_literal(v) for v in texts(table, sent, [row for row, _ in some])]
-            literals += key_literals(table, [key for _, key in some])
-            count += self._target.change(statement, literals)
-        return count
-
-    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        source, where = keys_relation(table, ("waltap_ts", "int8"))
-        statement = (
-            f"UPDATE {escaped(table.quoted)} AS t"
-            f" SET {self._ended(table, MOMENT.format('k.waltap_ts'))}"
-            f" FROM {source} WHERE {where} AND t.{self._current(table)}"
-        )
-        count = 0
-        for some in chunks(list(zip(keys, times, strict=True)), AT_ONCE):
-            literals = key_literals(table, [key for key, _ in some])
-            ends = array_literal([str(time) for _, time in some])
-            count += self._target.change(statement, [*literals, ends])
-        return count
-
-    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        current = self._current(table)
-        source, where = keys_relation(table)
-        statement = (
-            f"UPDATE {escaped(table.quoted)} AS t SET {current} = TRUE FROM {source}"
-            f" WHERE {where} AND NOT t.{current} AND t.{self._valid_to(table)} IS NULL"
-        )
-        return sum(
-            self._target.change(statement, key_literals(table, some))
-            for some in chunks(keys, AT_ONCE)
-        )

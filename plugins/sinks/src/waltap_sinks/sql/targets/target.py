@@ -1,7 +1,7 @@
 """Define the interface of a kind of database."""
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -98,10 +98,23 @@ class BoundTable:
         """Return whether an upsert sets anything besides the key."""
         return self.soft is not None or bool(self.set_by_upsert())
 
+    def with_and_without(
+        self, missing: Sequence[TargetColumn]
+    ) -> tuple[list[BoundColumn], list[BoundColumn]]:
+        """Return the written columns that rows have, and those they lack."""
+        absent = {column.index for column in missing}
+        sent = [c for c in self.written if c.source.index not in absent]
+        return sent, [c for c in self.written if c.source.index in absent]
+
     def set_by_upsert(self) -> list[BoundColumn]:
         """Return the columns that an upsert sets."""
         keys = {key.quoted for key in self.key}
         return [c for c in self.columns if c.existing.settable and c.quoted not in keys]
+
+
+# SQL values by quoted column; None is a time that comes as a parameter.
+Assignments = Mapping[str, str | None]
+NO_SETS: Final[Assignments] = {}
 
 
 class SqlTarget(abc.ABC):
@@ -133,6 +146,8 @@ class SqlTarget(abc.ABC):
     word_type: str = "varchar(255)"
     text_type: str = "text"
     time_type: str = "timestamp with time zone"
+    # The placeholder of `moment`.
+    moment_sql: str = "%s"
 
     # --- life ---
 
@@ -277,10 +292,6 @@ class SqlTarget(abc.ABC):
     # --- rows: `RowWriter` compares the counts with the number of given rows ---
 
     @abc.abstractmethod
-    def versions(self) -> "VersionStatements":
-        """Return the statements for tables of histories."""
-
-    @abc.abstractmethod
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         """Insert rows with new keys and return their number."""
 
@@ -309,19 +320,45 @@ class SqlTarget(abc.ABC):
         """
 
     @abc.abstractmethod
-    def delete(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        """Delete rows by `TargetShape.key_of` and return their number."""
+    def change_keys(
+        self,
+        table: BoundTable,
+        keys: Sequence[Any],
+        sets: Assignments = NO_SETS,
+        where: str = "",
+        times: Sequence[int] = (),
+    ) -> int:
+        """Update rows by `TargetShape.key_of`, or delete them without ``sets``.
 
-    @abc.abstractmethod
-    def mark_deleted(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        """Set the column for soft deletes and return the number of rows.
-
-        ``times`` are µs since 1970 UTC.
+        Only rows that meet the SQL ``where`` count. ``times`` has a time for each key, in µs since
+        1970 UTC. Return the number of rows.
         """
 
     @abc.abstractmethod
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         """Count the rows of ``keys`` that meet the SQL ``where``."""
+
+    @abc.abstractmethod
+    def moment(self, ts: int) -> object:
+        """Return an instant (µs since 1970 UTC) as a parameter."""
+
+    @abc.abstractmethod
+    def index_history(self, shape: HistoryShape) -> None:
+        """Create the index that finds the open version of a key."""
+
+    @abc.abstractmethod
+    def insert_filled(
+        self,
+        table: BoundTable,
+        rows: Sequence[Tuple],
+        missing: Sequence[TargetColumn],
+        keys: Sequence[Any],
+    ) -> int:
+        """Insert rows into a history with the missing values of open versions.
+
+        ``keys`` has one key for each row; without an open version the values are null. Return the
+        number of inserted rows.
+        """
 
     @abc.abstractmethod
     def equal_tests(
@@ -336,16 +373,29 @@ class SqlTarget(abc.ABC):
     def one_row(self, table: str, tests: str) -> str:
         """Return the end of a DELETE or UPDATE of one row that meets ``tests``."""
 
-    def delete_row(self, table: BoundTable, row: Tuple) -> bool:
-        """Delete one row that equals ``row``, in a table without a key.
+    def change_row(
+        self,
+        table: BoundTable,
+        shape: TargetShape,
+        row: Tuple,
+        sets: Assignments = NO_SETS,
+        where: str = "",
+        time: int | None = None,
+    ) -> bool:
+        """Update or delete one row that equals ``row``, as `change_keys` does.
 
-        Return false if such a row exists and stays.
+        The row has the columns of ``shape``, the first ones of the table. Return false if such a
+        row exists and stays.
         """
-        tests, values = self.equal_tests(table.shape, table.written, row)
-        quoted, where = escaped(table.quoted), " AND ".join(tests) or "1 = 1"
-        if self.change(f"DELETE FROM {quoted}{self.one_row(quoted, where)}", values):
+        columns = [column for column in table.written if column.source.index < len(row)]
+        tests, values = self.equal_tests(shape, columns, row)
+        quoted = escaped(table.quoted)
+        condition = " AND ".join([*tests, *filter(None, [escaped(where)])]) or "1 = 1"
+        moment = [] if time is None else [self.moment(time)]
+        ending = self.one_row(quoted, condition)
+        if self.change(changing(table, sets, self.moment_sql) + ending, [*moment, *values]):
             return True
-        return not self.run(f"SELECT 1 FROM {quoted} WHERE {where} LIMIT 1", values)
+        return not self.run(f"SELECT 1 FROM {quoted} WHERE {condition} LIMIT 1", values)
 
     def delete_all(self, table: BoundTable) -> None:
         """Delete every row; older readers still see them."""
@@ -400,112 +450,6 @@ class SqlTarget(abc.ABC):
         return kind(f"{where}: {self.error_text(error)}", **fields)
 
 
-class VersionStatements(abc.ABC):
-    """Run statements on a history in the open transaction.
-
-    Keys are results of `TargetShape.key_of`; times are µs since 1970 UTC.
-    """
-
-    # The parameter for a time.
-    moment = "%s"
-
-    def __init__(self, target: SqlTarget) -> None:
-        self._target = target
-
-    @abc.abstractmethod
-    def time(self, ts: int) -> object:
-        """Return a time as a value of `moment`."""
-
-    @abc.abstractmethod
-    def index(self, shape: HistoryShape) -> None:
-        """Create the index that finds the open version of a key."""
-
-    @abc.abstractmethod
-    def insert_filled(
-        self,
-        table: BoundTable,
-        rows: Sequence[Tuple],
-        missing: Sequence[TargetColumn],
-        keys: Sequence[Any],
-    ) -> int:
-        """Insert rows with the missing values of open versions.
-
-        ``keys`` has one key for each row; without an open version the values are null. Return the
-        number of inserted rows.
-        """
-
-    @abc.abstractmethod
-    def close(self, table: BoundTable, keys: Sequence[Any], times: Sequence[int]) -> int:
-        """Close the open versions of ``keys`` and return their number."""
-
-    @abc.abstractmethod
-    def open(self, table: BoundTable, keys: Sequence[Any]) -> int:
-        """Open the versions of ``keys`` that have no end.
-
-        Return their number.
-        """
-
-    def close_row(self, table: BoundTable, row: Tuple, time: int) -> bool:
-        """Close one open version that equals ``row``, in a table without a key.
-
-        Return false if such a version exists and stays open.
-        """
-        base = shape_of(table).base
-        own = len(base.relation.columns)
-        columns = [column for column in table.written if column.source.index < own]
-        tests, values = self._target.equal_tests(base, columns, row)
-        quoted, where = escaped(table.quoted), " AND ".join([*tests, self._current(table)])
-        ends = self._target.one_row(quoted, where)
-        if self._target.change(
-            f"UPDATE {quoted} SET {self._ended(table)}{ends}", [self.time(time), *values]
-        ):
-            return True
-        return not self._target.run(f"SELECT 1 FROM {quoted} WHERE {where} LIMIT 1", values)
-
-    def close_all(self, table: BoundTable, time: int) -> None:
-        """Close every open version."""
-        self._target.change(
-            f"UPDATE {escaped(table.quoted)} SET {self._ended(table)} WHERE {self._current(table)}",
-            [self.time(time)],
-        )
-
-    def open_all(self, table: BoundTable) -> None:
-        """Open every version that has no end."""
-        shape, quoted = shape_of(table), self._target.quoted
-        self._target.run(
-            f"UPDATE {table.quoted} SET {quoted(shape.current)} = TRUE"
-            f" WHERE {quoted(shape.valid_to)} IS NULL"
-        )
-
-    def drop_unopened(self, table: BoundTable) -> None:
-        """Delete the versions of an aborted snapshot.
-
-        They have no end and were never opened.
-        """
-        shape, quoted = shape_of(table), self._target.quoted
-        self._target.run(
-            f"DELETE FROM {table.quoted} WHERE {quoted(shape.valid_to)} IS NULL"
-            f" AND NOT {quoted(shape.current)}"
-        )
-
-    def _current(self, table: BoundTable) -> str:
-        return escaped(self._target.quoted(shape_of(table).current))
-
-    def _valid_to(self, table: BoundTable) -> str:
-        return escaped(self._target.quoted(shape_of(table).valid_to))
-
-    def _ended(self, table: BoundTable, moment: str = "") -> str:
-        return f"{self._valid_to(table)} = {moment or self.moment}, {self._current(table)} = FALSE"
-
-    def _split(
-        self, table: BoundTable, missing: Sequence[TargetColumn]
-    ) -> tuple[list[BoundColumn], list[BoundColumn]]:
-        """Return the columns that rows have, and those they lack."""
-        absent = {column.index for column in missing}
-        sent = [c for c in table.written if c.source.index not in absent]
-        return sent, [c for c in table.written if c.source.index in absent]
-
-
 def shape_of(table: BoundTable) -> HistoryShape:
     """Return the shape of a history's table."""
     assert isinstance(table.shape, HistoryShape)
@@ -529,6 +473,15 @@ def assignments(
     if table.soft is not None:
         sets.append(f"{escaped(table.soft)} = NULL")
     return ", ".join(sets)
+
+
+def changing(table: BoundTable, sets: Assignments, moment: str, alias: str = "") -> str:
+    """Return the start of an UPDATE, or of a DELETE without ``sets``."""
+    quoted = escaped(table.quoted) + alias
+    if not sets:
+        return f"DELETE FROM {quoted}"
+    values = ", ".join(f"{escaped(column)} = {value or moment}" for column, value in sets.items())
+    return f"UPDATE {quoted} SET {values}"
 
 
 def on_conflict(table: BoundTable, *, keep: bool) -> str:
