@@ -46,15 +46,11 @@ def _console(*, stderr: bool) -> "Console":
     from waltap.services.monitor.views import SafeConsole
 
     console = SafeConsole(stderr=stderr, highlight=False)
-    if console.is_terminal and dumb_terminal():
-        # no bars, panels or colours: it is written to as a pipe is
-        width = console.width
-        return SafeConsole(stderr=stderr, width=width, highlight=False, force_terminal=False)
-    return (
-        console
-        if console.is_terminal
-        else SafeConsole(stderr=stderr, width=PIPE_WIDTH, highlight=False)
-    )
+    if console.is_terminal and not dumb_terminal():
+        return console
+    # no bars, panels or colours: a dumb terminal is written to as a pipe is
+    width = console.width if console.is_terminal else PIPE_WIDTH
+    return SafeConsole(stderr=stderr, width=width, highlight=False, force_terminal=False)
 
 
 def answered(option: str, question: str, *, default: str) -> str:

@@ -398,10 +398,6 @@ class _ProfileResolver:
         name = OF_RUNS[kind]
         return None if name is None else self._host.find(kind, name)
 
-    def _typed(self, kind: type[S], section: str, default: str) -> S | None:
-        setting = self._types.get(section)
-        return self._find(kind, str(setting.value) if setting else default, f"{section}.type")
-
     def _offset_store(self, named: str | None) -> OffsetStoreSpec | None:
         setting = self._types.get("offsets")
         if named is not None and setting is None:
@@ -409,7 +405,8 @@ class _ProfileResolver:
         if named is not None and setting is not None and named != setting.value:
             what = f"contradicts type = {setting.value} in [offsets]"
             self._findings.add_problem("waltap.offset.store", what, value=named)
-        return self._typed(OffsetStoreSpec, "offsets", DEFAULT_OFFSET_STORE)
+        name = str(setting.value) if setting else DEFAULT_OFFSET_STORE
+        return self._find(OffsetStoreSpec, name, "offsets.type")
 
     def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
         setting = self._types.get("source")

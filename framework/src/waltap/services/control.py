@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -102,10 +102,7 @@ class StatusRequest(
 ):
     """Ask for the status document of ``/api/status``."""
 
-    @property
-    def wait_ms(self) -> int:
-        """Return 0: the pipeline answers at once."""
-        return 0
+    wait_ms: ClassVar[int] = 0  # the pipeline answers at once
 
 
 class RedeliveryRequest(

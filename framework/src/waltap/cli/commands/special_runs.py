@@ -36,14 +36,15 @@ if TYPE_CHECKING:
     from waltap.services.recording.file import RecordingWriter
 
 
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", metavar="REGEX", help="Only tables (schema.table) that match."),
+]
+
+
 def tail(
     source: SourceArgument,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table", "-t", metavar="REGEX", help="Only tables (schema.table) that match."
-        ),
-    ] = None,
+    table: Tables = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print records as JSON lines, as the jsonl sink does.")
     ] = False,
@@ -252,12 +253,7 @@ def record(
         Path,
         typer.Argument(metavar="RECORDING", help="File to write; an existing one is replaced."),
     ],
-    table: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--table", "-t", metavar="REGEX", help="Only tables (schema.table) that match."
-        ),
-    ] = None,
+    table: Tables = None,
     ready_file: Annotated[
         Path | None,
         typer.Option(

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from waltap.changes.transactions.transaction import Batch, TransactionPart
@@ -303,12 +302,7 @@ class BatchStream(Iterator[StreamedBatch]):
         self._ledger.lingers = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         self.close()
         if kind is None:
             self._raise_failure()

@@ -6,7 +6,7 @@ or after the return of a paused sink, the other branches leave out the events th
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -154,7 +154,11 @@ class FanOut(Sink):
         A second call with the same batch writes to the sinks that do not have it yet. Raises: SinkError of
         a sink that may not be paused, or not now.
         """
-        if self._given[0] is not batch and batch.snapshot and _opens(batch):
+        if (
+            self._given[0] is not batch
+            and batch.snapshot
+            and any(rows.opens for rows in _rows_of(batch))
+        ):
             for branch in self.branches:
                 branch.begin_again()
         self._each(batch, lambda branch: branch.write(batch))
@@ -183,14 +187,14 @@ class FanOut(Sink):
             if branch.name in served:
                 continue
             if branch.paused is not None:
-                if batch.snapshot or _has_rows(batch):
+                if batch.snapshot or _rows_of(batch):
                     raise branch.paused
                 continue
             try:
                 call(branch)
             except SinkError as error:
                 may_pause = _may_pause(branch) and not error.loses
-                if not may_pause or batch.snapshot or _has_rows(batch):
+                if not may_pause or batch.snapshot or _rows_of(batch):
                     raise
                 self._pause(branch, error)
             served.add(branch.name)
@@ -352,13 +356,5 @@ def _excused(check: PreflightCheck, branch: PositionedBranch) -> PreflightCheck:
     return PreflightCheck.warning(check.name, check.found, check.remedy)
 
 
-def _opens(batch: Batch) -> bool:
-    return _any(batch.parts, lambda rows: rows.opens)
-
-
-def _has_rows(batch: Batch) -> bool:
-    return _any(batch.parts, lambda _rows: True)
-
-
-def _any(parts: Iterable[object], of: Callable[[SnapshotRows], bool]) -> bool:
-    return any(isinstance(part, SnapshotRows) and of(part) for part in parts)
+def _rows_of(batch: Batch) -> list[SnapshotRows]:
+    return [part for part in batch.parts if isinstance(part, SnapshotRows)]

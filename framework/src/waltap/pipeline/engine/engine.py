@@ -83,19 +83,19 @@ class ControlServer:
         self._redeliver = redeliver
 
     def answer(self, line: bytes) -> bytes:
+        return msgspec.json.encode(self._answer(line))
+
+    def _answer(self, line: bytes) -> ControlAnswer:
         try:
             request = request_of(line)
         except ValueError as error:
-            return msgspec.json.encode(
-                ControlAnswer(ok=False, reason=f"this is no request: {error}")
-            )
+            return ControlAnswer(ok=False, reason=f"this is no request: {error}")
         if isinstance(request, StatusRequest):
             status = self._status()
-            answer = ControlAnswer(ok=True, state=status.state, status=status_document(status))
-            return msgspec.json.encode(answer)
+            return ControlAnswer(ok=True, state=status.state, status=status_document(status))
         if isinstance(request, RedeliveryRequest):
-            return msgspec.json.encode(self._redelivered(request))
-        return msgspec.json.encode(self._signal(request))
+            return self._redelivered(request)
+        return self._signal(request)
 
     def _redelivered(self, request: RedeliveryRequest) -> ControlAnswer:
         """Wait for a redelivery, and return its outcome."""
@@ -120,17 +120,12 @@ class ControlServer:
     def _signal(self, request: SignalRequest) -> ControlAnswer:
         signal = Signal(request.identifier or self._identifier(), request.kind, request.text)
         future = self._give(signal)
-        try:
+        answer = ControlAnswer(ok=True, identifier=signal.identifier)
+        with suppress(TimeoutError):
             given = future.result(request.wait_ms / 1000)
-        except TimeoutError:
-            return ControlAnswer(ok=True, state=self._status().state, identifier=signal.identifier)
-        return ControlAnswer(
-            ok=True,
-            state=self._status().state,
-            identifier=signal.identifier,
-            accepted=given.accepted,
-            reason=given.reason,
-        )
+            answer.accepted, answer.reason = given.accepted, given.reason
+        answer.state = self._status().state
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

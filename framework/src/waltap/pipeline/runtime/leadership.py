@@ -6,7 +6,6 @@ It may always, or with ``waltap.standby`` while it has the lease.
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from waltap.base.retry import RetryBackoff
@@ -99,12 +98,7 @@ class Leadership:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

@@ -6,7 +6,6 @@ Two would share offset, slot and output, and undo each other's work.
 import socket
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from waltap.base.files.durable_file import FOLDER, close_to_others, private_folder
@@ -129,16 +128,11 @@ class PipelineLock:
         folder = self._file.path.parent
         self._made = [folder, folder.parent]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # The file stays, but where a start was refused before it kept anything.
+    def __exit__(self, *_details: object) -> None:
         self._leave()
 
     def _leave(self) -> None:
+        # The file stays, but where a start was refused before it kept anything.
         path = self._file.path
         with suppress(OSError):
             if self._made and [found.name for found in path.parent.iterdir()] == [LOCK]:

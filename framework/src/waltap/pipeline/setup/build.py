@@ -132,7 +132,9 @@ class PipelineStages:
             self.capture,
             self.relations.describe,
         )
-        self.store: OffsetStore = _StoreWithMemory(self._store(), self.memory)
+        chosen = profile.offset_store
+        store = chosen.spec.factory(chosen.properties, str(self.state_dir))
+        self.store: OffsetStore = _StoreWithMemory(store, self.memory)
         self.owned_objects = OwnedObjects(self.state_dir / OWNED_OBJECTS)
         self.new_tables = NewTables(
             self.state_dir / TABLES,
@@ -245,10 +247,6 @@ class PipelineStages:
         for branch in self.branches:
             branch.forget(oid)
 
-    def _store(self) -> OffsetStore:
-        component = self.profile.offset_store
-        return component.spec.factory(component.properties, str(self.state_dir))
-
     @property
     def destination(self) -> str:
         """Return the sink in the form of ``--sink``.
@@ -331,6 +329,7 @@ class PipelineStages:
         *,
         gets_every_change: bool = False,
     ) -> Sink:
+        has_offset, snapshot = self._stored()
         made = component.spec.factory(
             component.properties,
             SinkContext(
@@ -341,8 +340,8 @@ class PipelineStages:
                 renew=self.relations.renew,
                 identity=self.relations.identity,
                 capture=self.capture,
-                has_offset=self._has_offset(),
-                snapshot=self._snapshot(),
+                has_offset=has_offset,
+                snapshot=snapshot,
                 stopping=self._stopping,
                 time_left=self._time_left,
                 takes_over=self._leadership is not None,
@@ -390,19 +389,13 @@ class PipelineStages:
             negate=use.negate,
         )
 
-    def _has_offset(self) -> bool:
-        """Return whether an offset is stored; an unreadable one counts."""
-        try:
-            return self.store.load() is not None
-        except OffsetError:
-            return True
-
-    def _snapshot(self) -> SnapshotProgress | None:
+    def _stored(self) -> tuple[bool, SnapshotProgress | None]:
+        """Return whether an offset is stored, and its snapshot; an unreadable one counts."""
         try:
             offset = self.store.load()
         except OffsetError:
-            return None
-        return None if offset is None else offset.snapshot
+            return True, None
+        return offset is not None, None if offset is None else offset.snapshot
 
     def _format(
         self,

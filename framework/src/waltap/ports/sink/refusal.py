@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple
 
 import msgspec
@@ -243,11 +242,6 @@ class FailStop:
     def __enter__(self) -> None:
         self.check()
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             self.fail(error)

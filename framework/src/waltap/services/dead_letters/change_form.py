@@ -19,7 +19,7 @@ from waltap.changes.decode.message import (
     Update,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.tuple_image import MissingValue, Tuple, Value
+from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 
 Form = dict[str, Any] | str | None
@@ -107,20 +107,8 @@ def table_of(form: ChangeForm) -> str:
 
 
 def _written(row: Tuple) -> list[Form]:
-    return [_value(value) for value in row]
-
-
-def _value(value: Value) -> Form:
-    if isinstance(value, MissingValue):
-        return {"missing": value.name}
-    return value
+    return [{"missing": v.name} if isinstance(v, MissingValue) else v for v in row]
 
 
 def _read(row: list[Form]) -> Tuple:
-    return tuple(_parsed(value) for value in row)
-
-
-def _parsed(value: Form) -> Value:
-    if not isinstance(value, dict):
-        return value
-    return MissingValue[value["missing"]]
+    return tuple(MissingValue[v["missing"]] if isinstance(v, dict) else v for v in row)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import ChangeForm
 from waltap.services.dead_letters.dead_letter import DeadLetter, FailureHandling
 from waltap.services.dead_letters.store import DeadLetterStore
+from waltap.services.monitor.counts import RunCounters
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +81,6 @@ REPORT_EVERY_S: Final = 10.0
 """Least seconds between two warnings or notifications; each has the number of its events."""
 
 
-class EventCounters(Protocol):
-    """The counters of a run: `RunCounters`."""
-
-    dead_letters: int
-    left_out: int
-
-
 class DeadLetterQueue:
     """Keep the dead letters of all sinks and report skipped events.
 
@@ -106,7 +100,7 @@ class DeadLetterQueue:
     ) -> None:
         self.store, self._clock = store, clock
         self._describe, self._form, self._copy = describe, form, copy
-        self._counted: EventCounters | None = None
+        self._counted: RunCounters | None = None
         self._notify: Callable[..., None] | None = None
         self._next: dict[FailureHandling, float] = {}
         self._unreported: dict[FailureHandling, int] = {}
@@ -153,7 +147,7 @@ class DeadLetterQueue:
         if self._copy is not None:
             self._copy(stored)
 
-    def report_to(self, counted: EventCounters, notify: Callable[..., None]) -> None:
+    def report_to(self, counted: RunCounters, notify: Callable[..., None]) -> None:
         """Count skipped events in ``counted``, and send notifications by ``notify``."""
         self._counted, self._notify = counted, notify
 

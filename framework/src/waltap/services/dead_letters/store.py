@@ -72,7 +72,8 @@ class DeadLetterStore:
                 dead_letter for dead_letter in every.values() if dead_letter.id not in identifiers
             ]
             if len(left) < len(every):
-                self._rewrite(left)
+                # a crash leaves either the old file or the whole new one
+                replace_durably(self._path, _lines(left))
         return len(every) - len(left)
 
     def _again(self, dead_letter: DeadLetter) -> DeadLetter:
@@ -84,7 +85,7 @@ class DeadLetterStore:
         )
 
     def _append(self, dead_letters: list[DeadLetter]) -> None:
-        data = b"".join(_encode(dead_letter) + b"\n" for dead_letter in dead_letters)
+        data = _lines(dead_letters)
         new = not self._path.exists()
         descriptor = private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -100,12 +101,6 @@ class DeadLetterStore:
             # the name of a new file is durable only with its folder
             sync(self.folder)
         self._refresh()
-
-    def _rewrite(self, dead_letters: list[DeadLetter]) -> None:
-        # a crash leaves either the old file or the whole new one
-        replace_durably(
-            self._path, b"".join(_encode(dead_letter) + b"\n" for dead_letter in dead_letters)
-        )
 
     def _every(self) -> dict[str, DeadLetter]:
         """Return id → dead letter of the whole file."""
@@ -166,6 +161,6 @@ class _DeadLetterSummary(msgspec.Struct, frozen=True):
     attempts: int = 1
 
 
-_encode = msgspec.json.Encoder().encode
+_lines = msgspec.json.Encoder().encode_lines
 _decode = msgspec.json.Decoder(DeadLetter).decode
 _decode_head = msgspec.json.Decoder(_DeadLetterSummary).decode

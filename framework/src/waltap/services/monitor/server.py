@@ -247,12 +247,6 @@ class RequestHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         try:
             asked = parsed_request(
                 self.command,
@@ -276,6 +270,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.server.answers(self.connection, begin=False)
         # a client that does not read its answer is as slow as one that sends no request
         self._send(answer)
+
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def _send(self, answer: Answer) -> None:
         status, kind, body = answer

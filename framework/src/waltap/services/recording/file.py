@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from struct import Struct
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -214,12 +213,7 @@ class RecordingWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         self.close()
 
 

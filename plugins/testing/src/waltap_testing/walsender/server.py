@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from waltap_testing.walsender.answers import AnswerBook, Answering, ReceivedQuery
@@ -160,12 +159,7 @@ class ScriptedWalsender:
         self._spawn(self._accept, self._listener)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
