@@ -9,8 +9,7 @@ and reading must end exactly at the end.
 
 Text values: the tuple is decoded once as Latin-1, which is a copy, and the values are slices of
 that string. If the tuple is not ASCII, its values that are not ASCII are decoded again as UTF-8.
-Text cannot contain NUL, and each short value's length contains three, so one count of NULs finds a
-value with NUL.
+Text cannot contain NUL: one search in all values together finds it.
 
 Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
@@ -54,9 +53,6 @@ FORMS = {
     b"DK": "delete key",
     b"DO": "delete full",
 }
-
-# Above this many bytes, a search in each text value is faster than counting NULs.
-_LONG_TUPLE = 512
 
 # Above this many bytes the careful reader is better: it copies each value once, while a compiled
 # reader copies the tuple three times first.
@@ -145,7 +141,6 @@ def _maker(form: str, count: int) -> Callable[[Relation, tuple[bool, ...]], RowR
         "head": _HEAD,
         "PAD": _PAD,
         "faults": (struct.error, UnicodeDecodeError),
-        "has_nul": _has_nul,
     }
     text = _source(form, count, names)  # made from numbers alone, no input in it
     define(text, f"pgoutput reader: {form} of {count} columns", names)
@@ -156,21 +151,18 @@ def _maker(form: str, count: int) -> Callable[[Relation, tuple[bool, ...]], RowR
 def _source(form: str, count: int, names: dict[str, Any]) -> str:
     """Return the source of ``make(relation, required)``."""
     # Names in the generated code: t is the payload, s the same as Latin-1, e its end, p the
-    # cursor, k a tag, n a length, a the start of a value, v and o new and old values, z the NULs
-    # that tags and lengths should contain.
+    # cursor, k a tag, n a length, a the start of a value, v and o new and old values.
     key = form in ("update key", "delete key")
     lines = ["  p = 0"]
     if form in ("insert", "update"):
         lines += _walk("v", count, key=False, begins=form == "insert")
     else:
         lines += _walk("o", count, key=key)
-    # Each value shorter than 256 bytes has three NULs in its length.
-    zeros, prefixes = 3 * count, ["o" if " " in form else "v"]
+    prefixes = ["o" if " " in form else "v"]
     if form in ("update key", "update full", "update stale"):
         names["TAG"] = tag = b"N" + struct.pack(">H", count)
         lines += ["  if t[p:p+3] != TAG: return None", "  p += 3"]
         lines += _walk("v", count, key=False)
-        zeros += 3 * count + tag.count(0)
         prefixes.append("v")
     new = "(" + "".join(f"v{i}," for i in range(count)) + ")"
     old = "(" + "".join(f"o{i}," for i in range(count)) + ")"
@@ -186,20 +178,22 @@ def _source(form: str, count: int, names: dict[str, Any]) -> str:
     }[form]
     head = ["def make(relation, required):", " def read(lsn, t, xid):", "  e = len(t)"]
     columns = [f"{prefix}{i}" for prefix in prefixes for i in range(count)]
-    everything = "(" + "".join(f"{name}," for name in columns) + ")"
+    # An old key's other columns are ABSENT, whose text would be made each time.
+    everything = "".join(
+        f"{{{name} if {name} is not ABSENT else ''}}" if key and name[0] == "o" else f"{{{name}}}"
+        for name in columns
+    )
     return "\n".join(
         [
             *head,
             f"  if e > {_HUGE_TUPLE}: return None",
             "  s = t.decode('latin-1')",
             "  t += PAD",
-            f"  z = {zeros}",
             "  try:",
         ]
         + [f" {line}" for line in lines]
         + ["   if p != e: return None"]
-        + [f"   if e > {_LONG_TUPLE} or s.count('\\0') != z:"]
-        + [f"    if has_nul({everything}): return None"]
+        + [f"   if '\\0' in f\"{everything}\": return None"]
         + ["   if not s.isascii():", "    pass  # a table may have no columns"]
         + [
             f"    if {name}.__class__ is str and not {name}.isascii():"
@@ -218,7 +212,6 @@ def _walk(prefix: str, count: int, *, key: bool, begins: bool = False) -> list[s
     lines = []
     for i in range(count):
         lines += [
-            # NULL and unchanged values have no length, hence no three NULs.
             "  k, n = head(t, p)",
             "  if k == 116:",
             "   a = p + 5",
@@ -226,7 +219,7 @@ def _walk(prefix: str, count: int, *, key: bool, begins: bool = False) -> list[s
             f"   {prefix}{i} = s[a:p]",
             *_null(prefix, i, key=key),
             # A new row that lacks a value is rare and may be a fault: `read_tuple` decides.
-            *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1; z -= 3"]),
+            *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1"]),
             "  else: return None",
         ]
     return lines
@@ -238,14 +231,7 @@ def _null(prefix: str, i: int, *, key: bool) -> list[str]:
         return [
             "  elif k == 110:",
             f"   if required[{i}]: return None",
-            f"   {prefix}{i} = None; p += 1; z -= 3",
+            f"   {prefix}{i} = None; p += 1",
         ]
     null = "ABSENT" if key else "None"
-    return [f"  elif k == 110: {prefix}{i} = {null}; p += 1; z -= 3"]
-
-
-def _has_nul(values: Tuple) -> bool:
-    for value in values:  # noqa: SIM110 - a generator costs more than the loop
-        if value.__class__ is str and "\0" in value:
-            return True
-    return False
+    return [f"  elif k == 110: {prefix}{i} = {null}; p += 1"]
