@@ -195,6 +195,7 @@ def main() -> None:
         Update(full, lsn, r, r, OldTuple.FULL) for lsn, r in zip(lsns, rows, strict=True)
     ]
     deletes = [Delete(plain, lsn, r, OldTuple.KEY) for lsn, r in zip(lsns, key_only, strict=True)]
+    alternating = [change for three in zip(inserts, updates, deletes, strict=True) for change in three]
     snapshot = [SnapshotRows(relation=plain, rows=rows, ts=now // 1000, lsn=lsns[0], xid=700)]
     bare, wrapped = json_format(), json_format(schemas=True)
     counted = json_format(properties={"provide.transaction.metadata": "true"})
@@ -209,6 +210,7 @@ def main() -> None:
         "update, DEFAULT": lambda: bare.render(parts(updates, 1000), now),
         "update, FULL": lambda: bare.render(parts(full_updates, 1000), now),
         "delete and tombstone, DEFAULT": lambda: bare.render(parts(deletes, 1000), now),
+        "insert, update, delete in turn": lambda: bare.render(parts(alternating[:count], 90), now),
         "record to line": lambda: lines.lines(records),
     }
     result = {name: round(best(work, count), 2) for name, work in cases.items()}
