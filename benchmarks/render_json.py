@@ -195,7 +195,9 @@ def main() -> None:
         Update(full, lsn, r, r, OldTuple.FULL) for lsn, r in zip(lsns, rows, strict=True)
     ]
     deletes = [Delete(plain, lsn, r, OldTuple.KEY) for lsn, r in zip(lsns, key_only, strict=True)]
-    alternating = [change for three in zip(inserts, updates, deletes, strict=True) for change in three]
+    alternating = [
+        change for three in zip(inserts, updates, deletes, strict=True) for change in three
+    ]
     snapshot = [SnapshotRows(relation=plain, rows=rows, ts=now // 1000, lsn=lsns[0], xid=700)]
     bare, wrapped = json_format(), json_format(schemas=True)
     counted = json_format(properties={"provide.transaction.metadata": "true"})

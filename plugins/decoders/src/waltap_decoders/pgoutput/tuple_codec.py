@@ -160,7 +160,7 @@ def _source(form: str, count: int, names: dict[str, Any]) -> str:
         lines += _walk("o", count, key=key)
     prefixes = ["o" if " " in form else "v"]
     if form in ("update key", "update full", "update stale"):
-        names["TAG"] = tag = b"N" + struct.pack(">H", count)
+        names["TAG"] = b"N" + struct.pack(">H", count)
         lines += ["  if t[p:p+3] != TAG: return None", "  p += 3"]
         lines += _walk("v", count, key=False)
         prefixes.append("v")
