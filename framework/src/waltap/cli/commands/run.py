@@ -224,7 +224,7 @@ _KEPT_BYTES: Final = 8 << 20
 
 
 def _spare_memory() -> None:
-    """Decide what malloc keeps, and set variables that Arrow and numpy read when they are loaded."""
+    """Set the memory that malloc keeps, and the variables of Arrow and numpy."""
     if sys.platform == "linux":
         # By default malloc returns each buffer of 128 KiB and more, and the system clears the pages
         # of the next one: a twentieth of the processor time of a stream.
