@@ -220,7 +220,7 @@ def run(
 # Parameters of glibc's mallopt, and the bytes from which on it returns memory at once.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
-_KEPT_BYTES: Final = 8 << 20
+_RETAINED_BYTES: Final = 8 << 20
 
 
 def _spare_memory() -> None:
@@ -230,8 +230,8 @@ def _spare_memory() -> None:
         # of the next one: a twentieth of the processor time of a stream.
         with suppress(AttributeError):  # a C library without mallopt
             mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
-            mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+            mallopt(_MMAP_THRESHOLD, _RETAINED_BYTES)
+            mallopt(_TRIM_THRESHOLD, _RETAINED_BYTES)
         # Arrow's own choice, mimalloc, keeps some 40 MiB more of what a run has freed.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
         # Arrow keeps freed pages for a second, in an arena for each thread: some 10 MiB of a run.
