@@ -9,13 +9,13 @@ from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, of, struct
 
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.scripting import (
-    ContentBasedRouter,
     ContentBasedRouterProperties,
-    RecordFilter,
     RecordFilterProperties,
     cel_expression,
     compiled,
+    content_based_router,
     members,
+    record_filter,
 )
 
 DECIMAL = of(
@@ -38,12 +38,12 @@ def tombstone() -> ConnectRecord:
 
 def stays(record: ConnectRecord, condition: str, **given: str) -> bool:
     config = {"condition": condition, **{k.replace("__", "."): v for k, v in given.items()}}
-    return bool(RecordFilter(RecordFilterProperties.model_validate(config))([record]))
+    return bool(record_filter(RecordFilterProperties.model_validate(config))([record]))
 
 
 def routed(record: ConnectRecord, expression: str, **given: str) -> list[str]:
     config = {"topic.expression": expression, **{k.replace("__", "."): v for k, v in given.items()}}
-    router = ContentBasedRouter(ContentBasedRouterProperties.model_validate(config))
+    router = content_based_router(ContentBasedRouterProperties.model_validate(config))
     return [each.topic for each in router([record])]
 
 

@@ -2,10 +2,15 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from waltap.base.property import Properties
-from waltap.encoders.format.record_transform import ConnectRecord, RecordTransform
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransform,
+    RecordTransformContext,
+)
 from waltap.ports.specs import RecordTransformSpec
 
 CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
@@ -41,6 +46,14 @@ def connect_spec(
 def each(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransform:
     """Return the transform that applies ``change`` to each record."""
     return lambda records: [change(record) for record in records]
+
+
+def warnings(
+    context: RecordTransformContext, report: Callable[[str], None] | None = None
+) -> Callable[[str], None]:
+    """Return the function that reports each problem once, not for every record."""
+    tell = report or context.warn
+    return lru_cache(None)(lambda text: tell(f"{context.label}: {text}"))
 
 
 def debezium_spec(

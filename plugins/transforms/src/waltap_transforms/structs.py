@@ -58,7 +58,11 @@ def without_repeats(name: str | None, fields: Sequence[Field]) -> None:
         raise RecordUnfit(f"{name or 'the struct'} would have two fields {', '.join(twice)}")
 
 
-def defaults_of(schema: Schema) -> tuple[tuple[str, object], ...]:
+# (field, default) of fields.
+Defaults = tuple[tuple[str, object], ...]
+
+
+def defaults_of(schema: Schema) -> Defaults:
     """Return (field, default) of the fields with a default."""
     return tuple(
         (field.name, field.schema.default)

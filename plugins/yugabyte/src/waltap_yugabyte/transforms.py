@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from waltap.base.cache import BoundedDict
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, SchemaMemory
 from waltap.ports.specs import RecordTransformSpec
@@ -23,13 +22,6 @@ PACKAGE = "io.debezium.connector.postgresql.transforms"
 CELL = ("value", "set")
 # Each set of unsent columns makes a schema; the limit bounds their memory.
 MAX_SHAPES = 1000
-
-
-class _FlatSchema(msgspec.Struct, frozen=True):
-    """Pair a schema without cells with the conversion of its values."""
-
-    schema: Schema
-    convert: Convert
 
 
 class PgCompatible:
@@ -55,32 +47,30 @@ class PgCompatible:
     def _part(self, schema: Schema | None, value: Any) -> tuple[Schema | None, Any]:
         if schema is None or value is None:
             return schema, value
-        flat = self._flat.of(schema)
-        return flat.schema, flat.convert(value)
+        flat, convert = self._flat.of(schema)
+        return flat, convert(value)
 
 
 def _is_cell(schema: Schema) -> bool:
     return schema.kind is ConnectKind.STRUCT and tuple(f.name for f in schema.fields) == CELL
 
 
-def _flattened(schema: Schema) -> _FlatSchema:
+def _flattened(schema: Schema) -> tuple[Schema, Convert]:
+    """Return a schema without cells, and the conversion of its values."""
     if schema.kind is not ConnectKind.STRUCT:
-        return _FlatSchema(schema, lambda value: value)
+        return schema, lambda value: value
     if _is_cell(schema):
-        inner = _flattened(schema.fields[0].schema)
-        of = inner.convert
-        return _FlatSchema(inner.schema, lambda cell: None if cell is None else of(cell["value"]))
-    parts = [(field.name, _flattened(field.schema)) for field in schema.fields]
-    made = msgspec.structs.replace(
-        schema, fields=tuple(Field(name, part.schema) for name, part in parts)
-    )
+        inner, of = _flattened(schema.fields[0].schema)
+        return inner, lambda cell: None if cell is None else of(cell["value"])
+    parts = [(field.name, *_flattened(field.schema)) for field in schema.fields]
+    made = msgspec.structs.replace(schema, fields=tuple(Field(name, of) for name, of, _ in parts))
 
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        return {name: part.convert(value.get(name)) for name, part in parts}
+        return {name: part(value.get(name)) for name, _, part in parts}
 
-    return _FlatSchema(made, convert)
+    return made, convert
 
 
 class YbExtractNewRecordState:
@@ -93,7 +83,7 @@ class YbExtractNewRecordState:
     def __init__(self, properties: ExtractNewRecordStateProperties) -> None:
         self._unwrap = ExtractNewRecordState(properties)
         self._flat = PgCompatible()
-        self._schemas = BoundedDict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]](MAX_SHAPES)
+        self._schemas = SchemaMemory(_without, most=MAX_SHAPES)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return the transformed ``records``.
@@ -113,19 +103,14 @@ class YbExtractNewRecordState:
         )
         if not missing:
             return record
-        made = self._without(schema, missing)
+        made = self._schemas.of(schema, missing)
         left = {name: value for name, value in row.items() if name not in missing}
         return msgspec.structs.replace(record, value_schema=made, value=left)
 
-    def _without(self, schema: Schema, missing: tuple[str, ...]) -> Schema:
-        """Return ``schema`` without these fields."""
-        key = id(schema), missing
-        # The same schema and fields must give one object.
-        entry = self._schemas.get(key)
-        if entry is None:
-            fields = tuple(field for field in schema.fields if field.name not in missing)
-            entry = self._schemas[key] = schema, msgspec.structs.replace(schema, fields=fields)
-        return entry[1]
+
+def _without(schema: Schema, missing: tuple[str, ...]) -> Schema:
+    fields = tuple(field for field in schema.fields if field.name not in missing)
+    return msgspec.structs.replace(schema, fields=fields)
 
 
 def _aliases(java: str) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """SwapGeometryCoordinates, GeometryFormatTransformer and VectorToJson."""
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -22,14 +23,15 @@ from waltap_transforms.specs import debezium_spec, each
 SRID = 0x20000000
 MEASURES = (0x80000000, 0x40000000)
 POINT, LINE, POLYGON = 1, 2, 3
-# Type of a collection of equal parts → type of its parts.
-PARTS = {4: POINT, 5: LINE, 6: POLYGON}
-COLLECTION = 7
+# Collections of points, lines, polygons and any geometries, each with its own header.
+COLLECTIONS = (4, 5, 6, 7)
+# Bytes of the byte order and the type.
+HEADER = 5
 
 
 def is_extended(wkb: bytes) -> bool:
     """Return whether ``wkb`` contains an SRID."""
-    return len(wkb) >= 5 and bool(_type(wkb) & SRID)
+    return len(wkb) >= HEADER and bool(_head(wkb, 0)[1] & SRID)
 
 
 def with_srid(wkb: bytes, srid: int) -> bytes:
@@ -37,9 +39,9 @@ def with_srid(wkb: bytes, srid: int) -> bytes:
 
     Raises: RecordUnfit if ``wkb`` is too short.
     """
-    order = _order(wkb)
-    kind = _type(wkb) | SRID
-    return wkb[:1] + struct.pack(f"{order}Ii", kind, srid) + wkb[5:]
+    with _whole():
+        order, kind = _head(wkb, 0)
+        return wkb[:1] + struct.pack(f"{order}Ii", kind | SRID, srid) + wkb[HEADER:]
 
 
 def without_srid(wkb: bytes) -> bytes:
@@ -47,11 +49,10 @@ def without_srid(wkb: bytes) -> bytes:
 
     Raises: RecordUnfit if ``wkb`` is too short.
     """
-    order = _order(wkb)
-    # Byte order, type and SRID.
-    if len(wkb) < 9:
-        raise RecordUnfit("a geometry ends early")
-    return wkb[:1] + struct.pack(f"{order}I", _type(wkb) & ~SRID) + wkb[9:]
+    with _whole():
+        order, kind = _head(wkb, 0)
+        struct.unpack_from("4x", wkb, HEADER)
+        return wkb[:1] + struct.pack(f"{order}I", kind & ~SRID) + wkb[HEADER + 4 :]
 
 
 def swapped(wkb: bytes) -> bytes:
@@ -60,63 +61,46 @@ def swapped(wkb: bytes) -> bytes:
     Bytes after the geometry are removed. Raises: RecordUnfit for bytes that are not a geometry.
     """
     out = bytearray(wkb)
+    with _whole():
+        return bytes(out[: _geometry(out, 0)])
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
     try:
-        end = _geometry(out, 0)
+        yield
     except struct.error as cause:
         raise RecordUnfit("a geometry ends early") from cause
-    return bytes(out[:end])
 
 
-def _order(wkb: bytes) -> str:
-    if len(wkb) < 5:
-        raise RecordUnfit("a geometry ends early")
-    return "<" if wkb[0] == 1 else ">"
-
-
-def _type(wkb: bytes) -> int:
-    (kind,) = struct.unpack_from(f"{_order(wkb)}I", wkb, 1)
-    return int(kind)
-
-
-def _geometry(data: bytearray, at: int) -> int:
-    """Swap the points of the geometry at ``at``, and return its end."""
-    order, kind = _head(data, at)
-    at += 5 + (4 if kind & SRID else 0)
-    ordinates = 2 + sum(bool(kind & flag) for flag in MEASURES)
-    base = kind & 0xFF
-    if base in (POINT, LINE, POLYGON):
-        return _simple(data, at, base, order, ordinates)
-    if base not in PARTS and base != COLLECTION:
-        raise RecordUnfit(f"a geometry has the unknown type {base}")
-    (count,) = struct.unpack_from(f"{order}I", data, at)
-    at += 4
-    for _ in range(count):
-        if base == COLLECTION:
-            at = _geometry(data, at)
-        else:
-            # Each part has its own byte order; its type is known.
-            inner, _kind = _head(data, at)
-            at = _simple(data, at + 5, PARTS[base], inner, ordinates)
-    return at
-
-
-def _head(data: bytearray, at: int) -> tuple[str, int]:
+def _head(data: bytes | bytearray, at: int) -> tuple[str, int]:
+    """Return the byte order and the type of the geometry at ``at``."""
     (mark,) = struct.unpack_from("B", data, at)
     order = "<" if mark == 1 else ">"
     (kind,) = struct.unpack_from(f"{order}I", data, at + 1)
     return order, int(kind)
 
 
-def _simple(data: bytearray, at: int, base: int, order: str, ordinates: int) -> int:
+def _geometry(data: bytearray, at: int) -> int:
+    """Swap the points of the geometry at ``at``, and return its end."""
+    order, kind = _head(data, at)
+    at += HEADER + (4 if kind & SRID else 0)
+    ordinates = 2 + sum(bool(kind & flag) for flag in MEASURES)
+    base = kind & 0xFF
     if base == POINT:
         return _points(data, at, 1, ordinates)
+    if base not in (LINE, POLYGON, *COLLECTIONS):
+        raise RecordUnfit(f"a geometry has the unknown type {base}")
     (count,) = struct.unpack_from(f"{order}I", data, at)
     at += 4
     if base == LINE:
         return _points(data, at, count, ordinates)
     for _ in range(count):
-        (points,) = struct.unpack_from(f"{order}I", data, at)
-        at = _points(data, at + 4, points, ordinates)
+        if base == POLYGON:
+            (points,) = struct.unpack_from(f"{order}I", data, at)
+            at = _points(data, at + 4, points, ordinates)
+        else:
+            at = _geometry(data, at)
     return at
 
 

@@ -24,7 +24,7 @@ from waltap.encoders.format.record_transform import (
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.tracing import EventTracing
 from waltap_transforms.java.patterns import replaced_by
-from waltap_transforms.specs import debezium_spec
+from waltap_transforms.specs import debezium_spec, warnings
 from waltap_transforms.structs import StructMember, field_of, is_envelope, member
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class EventRouter:
     """Replace change events of an outbox by the events in its rows."""
 
     def __init__(self, properties: EventRouterProperties, context: RecordTransformContext) -> None:
-        self._of, self._context = properties, context
+        self._of = properties
         self._placements = placements(properties.additional)
         self._topic = replaced_by(properties.regex, properties.replacement)
         # Encoders find a schema by its object, so one source schema must always give the same object.
@@ -211,7 +211,10 @@ class EventRouter:
                 nulls=properties.expand_nulls == "optional_bytes",
                 field_name=field_namer(properties.field_names),
             )
-        self._reported: set[str] = set()
+        self._report = warnings(context)
+        self._report_update = warnings(
+            context, logger.error if properties.invalid == "error" else None
+        )
         self._tracing = EventTracing(
             properties.span_context,
             properties.span_operation,
@@ -243,20 +246,7 @@ class EventRouter:
     def _update(self) -> None:
         if self._of.invalid == "fatal":
             raise RecordUnfit("a row of the outbox was updated")
-        self._report(
-            "updates of the outbox are left out: only new rows are events", self._of.invalid
-        )
-
-    def _report(self, text: str, level: str = "warn") -> None:
-        """Report ``text`` once, as a warning or an error."""
-        if text in self._reported:
-            return
-        self._reported.add(text)
-        text = f"{self._context.label}: {text}"
-        if level == "error":
-            logger.error(text)
-        else:
-            self._context.warn(text)
+        self._report_update("updates of the outbox are left out: only new rows are events")
 
     def _event(self, record: ConnectRecord) -> ConnectRecord:
         assert record.value_schema is not None

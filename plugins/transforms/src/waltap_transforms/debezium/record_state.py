@@ -133,29 +133,14 @@ class EventField(msgspec.Struct, frozen=True):
 
         None means that events of ``envelope`` lack the field. Raises: RecordUnfit if they lack the struct.
         """
-        found = field_of(self._parent(envelope), self.field) or field_of(envelope, self.field)
+        found = field_of(self.parent(envelope), self.field) or field_of(envelope, self.field)
         if found is None:
             return None
         schema = found.schema
         if schema.kind is ConnectKind.STRUCT:
             raise RecordUnfit(f"{self.field} is a struct; name one of its fields")
         # Optional without a default: the struct, such as `transaction`, may be null.
-        return Schema(
-            kind=schema.kind,
-            optional=True,
-            name=schema.name,
-            version=schema.version,
-            doc=schema.doc,
-            parameters=schema.parameters,
-            items=schema.items,
-            keys=schema.keys,
-            values=schema.values,
-        )
-
-    def bound(self, envelope: Schema) -> "EventField":
-        """Return the member as events of ``envelope`` have it."""
-        inside = field_of(self._parent(envelope), self.field) is not None
-        return msgspec.structs.replace(self, inside=inside)
+        return msgspec.structs.replace(schema, optional=True, default=None)
 
     def of(self, event: Mapping[str, Any]) -> Any:
         """Return the value in ``event``, null if the struct is null."""
@@ -166,13 +151,25 @@ class EventField(msgspec.Struct, frozen=True):
             return None
         return parent.get(self.field) if self.inside else event.get(self.field)
 
-    def _parent(self, envelope: Schema) -> Schema:
+    def parent(self, envelope: Schema) -> Schema:
+        """Return the schema of the struct."""
         if self.struct is None:
             return envelope
         parent = field_of(envelope, self.struct)
         if parent is None or parent.schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"{self.struct} is no struct of {envelope.name}")
         return parent.schema
+
+
+def bound(fields: Iterable[EventField], envelope: Schema) -> tuple[tuple[EventField, Schema], ...]:
+    """Return the members that events of ``envelope`` have, with the schemas of written fields."""
+    found = []
+    for field in fields:
+        schema = field.schema_in(envelope)
+        if schema is not None:
+            inside = field_of(field.parent(envelope), field.field) is not None
+            found.append((msgspec.structs.replace(field, inside=inside), schema))
+    return tuple(found)
 
 
 def event_fields(prefix: str, entries: Iterable[str]) -> tuple[EventField, ...]:
@@ -367,7 +364,8 @@ class ExtractNewRecordState:
             if record.value is None:
                 # Every other mode drops tombstones: a delete may become one itself.
                 if self._mode == "rewrite-with-tombstone":
-                    out.append(_headed(record, self._on_tombstones))
+                    headers = record.headers + self._on_tombstones
+                    out.append(msgspec.structs.replace(record, headers=headers))
             elif not is_envelope(record):
                 out.append(record)
             else:
@@ -411,20 +409,14 @@ class ExtractNewRecordState:
 
     def _plan(self, schema: Schema) -> "_UnwrapPlan":
         before, after = (self._image(schema, name) for name in ("before", "after"))
-        headers = [(each, each.schema_in(schema)) for each in self._headers]
-        return _UnwrapPlan(
-            before=before,
-            after=after,
-            headers=tuple((each.bound(schema), made) for each, made in headers if made is not None),
-        )
+        return _UnwrapPlan(before, after, bound(self._headers, schema))
 
     def _image(self, envelope: Schema, name: str) -> "_UnwrappedRows":
         field = field_of(envelope, name)
         if field is None:
             raise RecordUnfit(f"{envelope.name} has no field {name}")
         row = field.schema
-        found = [(each, each.schema_in(envelope)) for each in self._fields]
-        added = [(each.bound(envelope), made) for each, made in found if made is not None]
+        added = bound(self._fields, envelope)
         fields = [*row.fields, *([_DELETED_FIELD] if self._rewrites else [])]
         schema = required_struct(row, [*fields, *(Field(each.name, made) for each, made in added)])
         return _UnwrappedRows(
@@ -529,12 +521,6 @@ class _ReducedStruct(msgspec.Struct, frozen=True):
     # The fields that stay, in order.
     names: tuple[str, ...]
     defaults: tuple[tuple[str, object], ...]
-
-
-def _headed(record: ConnectRecord, headers: tuple[ConnectHeader, ...]) -> ConnectRecord:
-    if not headers:
-        return record
-    return msgspec.structs.replace(record, headers=record.headers + headers)
 
 
 NEW_RECORD_STATE = (

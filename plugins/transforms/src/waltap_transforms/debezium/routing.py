@@ -13,7 +13,14 @@ from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, 
 from waltap_transforms.java.hashes import java_hash, murmur_hash
 from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import debezium_spec, each
-from waltap_transforms.structs import defaults_of, field_of, filled, is_envelope, without_repeats
+from waltap_transforms.structs import (
+    Defaults,
+    defaults_of,
+    field_of,
+    filled,
+    is_envelope,
+    without_repeats,
+)
 
 # ByLogicalTableRouter: route several tables to one topic.
 #
@@ -98,7 +105,7 @@ class ByLogicalTableRouter:
             self._table = replaced_by(properties.key_regex, properties.key_replacement or "")
         self._adjusted = schema_namer(properties.names)
         self._keys = SchemaMemory(self._key_schema, most=MAX_TOPICS)
-        self._values: SchemaMemory[_RoutedValues] = SchemaMemory(self._made, most=MAX_TOPICS)
+        self._values = SchemaMemory(self._made, most=MAX_TOPICS)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         return [self._routed(record) for record in records]
@@ -119,8 +126,8 @@ class ByLogicalTableRouter:
                 key = {**key, self._field: record.topic if table is None else table}
         schema, value = record.value_schema, record.value
         if value is not None and schema is not None and is_envelope(record):
-            values = self._values.of(schema, topic)
-            schema, value = values.schema, values.write(value)
+            schema, defaults = self._values.of(schema, topic)
+            value = filled(value, defaults) if defaults else value
         return ConnectRecord(
             topic, key_schema, key, schema, value, record.headers, record.partition,
             record.timestamp,
@@ -133,10 +140,12 @@ class ByLogicalTableRouter:
         # Schemas are named after the topic, as in Debezium's own records.
         return _renamed(schema, self._adjusted(f"{topic}.Key"), fields)
 
-    def _made(self, schema: Schema, topic: str) -> "_RoutedValues":
-        row = next((field.schema for field in schema.fields if field.name == "before"), None)
-        if row is None:
+    def _made(self, schema: Schema, topic: str) -> tuple[Schema, Defaults]:
+        """Return the renamed schema of events, and the defaults of its fields."""
+        before = field_of(schema, "before")
+        if before is None:
             raise RecordUnfit(f"{schema.name} has no field before")
+        row = before.schema
         row = _renamed(row, self._adjusted(f"{topic}.Value"), row.fields)
         # Both row images share one schema object, so encoders build it once.
         fields = tuple(
@@ -144,18 +153,8 @@ class ByLogicalTableRouter:
             for field in schema.fields
         )
         made = _renamed(schema, self._adjusted(f"{topic}.Envelope"), fields)
-        return _RoutedValues(made, defaults_of(made))
-
-
-class _RoutedValues(msgspec.Struct, frozen=True):
-    """Write events with a renamed schema."""
-
-    schema: Schema
-    # Debezium reads the envelope's own fields by Struct.get, so null becomes their default.
-    defaults: tuple[tuple[str, object], ...]
-
-    def write(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        return filled(event, self.defaults) if self.defaults else event
+        # Debezium reads the envelope's own fields by Struct.get, so null becomes their default.
+        return made, defaults_of(made)
 
 
 def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:

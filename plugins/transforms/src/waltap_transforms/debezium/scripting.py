@@ -14,7 +14,12 @@ from pydantic import field_validator, model_validator
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransform,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.java.numbers import DECIMAL, decimal_of, scale_of
 from waltap_transforms.specs import debezium_spec
 
@@ -273,12 +278,23 @@ class ExpressionProperties(Properties):
             "Python function, with language=python"
         )
 
-    def expression(self, text: str) -> Expression:
-        """Compile ``text`` in this language.
+    @property
+    def text(self) -> str:
+        """Return the expression as written."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        # A bad expression fails when the profile is read, not at the first record.
+        self.expression()
+        return self
+
+    def expression(self) -> Expression:
+        """Compile the expression.
 
         Raises: ValueError.
         """
-        return python_function(text) if self.language == "python" else cel_expression(text)
+        return (python_function if self.language == "python" else cel_expression)(self.text)
 
 
 class RecordFilterProperties(ExpressionProperties):
@@ -290,11 +306,9 @@ class RecordFilterProperties(ExpressionProperties):
         examples=("value.op == 'u' && value.before.id == 2",),
     )
 
-    @model_validator(mode="after")
-    def _readable(self) -> Self:
-        # A bad expression fails when the profile is read, not at the first record.
-        self.expression(self.condition)
-        return self
+    @property
+    def text(self) -> str:
+        return self.condition
 
 
 class ContentBasedRouterProperties(ExpressionProperties):
@@ -308,73 +322,55 @@ class ContentBasedRouterProperties(ExpressionProperties):
         examples=("value.op == 'u' ? 'updates' : null",),
     )
 
-    @model_validator(mode="after")
-    def _readable(self) -> Self:
-        # A bad expression fails when the profile is read, not at the first record.
-        self.expression(self.topic_expression)
-        return self
+    @property
+    def text(self) -> str:
+        return self.topic_expression
 
 
-class _ScriptScope:
-    """Decide whether to evaluate, keep or drop a record."""
+def _scripted(
+    properties: ExpressionProperties, use: Callable[[ConnectRecord, object], ConnectRecord | None]
+) -> RecordTransform:
+    """Return the transform that evaluates an expression of each record.
 
-    def __init__(self, properties: ExpressionProperties) -> None:
-        self._nulls = properties.nulls
-        self._topics = None
-        if properties.topics:
-            self._topics = java_pattern(properties.topics, ignore_case=False)
+    ``use`` gets the record with the result, and returns None to drop it.
+    """
+    expression, topics = properties.expression(), None
+    if properties.topics:
+        topics = java_pattern(properties.topics, ignore_case=False)
 
-    def __call__(self, record: ConnectRecord) -> str:
-        if self._topics is not None and not self._topics.fullmatch(record.topic):
-            return "keep"
-        return self._nulls if record.value is None else "evaluate"
+    def changed(record: ConnectRecord) -> ConnectRecord | None:
+        if topics is not None and not topics.fullmatch(record.topic):
+            return record
+        if record.value is None and properties.nulls != "evaluate":
+            return record if properties.nulls == "keep" else None
+        return use(record, expression(record))
+
+    return lambda records: [made for each in records if (made := changed(each)) is not None]
 
 
-class RecordFilter:
-    """Drop the records for which a condition is false."""
+def record_filter(properties: RecordFilterProperties) -> RecordTransform:
+    """Return the transform that drops records for which a condition is false."""
 
-    def __init__(self, properties: RecordFilterProperties) -> None:
-        self._concerned = _ScriptScope(properties)
-        self._condition = properties.expression(properties.condition)
-
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        return [record for record in records if self._stays(record)]
-
-    def _stays(self, record: ConnectRecord) -> bool:
-        action = self._concerned(record)
-        if action != "evaluate":
-            return action == "keep"
-        found = self._condition(record)
+    def kept(record: ConnectRecord, found: object) -> ConnectRecord | None:
         # A text or number that counts as true would hide a mistake in the condition.
         if not isinstance(found, bool):
             raise RecordUnfit(f"the condition is {_kind(found)}, not true or false")
-        return found
+        return record if found else None
+
+    return _scripted(properties, kept)
 
 
-class ContentBasedRouter:
-    """Set the topics of records by an expression."""
+def content_based_router(properties: ContentBasedRouterProperties) -> RecordTransform:
+    """Return the transform that sets the topics of records by an expression."""
 
-    def __init__(self, properties: ContentBasedRouterProperties) -> None:
-        self._concerned = _ScriptScope(properties)
-        self._topic = properties.expression(properties.topic_expression)
-
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        out = []
-        for record in records:
-            action = self._concerned(record)
-            if action == "keep":
-                out.append(record)
-            elif action == "evaluate":
-                out.append(self._routed(record))
-        return out
-
-    def _routed(self, record: ConnectRecord) -> ConnectRecord:
-        topic = self._topic(record)
+    def routed(record: ConnectRecord, topic: object) -> ConnectRecord:
         if topic is None:
             return record
         if not isinstance(topic, str):
             raise RecordUnfit(f"the topic is {_kind(topic)}, not text")
         return msgspec.structs.replace(record, topic=topic)
+
+    return _scripted(properties, routed)
 
 
 def _kind(found: Any) -> str:
@@ -387,13 +383,13 @@ SCRIPTING = (
         "Filter",
         "Keeps the records for which an expression is true.",
         RecordFilterProperties,
-        lambda properties, _context: RecordFilter(properties),
+        lambda properties, _context: record_filter(properties),
     ),
     debezium_spec(
         "content-based-router",
         "ContentBasedRouter",
         "Gives records the topic that an expression says.",
         ContentBasedRouterProperties,
-        lambda properties, _context: ContentBasedRouter(properties),
+        lambda properties, _context: content_based_router(properties),
     ),
 )

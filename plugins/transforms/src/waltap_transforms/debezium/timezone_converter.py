@@ -19,7 +19,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.java.dates import civil_date, day_number
-from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.specs import debezium_spec, each, warnings
 from waltap_transforms.structs import field_of, is_envelope
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
@@ -211,12 +211,12 @@ class TimezoneConverter:
     def __init__(
         self, properties: TimezoneConverterProperties, context: RecordTransformContext
     ) -> None:
-        self._zone, self._context = NamedZone(properties.zone), context
+        self._zone = NamedZone(properties.zone)
         self._includes, self._excludes = bool(properties.include), bool(properties.exclude)
         self._rules = _rules(properties.exclude or properties.include)
         # Rules name topics and tables, so one schema may have several plans.
         self._plans: SchemaMemory[_Plan] = SchemaMemory(self._plan, most=MAX_PLANS)
-        self._reported: set[str] = set()
+        self._report = warnings(context)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         event, schema = record.value, record.value_schema
@@ -257,19 +257,10 @@ class TimezoneConverter:
             if (kind, name) in rules:
                 found = rules[kind, name or ""]
                 break
-        if found is None:
+        if not found:  # no rule, or one without fields
+            none = self._includes if found is None else self._excludes
             # The source block is converted only where a rule names one of its fields.
-            return (
-                None
-                if self._includes
-                else lambda envelope_field, _field: envelope_field != "source"
-            )
-        if not found:  # a rule without fields
-            return (
-                None
-                if self._excludes
-                else lambda envelope_field, _field: envelope_field != "source"
-            )
+            return None if none else lambda envelope_field, _field: envelope_field != "source"
         of_source = any(field.startswith("source.") for field in found)
 
         def named(envelope_field: str, field: str) -> bool:
@@ -299,11 +290,6 @@ class TimezoneConverter:
             # Such a value is the local time of the zone; the result is the instant in UTC.
             return lambda at: at - zone.offset(at // unit) * unit
         return None
-
-    def _report(self, text: str) -> None:
-        if text not in self._reported:
-            self._reported.add(text)
-            self._context.warn(f"{self._context.label}: {text}")
 
 
 # (field, default, function) of each field, and these for each such field of the envelope.

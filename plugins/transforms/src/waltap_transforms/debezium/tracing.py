@@ -25,7 +25,7 @@ from waltap_transforms.structs import StructMember, field_of, is_envelope, membe
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-from waltap_transforms.specs import debezium_spec
+from waltap_transforms.specs import debezium_spec, warnings
 
 SCOPE = "waltap_transforms.debezium.tracing"
 _TEXT = Schema(kind=ConnectKind.STRING)
@@ -131,19 +131,11 @@ class ActivateTracingSpan:
     """Add the headers of spans to change events."""
 
     def __init__(self, properties: TracingProperties, context: RecordTransformContext) -> None:
-        reported: set[str] = set()
-
-        def report(text: str) -> None:
-            # Each problem is reported once, not for every record.
-            if text not in reported:
-                reported.add(text)
-                context.warn(f"{context.label}: {text}")
-
         self._tracing = EventTracing(
             properties.span_context,
             properties.operation,
             required=properties.required,
-            report=report,
+            report=warnings(context),
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:

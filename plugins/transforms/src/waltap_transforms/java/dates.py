@@ -10,7 +10,6 @@ Source: the documentation of java.text.SimpleDateFormat and java.util.GregorianC
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +34,8 @@ TEXTS = {
     "G": ("BC", "AD"),
     "a": ("AM", "PM"),
 }
+# A quote, a quoted text, a run of one letter, or another character.
+_TOKEN = re.compile(r"''|'(?P<text>(?:[^']|'')+)'|(?P<letter>[A-Za-z])(?P=letter)*|[^A-Za-z']")
 _ZONE = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2}):?(\d{2})?|GMT|UTC|UT|Z", re.IGNORECASE)
 
 
@@ -146,14 +147,11 @@ class SimpleDateFormat:
         letter = part.letter
         names = MONTHS if letter in "ML" else DAYS if letter == "E" else TEXTS[letter]
         # Java accepts full and short names, whichever of them the pattern has.
-        for size in (None, 3):
-            if size and letter not in "MLE":
-                break
-            for number, name in enumerate(names):
-                word = name[:size]
-                if text[at : at + len(word)].casefold() == word.casefold():
-                    fields[letter] = number + (letter in "MLE")
-                    return at + len(word)
+        short = [name[:3] for name in names if letter in "MLE"]
+        for number, word in [*enumerate(names), *enumerate(short)]:
+            if text[at : at + len(word)].casefold() == word.casefold():
+                fields[letter] = number + (letter in "MLE")
+                return at + len(word)
         raise ValueError(f"it does not match {self.pattern}")
 
     def _zone(self, text: str, at: int, fields: dict[str, int]) -> int:
@@ -169,51 +167,21 @@ class SimpleDateFormat:
 def _parts(pattern: str) -> tuple[_PatternPart, ...]:
     parts: list[_PatternPart] = []
     at = 0
-
-    def add(text: str) -> None:
-        if parts and not parts[-1].letter:
-            parts[-1] = _PatternPart("", text=parts[-1].text + text)
-        else:
-            parts.append(_PatternPart("", text=text))
-
     while at < len(pattern):
-        letter = pattern[at]
-        if letter == "'":
-            at = _quoted(pattern, at, add)
-        elif letter.isascii() and letter.isalpha():
-            if letter not in LETTERS:
-                raise ValueError(f"{pattern!r}: {letter} means nothing in a pattern of dates")
-            end = at
-            while end < len(pattern) and pattern[end] == letter:
-                end += 1
-            if letter == "X" and end - at > 3:
-                raise ValueError(f"{pattern!r}: at most three X")
-            parts.append(_PatternPart(letter, end - at))
-            at = end
-        else:
-            add(letter)
-            at += 1
+        match = _TOKEN.match(pattern, at)
+        if match is None:
+            raise ValueError(f"{pattern!r}: a quote has no other one")
+        token, letter, at = match[0], match["letter"], match.end()
+        if letter is None:
+            # Two quotes mean one, also within a quoted text.
+            parts.append(_PatternPart("", text=(match["text"] or token).replace("''", "'")))
+            continue
+        if letter not in LETTERS:
+            raise ValueError(f"{pattern!r}: {letter} means nothing in a pattern of dates")
+        if letter == "X" and len(token) > 3:
+            raise ValueError(f"{pattern!r}: at most three X")
+        parts.append(_PatternPart(letter, len(token)))
     return tuple(parts)
-
-
-def _quoted(pattern: str, at: int, add: Callable[[str], None]) -> int:
-    """Add a quoted text, in which two quotes mean one."""
-    if pattern[at : at + 2] == "''":
-        add("'")
-        return at + 2
-    at += 1
-    text = ""
-    while at < len(pattern):
-        if pattern[at : at + 2] == "''":
-            text += "'"
-            at += 2
-        elif pattern[at] == "'":
-            add(text)
-            return at + 1
-        else:
-            text += pattern[at]
-            at += 1
-    raise ValueError(f"{pattern!r}: a quote has no other one")
 
 
 def _is_number(part: _PatternPart) -> bool:
