@@ -12,8 +12,8 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from waltap_formats.protobuf.schema import WRAPPERS, MessageType
-from waltap_formats.schema_difference import read_text
+from waltap_formats.protobuf.schema import WRAPPERS
+from waltap_formats.schema_difference import Fields, read_text
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 NUMBERS = {
@@ -35,7 +35,7 @@ NUMBERS = {
 def protobuf_reader(text: str) -> Callable[[bytes], dict[str, Any]]:
     """Return what reads the file's first message to a dict of its fields; one that is not there has no
     entry where its presence is reported, else its default."""
-    read = read_text(text)
+    package, messages = read_text(text)
     assert 'syntax = "proto3";' in text
     pool = descriptor_pool.DescriptorPool()
     for known in (timestamp_pb2, wrappers_pb2):
@@ -51,14 +51,17 @@ def protobuf_reader(text: str) -> Callable[[bytes], dict[str, Any]]:
         pool.Add(made)
     file = descriptor_pb2.FileDescriptorProto(
         name="t.proto",
-        package=read.package.replace("-", "_"),
+        package=package.replace("-", "_"),
         syntax="proto3",
         dependency=re.findall(r'^import "(.+)";$', text, re.MULTILINE),
     )
-    for message in read.messages:
-        _define(file.message_type.add(), message)
+    made_of: dict[tuple[str, ...], Any] = {}
+    for path, fields in messages.items():
+        outer = made_of.get(path[:-1])
+        made = made_of[path] = (file.message_type if outer is None else outer.nested_type).add()
+        _define(made, path[-1], fields)
     pool.Add(file)
-    name = ".".join(filter(None, (file.package, read.messages[0].name)))
+    name = ".".join(filter(None, (file.package, next(iter(messages))[0])))
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     return lambda data: _plain(kind.FromString(data))
 
@@ -67,22 +70,20 @@ def _primitive(kind: str) -> Any:
     return getattr(FIELD, f"TYPE_{kind.upper()}") if kind in WRAPPERS else None
 
 
-def _define(made: Any, message: MessageType) -> None:
-    made.name = message.name
-    for member in message.members:
-        label = FIELD.LABEL_REPEATED if member.label == "repeated" else FIELD.LABEL_OPTIONAL
-        field = made.field.add(name=member.name, number=member.number, label=label)
-        primitive = _primitive(member.type)
+def _define(made: Any, called: str, fields: Fields) -> None:
+    made.name = called
+    for number, (name, word, kind) in fields.items():
+        label = FIELD.LABEL_REPEATED if word == "repeated" else FIELD.LABEL_OPTIONAL
+        field = made.field.add(name=name, number=number, label=label)
+        primitive = _primitive(kind)
         if primitive is not None:
             field.type = primitive
         else:
-            field.type_name = f".{member.type}" if "." in member.type else member.type
-        if member.label == "optional":
+            field.type_name = f".{kind}" if "." in kind else kind
+        if word == "optional":
             field.proto3_optional = True
             field.oneof_index = len(made.oneof_decl)
-            made.oneof_decl.add(name=f"_{member.name}")
-    for inner in message.messages:
-        _define(made.nested_type.add(), inner)
+            made.oneof_decl.add(name=f"_{name}")
 
 
 def _plain(message: Any) -> dict[str, Any]:

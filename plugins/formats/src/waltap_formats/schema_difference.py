@@ -6,13 +6,10 @@ language guides of proto2 and proto3.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
-
-from waltap_formats.protobuf.schema import MessageField, MessageType
 
 # Differences that a message names; it counts the rest.
 NAMED = 5
@@ -102,195 +99,101 @@ def _short(value: Any) -> str:
 # --- Protobuf -------------------------------------------------------------------------------------
 
 
-# Spaces and comments match no named group and are dropped.
-TOKEN = re.compile(
-    r"""\s+|//[^\n]*|/\*.*?\*/"""
-    r"""|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
-    r"""|(?P<word>[\w.+-]+)"""
-    r"""|(?P<sign>[^\s\w])""",
-    re.DOTALL,
+# Comments and quoted texts, and options of a field; neither has a part in a difference.
+TEXTS = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
+OPTIONS = re.compile(r"\[[^\[\]]*\]")
+STATEMENT = re.compile(r"([^;{}]*)([;{}])")
+FIELD = re.compile(
+    r"(?:(optional|repeated|required)\s+)?"
+    r"(?:map\s*<\s*([\w.]+)\s*,\s*([\w.]+)\s*>|([\w.]+))\s+(\w+)\s*=\s*(\w+)\s*"
 )
-LABELS = frozenset({"optional", "repeated", "required"})
-CLOSES = {"{": "}", "[": "]", "(": ")", "<": ">"}
+# Statements within a message that are no fields.
+OTHERS = re.compile(r"(?:option|reserved|extensions|extend)\b|$")
+
+# Number of a field → name, label and type.
+Fields = dict[int, tuple[str, str, str]]
+# Names from the outer to the inner message → its fields, in the order of the text.
+Messages = dict[tuple[str, ...], Fields]
 
 
 class NotProto(ValueError):
     """Refuse a text that is no Protobuf schema."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadFile:
-    """Describe a file that was read from a text."""
-
-    package: str = ""
-    messages: list[MessageType] = field(default_factory=list)
-
-
-def read_text(text: str) -> ReadFile:
-    """Parse ``text``.
+def read_text(text: str) -> tuple[str, Messages]:
+    """Return the package and the messages of a schema.
 
     Raises: NotProto.
     """
-    return _TokenReader(list(_tokens(text))).file()
+    text, package = TEXTS.sub(" ", text), ""
+    while OPTIONS.search(text):
+        text = OPTIONS.sub("", text)
+    messages: Messages = {}
+    # The message of each open block; None for a block without fields.
+    blocks: list[tuple[str, ...] | None] = [()]
+    for statement, end in STATEMENT.findall(text):
+        words, within = statement.split(), blocks[-1]
+        if end == "}":
+            blocks.pop()
+        elif end == "{":
+            inner = within if within is not None and words[:1] == ["oneof"] else None
+            if within is not None and words[:1] == ["message"] and len(words) == 2:
+                inner = (*within, words[1])
+                messages[inner] = {}
+            blocks.append(inner)
+            if "group" in words:
+                raise NotProto("groups of proto2 are not read")
+        elif within:
+            _read_field(statement.strip(), within, messages)
+        elif words[:1] == ["package"] and len(blocks) == 1:
+            package = words[-1]
+        if not blocks:
+            break
+    if len(blocks) != 1:
+        raise NotProto("the blocks of the text are not closed")
+    return package, messages
 
 
-def _tokens(text: str) -> Iterator[str]:
-    offset = 0
-    while offset < len(text):
-        found = TOKEN.match(text, offset)
-        if found is None:
-            raise NotProto(f"no token at character {offset}")
-        if found.lastgroup is not None:
-            yield found.group()
-        offset = found.end()
-
-
-class _TokenReader:
-    """Parse a list of tokens."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens, self._at = tokens, 0
-
-    def file(self) -> ReadFile:
-        made = ReadFile()
-        while self._at < len(self._tokens):
-            word = self._next()
-            if word == "package":
-                made.package = self._next()
-                self._to_end()
-            elif word == "message":
-                made.messages.append(self._message())
-            elif word != ";":  # syntax, import, enum, option, extend, service
-                self._to_end()
-        return made
-
-    def _message(self) -> MessageType:
-        made = MessageType(name=self._next())
-        self._expect("{")
-        self._members(made)
-        return made
-
-    def _members(self, made: MessageType) -> None:
-        while (word := self._next()) != "}":
-            if word == "message" and self._peek(1) == "{":
-                made.messages.append(self._message())
-            elif word == "enum" and self._peek(1) == "{":
-                self._to_end()
-            elif word == "oneof" and self._peek(1) == "{":
-                self._next()
-                self._expect("{")
-                self._members(made)
-            elif word == "map" and self._peek() == "<":
-                made.members.append(self._map(made))
-            elif word in ("option", "reserved", "extensions", "extend"):
-                self._to_end()
-            elif word != ";":
-                made.members.append(self._field(word))
-
-    def _field(self, word: str) -> MessageField:
-        label = ""
-        if word in LABELS and self._peek(1) != "=":
-            label, word = word, self._next()
-        if word == "group":
-            raise NotProto("groups of proto2 are not read")
-        name = self._next()
-        self._expect("=")
-        number = self._number()
-        self._to_end()
-        return MessageField(name=name, number=number, type=word, label=label)
-
-    def _map(self, within: MessageType) -> MessageField:
-        self._expect("<")
-        key = self._next()
-        self._expect(",")
-        value = self._next()
-        self._expect(">")
-        member = self._field(f"{self._peek()}.Entry")
-        members = [
-            MessageField(name="key", number=1, type=key),
-            MessageField(name="value", number=2, type=value),
-        ]
+def _read_field(statement: str, within: tuple[str, ...], messages: Messages) -> None:
+    if OTHERS.match(statement):
+        return
+    field = FIELD.fullmatch(statement)
+    if field is None:
+        raise NotProto(f"{statement} is no field")
+    label, key, value, kind, name, number = field.groups()
+    if key is not None:
         # A map is a repeated message of key and value on the wire.
-        within.messages.append(MessageType(name=member.type, members=members))
-        return MessageField(
-            name=member.name, number=member.number, type=member.type, label="repeated"
-        )
-
-    def _number(self) -> int:
-        word = self._next()
-        try:
-            return int(word, 0)
-        except ValueError:
-            raise NotProto(f"a number was expected instead of {word}") from None
-
-    def _to_end(self) -> None:
-        """Skip the rest of a statement.
-
-        It ends at its semicolon or at the end of its block.
-        """
-        open_: list[str] = []
-        while True:
-            word = self._next()
-            if word in CLOSES:
-                open_.append(CLOSES[word])
-            elif open_ and word == open_[-1]:
-                open_.pop()
-                # A block ends its statement, unless a semicolon follows.
-                if not open_ and word == "}" and self._peek() != ";":
-                    return
-            elif word == ";" and not open_:
-                return
-
-    def _next(self) -> str:
-        if self._at >= len(self._tokens):
-            raise NotProto("the text ends in the middle")
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _peek(self, ahead: int = 0) -> str:
-        index = self._at + ahead
-        return self._tokens[index] if index < len(self._tokens) else ""
-
-    def _expect(self, word: str) -> None:
-        found = self._next()
-        if found != word:
-            raise NotProto(f"{word} was expected instead of {found}")
+        label, kind = "repeated", f"{name}.Entry"
+        messages[*within, kind] = {1: ("key", "", key), 2: ("value", "", value)}
+    try:
+        messages[within][int(number, 0)] = name, label or "", kind
+    except ValueError:
+        raise NotProto(f"{number} is no number") from None
 
 
-def _proto_differences(old: ReadFile, new: ReadFile) -> Iterator[str]:
-    """Yield the differences between two files.
-
-    Fields are matched by their numbers.
-    """
-    if old.package != new.package:
-        yield f"the package {old.package} became {new.package}"
-    yield from _messages(old.messages, new.messages, "")
-
-
-def _messages(old: Sequence[MessageType], new: Sequence[MessageType], path: str) -> Iterator[str]:
-    before, after = ({each.name: each for each in version} for version in (old, new))
-    for name in [*before, *(name for name in after if name not in before)]:
-        below = f"{path}.{name}" if path else name
-        if name not in after:
-            yield f"the message {below} is gone"
-        elif name not in before:
-            yield f"the message {below} is new"
-        else:
-            yield from _message_fields(before[name].members, after[name].members, below)
-            yield from _messages(before[name].messages, after[name].messages, below)
+def _proto_differences(old: tuple[str, Messages], new: tuple[str, Messages]) -> Iterator[str]:
+    """Yield the differences between two schemas."""
+    if old[0] != new[0]:
+        yield f"the package {old[0]} became {new[0]}"
+    before, after = old[1], new[1]
+    for path in [*before, *(path for path in after if path not in before)]:
+        outer, below = path[:-1], ".".join(path)
+        if path in before and path in after:
+            yield from _message_fields(before[path], after[path], below)
+        elif not outer or (outer in before and outer in after):
+            yield f"the message {below} is {'new' if path in after else 'gone'}"
 
 
-def _message_fields(old: list[MessageField], new: list[MessageField], path: str) -> Iterator[str]:
-    before, after = ({each.number: each for each in version} for version in (old, new))
+def _message_fields(before: Fields, after: Fields, path: str) -> Iterator[str]:
+    """Yield the differences between fields of the same numbers."""
     for number in sorted({*before, *after}):
         one, other = before.get(number), after.get(number)
         if one is None or other is None:
-            found = one or other
-            assert found is not None
+            name, *_ = one or other or ("",)
             state = "gone" if other is None else "new"
-            yield f"the field {path}.{found.name} (number {number}) is {state}"
-        elif one.name != other.name:
-            yield f"the field number {number} of {path} was {one.name} and is {other.name}"
-        elif (one.label, one.type) != (other.label, other.type):
-            kinds = [" ".join(filter(None, (each.label, each.type))) for each in (one, other)]
-            yield f"the field {path}.{one.name} was {kinds[0]} and is {kinds[1]}"
+            yield f"the field {path}.{name} (number {number}) is {state}"
+        elif one[0] != other[0]:
+            yield f"the field number {number} of {path} was {one[0]} and is {other[0]}"
+        elif one != other:
+            kinds = [" ".join(filter(None, each[1:])) for each in (one, other)]
+            yield f"the field {path}.{one[0]} was {kinds[0]} and is {kinds[1]}"
