@@ -1,7 +1,7 @@
 """Store a pipeline's position and its tables in the target."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,14 +89,48 @@ class SinkMetadata:
         rows = self._select()
         return _position(rows[0]) if rows else None
 
-    def _select(self, ending: str = "") -> list[tuple[str | None, str | None, int, int]]:
-        q = self._target.quoted
-        names = ", ".join(map(q, ("end_lsn", "commit_lsn", "change_index", "generation")))
-        return self._target.run(
-            f"SELECT {names} FROM {escaped(self._target.quoted_table(self.table))}"
-            f" WHERE {q('pipeline')} = %s{ending}",
-            [self._pipeline],
+    def _select(self, ending: str = "") -> list[Any]:
+        names = ("end_lsn", "commit_lsn", "change_index", "generation")
+        return self._rows(self.table, names, ending=ending)
+
+    # --- statements; each is about rows of this pipeline
+
+    def _rows(self, table: TargetName, names: Sequence[str], *, ending: str = "") -> list[Any]:
+        columns = ", ".join(map(self._target.quoted, names))
+        where, values = self._where({})
+        return self._target.run(f"SELECT {columns} FROM {self._sql(table)}{where}{ending}", values)
+
+    def _insert(self, table: TargetName, row: Mapping[str, object]) -> None:
+        row = {"pipeline": self._pipeline, **row}
+        names = ", ".join(map(self._target.quoted, row))
+        marks = ", ".join(["%s"] * len(row))
+        self._target.run(
+            f"INSERT INTO {self._sql(table)} ({names}) VALUES ({marks})", list(row.values())
         )
+
+    def _update(
+        self, table: TargetName, row: Mapping[str, object], more: str = "", **tests: object
+    ) -> int:
+        sets = ", ".join(f"{self._target.quoted(name)} = %s" for name in row)
+        where, values = self._where(tests)
+        return self._target.change(
+            f"UPDATE {self._sql(table)} SET {sets}{more}{where}", [*row.values(), *values]
+        )
+
+    def _delete(self, table: TargetName, **tests: object) -> None:
+        where, values = self._where(tests)
+        self._target.run(f"DELETE FROM {self._sql(table)}{where}", values)
+
+    def _where(self, tests: Mapping[str, object], equal: str = "=") -> tuple[str, list[object]]:
+        """Return the condition on rows of this pipeline, or with <> of others, and its parameters."""
+        q = self._target.quoted
+        parts = [f"{q('pipeline')} {equal} %s"]
+        parts += [f"{q(n)} IS NULL" if v is None else f"{q(n)} = %s" for n, v in tests.items()]
+        values = [self._pipeline, *(value for value in tests.values() if value is not None)]
+        return f" WHERE {' AND '.join(parts)}", values
+
+    def _sql(self, table: TargetName) -> str:
+        return escaped(self._target.quoted_table(table))
 
     def open(self, *, has_offset: bool) -> Position | None:
         """Fence other instances and return the stored position.
@@ -105,31 +139,23 @@ class SinkMetadata:
         position belongs to another history and is deleted.
         """
         target = self._target
-        q, table = target.quoted, escaped(target.quoted_table(self.table))
         self._make()
         target.begin()
         # The lock waits for the commit of an instance that was killed or replaced in its middle.
         found = self._select(target.for_update)
         if not found:
-            target.run(
-                f"INSERT INTO {table} ({q('pipeline')}, {q('change_index')}, {q('generation')})"
-                " VALUES (%s, 0, 0)",
-                [self._pipeline],
-            )
+            self._insert(self.table, {"change_index": 0, "generation": 0})
             found = self._select(target.for_update)
         # Commits of earlier instances find no row from now on: their generation is older.
         self.generation = int(found[0][3]) + 1
         self.at = _position(found[0])
         position = self.at if has_offset else None
-        target.run(
-            f"UPDATE {table} SET {q('generation')} = %s WHERE {q('pipeline')} = %s",
-            [self.generation, self._pipeline],
-        )
+        self._update(self.table, {"generation": self.generation})
         if not has_offset:
             self.store(None)
-            self._forget_rows(self._tables)
+            self._delete(self._tables)
             if target.describe(self._dead_letters) is not None:
-                self._forget_rows(self._dead_letters)
+                self._delete(self._dead_letters)
             self.committed(None)
         self.forget()
         target.commit()
@@ -137,61 +163,30 @@ class SinkMetadata:
 
     def _make(self) -> None:
         target = self._target
-        number, word, time = target.number_type, target.word_type, target.time_type
-        if target.describe(self.table) is None:
-            target.create(
-                self.table,
-                [
-                    ("pipeline", word),
-                    ("end_lsn", word),
-                    ("commit_lsn", word),
-                    ("change_index", number),
-                    ("generation", number),
-                    ("written_at", time),
-                ],
-                ["pipeline"],
-            )
-            target.commit()
-        if target.describe(self._tables) is None:
-            target.create(
-                self._tables,
-                [
-                    ("pipeline", word),
-                    ("source_oid", number),
-                    ("target_schema", word),
-                    ("target_table", word),
-                    ("columns", target.text_type),
-                ],
-                ["pipeline", "source_oid"],
-            )
-            target.commit()
+        number, word, text = target.number_type, target.word_type, target.text_type
+        positions = {"end_lsn": word, "commit_lsn": word, "change_index": number}
+        positions |= {"generation": number, "written_at": target.time_type}
+        self._create(self.table, positions)
+        tables = {"source_oid": number, "target_schema": word, "target_table": word}
+        self._create(self._tables, {**tables, "columns": text}, "source_oid")
+
+    def _create(self, table: TargetName, columns: Mapping[str, str], *key: str) -> None:
+        """Create a table of rows by pipeline and ``key`` if it is missing, and commit it."""
+        if self._target.describe(table) is None:
+            named = {"pipeline": self._target.word_type, **columns}
+            self._target.create(table, list(named.items()), ["pipeline", *key])
+            self._target.commit()
 
     def store(self, position: Position | None) -> None:
         """Write ``position`` in the open transaction.
 
         Raises: SqlFenced, SqlPositionChanged.
         """
-        target, q = self._target, self._target.quoted
-        sets = ", ".join(f"{q(name)} = %s" for name in ("end_lsn", "commit_lsn", "change_index"))
-        before = _columns(self.at)
-        tests = [
-            f"{q(name)} IS NULL" if value is None else f"{q(name)} = %s"
-            for name, value in zip(("end_lsn", "commit_lsn", "change_index"), before, strict=True)
-        ]
+        now = f", {self._target.quoted('written_at')} = CURRENT_TIMESTAMP"
         # The old position is tested too: a restored backup has this generation, but another
         # position.
-        count = target.change(
-            f"UPDATE {escaped(target.quoted_table(self.table))} SET {sets},"
-            f" {q('written_at')} = CURRENT_TIMESTAMP"
-            f" WHERE {q('pipeline')} = %s AND {q('generation')} = %s AND {' AND '.join(tests)}",
-            [
-                *_columns(position),
-                self._pipeline,
-                self.generation,
-                *(value for value in before if value is not None),
-            ],
-        )
-        if count != 1:
+        tests = {"generation": self.generation, **_columns(self.at)}
+        if self._update(self.table, _columns(position), now, **tests) != 1:
             found = self._select()
             # No later instance wrote, so the row itself changed: a backup was restored.
             if not found or int(found[0][3]) <= self.generation:
@@ -216,14 +211,9 @@ class SinkMetadata:
 
     def redelivered(self) -> Collection[str]:
         """Return the dead letters of the last `redelivering`."""
-        target, q = self._target, self._target.quoted
-        if target.describe(self._dead_letters) is None:
+        if self._target.describe(self._dead_letters) is None:
             return ()
-        rows: list[tuple[str]] = target.run(
-            f"SELECT {q('letters')} FROM {escaped(target.quoted_table(self._dead_letters))}"
-            f" WHERE {q('pipeline')} = %s",
-            [self._pipeline],
-        )
+        rows = self._rows(self._dead_letters, ["letters"])
         return json.loads(rows[0][0]) if rows else ()
 
     def make_dead_letters(self) -> None:
@@ -231,41 +221,21 @@ class SinkMetadata:
 
         It commits, so it runs before the batch.
         """
-        target = self._target
-        if target.describe(self._dead_letters) is None:
-            columns = [("pipeline", target.word_type), ("letters", target.text_type)]
-            target.create(self._dead_letters, columns, ["pipeline"])
-            target.commit()
+        self._create(self._dead_letters, {"letters": self._target.text_type})
 
     def redelivering(self, redelivery_ids: Sequence[str]) -> None:
         """Store ``redelivery_ids`` in the open transaction.
 
         They replace the ones of the last redelivery.
         """
-        target, q = self._target, self._target.quoted
-        self._forget_rows(self._dead_letters)
-        quoted = escaped(target.quoted_table(self._dead_letters))
-        target.run(
-            f"INSERT INTO {quoted} ({q('pipeline')}, {q('letters')}) VALUES (%s, %s)",
-            [self._pipeline, json.dumps(redelivery_ids)],
-        )
-
-    def _forget_rows(self, table: TargetName) -> None:
-        target = self._target
-        target.run(
-            f"DELETE FROM {escaped(target.quoted_table(table))} WHERE {target.quoted('pipeline')} = %s",
-            [self._pipeline],
-        )
+        self._delete(self._dead_letters)
+        self._insert(self._dead_letters, {"letters": json.dumps(redelivery_ids)})
 
     # --- tables ---
 
     def _read_tables(self) -> dict[int, KnownTable]:
-        target, q = self._target, self._target.quoted
-        names = ", ".join(map(q, ("source_oid", "target_schema", "target_table", "columns")))
-        rows = target.run(
-            f"SELECT {names} FROM {escaped(target.quoted_table(self._tables))} WHERE {q('pipeline')} = %s",
-            [self._pipeline],
-        )
+        names = ("source_oid", "target_schema", "target_table", "columns")
+        rows = self._rows(self._tables, names)
         return {
             int(oid): _known(TargetName(schema or None, name), json.loads(columns))
             for oid, schema, name, columns in rows
@@ -273,37 +243,19 @@ class SinkMetadata:
 
     def is_shared(self, name: TargetName) -> bool:
         """Return whether another pipeline writes to the table, too."""
-        target, q = self._target, self._target.quoted
-        tests = [f"{q('pipeline')} <> %s"]
-        tests += [f"{q(column)} = %s" for column in ("target_schema", "target_table")]
-        found = target.run(
-            f"SELECT 1 FROM {escaped(target.quoted_table(self._tables))} WHERE {' AND '.join(tests)}",
-            [self._pipeline, name.schema or "", name.name],
-        )
-        return bool(found)
+        tests = {"target_schema": name.schema or "", "target_table": name.name}
+        where, values = self._where(tests, "<>")
+        return bool(self._target.run(f"SELECT 1 FROM {self._sql(self._tables)}{where}", values))
 
     def note(self, oid: int, table: KnownTable) -> None:
         """Store the binding of the relation ``oid`` in the open transaction."""
         # Each new relation version asks; most change nothing in the target.
         if self.known.get(oid) == table:
             return
-        target, q = self._target, self._target.quoted
-        quoted = escaped(target.quoted_table(self._tables))
-        target.run(
-            f"DELETE FROM {quoted} WHERE {q('pipeline')} = %s AND {q('source_oid')} = %s",
-            [self._pipeline, oid],
-        )
-        names = ("pipeline", "source_oid", "target_schema", "target_table", "columns")
-        target.run(
-            f"INSERT INTO {quoted} ({', '.join(map(q, names))}) VALUES (%s, %s, %s, %s, %s)",
-            [
-                self._pipeline,
-                oid,
-                table.name.schema or "",
-                table.name.name,
-                json.dumps(_written(table)),
-            ],
-        )
+        self._delete(self._tables, source_oid=oid)
+        row = {"target_schema": table.name.schema or "", "target_table": table.name.name}
+        columns = json.dumps(_written(table))
+        self._insert(self._tables, {"source_oid": oid, **row, "columns": columns})
         self._before.setdefault(oid, self.known.get(oid))
         self.known[oid] = table
 
@@ -332,12 +284,13 @@ def _known(name: TargetName, fields: dict[str, Any]) -> KnownTable:
     return known
 
 
-def _columns(position: Position | None) -> tuple[str | None, str | None, int]:
+def _columns(position: Position | None) -> dict[str, object]:
     """Return a position as values of its columns."""
-    if position is None:
-        return None, None, 0
-    inside = lsn_text(position.commit_lsn) if position.commit_lsn else None
-    return lsn_text(position.end_lsn), inside, position.index
+    end = inside = None
+    if position is not None:
+        end = lsn_text(position.end_lsn)
+        inside = lsn_text(position.commit_lsn) if position.commit_lsn else None
+    return {"end_lsn": end, "commit_lsn": inside, "change_index": position.index if position else 0}
 
 
 def _position(row: tuple[str | None, str | None, int, int]) -> Position | None:
