@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 
 from waltap.base.redaction import without_frames
 from waltap.changes.transactions.position import Position, lsn_text
@@ -479,7 +480,7 @@ class SqlSink(Sink):
         for part in pieces:
             self._empty(part)
         if self._context.tolerant and self._target.savepoints and pieces:
-            self._load_what_fits(pieces)
+            self._in_pieces(pieces, self._load)  # type: ignore[arg-type]
         else:
             for part in pieces:
                 self._load(part)
@@ -509,21 +510,6 @@ class SqlSink(Sink):
         at = lsn if part.lsn is None else part.lsn
         return VersionCause(at, part.ts, committed=False)
 
-    def _load_what_fits(self, pieces: list[SnapshotRows]) -> None:
-        """Load rows.
-
-        Raises: RecordsRefused, and no row was loaded.
-        """
-        try:
-            with self._target.attempt():
-                for part in pieces:
-                    self._load(part)
-        except Exception as error:
-            self._forget()
-            if not (is_of_a_record(error) or is_of_a_record(self._failure(error))):
-                raise
-            self._in_pieces(pieces, self._load)  # type: ignore[arg-type]
-
     # --- transactions of the target ---------------------------------------------------------------
 
     def _apply(self, parts: Parts, position: Position | None, *, durable: bool = False) -> None:
@@ -537,10 +523,7 @@ class SqlSink(Sink):
         self._begin()
         try:
             # In a transaction with earlier batches a failure must undo this batch alone.
-            if midway:
-                with self._target.attempt():
-                    self._apply_compacted(parts)
-            else:
+            with self._target.attempt() if midway else nullcontext():
                 self._apply_compacted(parts)
         except Exception as error:
             if (
