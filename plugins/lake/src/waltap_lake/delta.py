@@ -3,8 +3,7 @@
 A commit has its position as three application transactions, one for each number of the position.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ from waltap_lake.lake import (
     LakeTable,
     LakeTableName,
     LakeTableVersion,
-    fitting,
 )
 from waltap_lake.properties import DeltaLakeProperties
 
@@ -49,6 +47,8 @@ SCHEMA: Final = ("cast", "schema", "invalid data type", "cannot merge")
 
 class DeltaLake(LakeConnection):
     """Open tables below one folder, as ``path/space/name``."""
+
+    times = False
 
     def __init__(self, properties: DeltaLakeProperties, pipeline: str) -> None:
         self.location, self.pipeline = properties.path, pipeline
@@ -125,12 +125,6 @@ class DeltaLake(LakeConnection):
             except TableNotFoundError:
                 return None
 
-    def fitted(self, rows: "pa.Table") -> "pa.Table":
-        import pyarrow as pa
-
-        kinds = [field.with_type(fitting(field.type, times=False)) for field in rows.schema]
-        return rows.cast(pa.schema(kinds))
-
     def close(self) -> None:
         self._positions = None
 
@@ -150,17 +144,7 @@ class DeltaLake(LakeConnection):
             custom_metadata={PIPELINE: self.pipeline},
         )
 
-    @contextmanager
-    def failing(self, table: LakeTableName | None = None) -> Iterator[None]:
-        try:
-            yield
-        except SinkError:
-            raise
-        except Exception as error:  # delta-rs also raises plain exceptions
-            raise self.failure(error, table) from error
-
     def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
-        """Return the SinkError for an ``error`` of delta-rs."""
         # A backtrace and colours may follow the message.
         text = str(error).split("\n   0:")[0].replace("\x1b[31m", "").replace("\x1b[0m", "")
         low, what = text.lower(), f"{table}: {text}" if table else text

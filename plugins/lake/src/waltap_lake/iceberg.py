@@ -4,8 +4,6 @@ The position is a property of the table. The commit of rows sets it.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +20,6 @@ from waltap_lake.lake import (
     LakeTable,
     LakeTableName,
     LakeTableVersion,
-    fitting,
 )
 from waltap_lake.properties import IcebergLakeProperties
 
@@ -112,12 +109,6 @@ class IcebergLake(LakeConnection):
             except NoSuchTableError:
                 return None
 
-    def fitted(self, rows: "pa.Table") -> "pa.Table":
-        import pyarrow as pa
-
-        kinds = [field.with_type(fitting(field.type, times=True)) for field in rows.schema]
-        return rows.cast(pa.schema(kinds))
-
     def close(self) -> None:
         catalog, self._catalog, self._positions = self._catalog, None, None
         if catalog is not None:
@@ -143,16 +134,7 @@ class IcebergLake(LakeConnection):
                 (name.space, name.name), schema=schema, properties=TABLE_PROPERTIES
             )
 
-    @contextmanager
-    def failing(self, table: LakeTableName | None = None) -> Iterator[None]:
-        try:
-            yield
-        except SinkError:
-            raise
-        except Exception as error:  # by the catalogue's client, the file system or pyarrow
-            raise self._failure(error, table) from error
-
-    def _failure(self, error: Exception, table: LakeTableName | None) -> SinkError:
+    def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
         from pyarrow import ArrowException
         from pyiceberg import exceptions as their
         from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException

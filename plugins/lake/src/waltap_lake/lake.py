@@ -4,11 +4,14 @@ A commit of a table has both its rows and the position behind them.
 """
 
 import abc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from waltap.changes.transactions.position import Position
+from waltap.errors import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,6 +133,8 @@ class LakeConnection(abc.ABC):
 
     # The lake's name in messages.
     location: str
+    # The lake has times of day.
+    times = True
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -157,9 +162,26 @@ class LakeConnection(abc.ABC):
     def existing(self, name: LakeTableName) -> LakeTable | None:
         """Return a table, None if it is missing."""
 
-    @abc.abstractmethod
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         """Return ``rows`` cast to the lake's types."""
+        import pyarrow as pa
+
+        kinds = [field.with_type(fitting(field.type, times=self.times)) for field in rows.schema]
+        return rows.cast(pa.schema(kinds))
+
+    @contextmanager
+    def failing(self, table: LakeTableName | None = None) -> Iterator[None]:
+        """Translate exceptions within the block."""
+        try:
+            yield
+        except SinkError:
+            raise
+        except Exception as error:  # libraries, file systems and catalogues also raise plain ones
+            raise self.failure(error, table) from error
+
+    @abc.abstractmethod
+    def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
+        """Return the error for an exception about the lake or a table."""
 
     @abc.abstractmethod
     def close(self) -> None:

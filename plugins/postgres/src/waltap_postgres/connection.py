@@ -429,6 +429,17 @@ def _statements(text: str | None) -> Sequence[str]:
     return [part.replace("\0", ";").strip() for part in parts if part.strip()]
 
 
+def text_rows(result: "pq.abc.PGresult") -> list[tuple[str | None, ...]]:
+    """Return the rows of a result as printed text."""
+    return [
+        tuple(
+            None if (value := result.get_value(row, column)) is None else value.decode()
+            for column in range(result.nfields)
+        )
+        for row in range(result.ntuples)
+    ]
+
+
 class PostgresSession:
     """Run replication commands, and COPY that is read from the socket.
 
@@ -467,13 +478,7 @@ class PostgresSession:
         """
         result = self.result(sql, alone=alone, meanwhile=meanwhile)
         if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
-            return [
-                tuple(
-                    None if (value := result.get_value(row, column)) is None else value.decode()
-                    for column in range(result.nfields)
-                )
-                for row in range(result.ntuples)
-            ]
+            return text_rows(result)
         raise self.error(result)
 
     def result(

@@ -230,7 +230,7 @@ class PostgresConnector(
             known.setdefault(entry.key, entry)
         here = self._owned_object("", "").key[2:]
         publications = self.catalogue.query("SELECT pubname::text FROM pg_publication")
-        found = {("slot", name) for name in self._slots.names()}
+        found = {("slot", slot.name) for slot in self._slots.all()}
         found |= {("publication", name) for (name,) in publications}
         return sorted(
             entry

@@ -90,18 +90,8 @@ class YugabyteSlots(SlotAdmin):
         )
         return [self._slot(*row) for row in rows]
 
-    def _slot(
-        self,
-        name: str,
-        plugin: str | None,
-        database: str | None,
-        restart: str | None,
-        confirmed: str | None,
-        stream: str | None,
-        commit_ht: int | None,
-        lsn_type: str | None,
-        expired: object,
-    ) -> ReplicationSlot:
+    def _slot(self, name: str, *row: Any) -> ReplicationSlot:
+        plugin, database, restart, confirmed, stream, commit_ht, lsn_type, expired = row
         consistent = self.own.consistent_snapshot and commit_ht is not None
         return YugabyteSlot(
             name=name,

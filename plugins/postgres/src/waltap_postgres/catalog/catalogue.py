@@ -17,7 +17,7 @@ from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import parse_lsn
 from waltap.cli.session import USERS_PATH
-from waltap_postgres.connection import driver_error
+from waltap_postgres.connection import driver_error, text_rows
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.bounds import bounded, one_of_sql
@@ -349,13 +349,7 @@ class PostgresCatalogue:
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
         assert result is not None
-        return [
-            tuple(
-                None if (value := result.get_value(row, column)) is None else value.decode()
-                for column in range(result.nfields)
-            )
-            for row in range(result.ntuples)
-        ]
+        return [*text_rows(result)]
 
     def on(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> Self:
         """Return a catalogue of the same kind over another connection."""
@@ -456,9 +450,7 @@ class PostgresCatalogue:
 
     def tables(self) -> list[CatalogTable]:
         """Return every ordinary and partitioned table, sorted by name."""
-        rows = self.query(self.relation_sql + " ORDER BY n.nspname, c.relname")
-        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
-        return self._tables(rows)
+        return self._tables(" ORDER BY n.nspname, c.relname")
 
     def streamed(self, *, via_root: bool) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """Return table → the names under which the stream sends its rows.
@@ -499,19 +491,16 @@ class PostgresCatalogue:
 
     def table(self, schema: str, table: str) -> CatalogTable | None:
         """Return one table, None if it does not exist."""
-        where = " AND n.nspname = %s AND c.relname = %s"
-        return self._one(self.query(self.relation_sql + where, (schema, table)))
+        found = self._tables(" AND n.nspname = %s AND c.relname = %s", (schema, table))
+        return next(iter(found), None)
 
     def named_since(self, xid: int) -> list[CatalogTable]:
         """Return the tables that ``xid`` or later transactions named."""
-        rows = self.query(
-            self.relation_sql
-            + " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
+        return self._tables(
+            " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
             " <= age(%s::text::xid)",
             (xid,),
         )
-        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
-        return self._tables(rows)
 
     def gone(self, oids: Collection[int]) -> tuple[frozenset[int], int]:
         """Return the dropped ones of the relations, and a later WAL end."""
@@ -564,25 +553,25 @@ class PostgresCatalogue:
 
     def table_of(self, oid: int) -> CatalogTable | None:
         """Return the table with that OID, None if gone."""
-        return self._one(self.query(self.relation_sql + " AND c.oid = %s", (oid,)))
+        return next(iter(self._tables(" AND c.oid = %s", (oid,))), None)
 
     def table_seen(self, oid: int) -> tuple[CatalogTable | None, str]:
         """Return the table and the snapshot of the answer."""
         # One statement, so that both are of the same moment.
         ((seen, *row),) = self.query(SEEN_SQL.format(self.relation_sql), (oid,))
-        return self._one([tuple(row)] if row[0] is not None else []), seen
+        found = self._built([tuple(row)] if row[0] is not None else [])
+        return next(iter(found), None), seen
 
     def tables_of(self, oids: Iterable[int]) -> list[CatalogTable]:
         """Return the existing tables of ``oids``, unsorted."""
-        rows = self.query(self.relation_sql + " AND c.oid = ANY(%s)", (list(oids),))
-        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
-        return self._tables(rows)
+        return self._tables(" AND c.oid = ANY(%s)", (list(oids),))
 
-    def _one(self, rows: list[tuple[Any, ...]]) -> CatalogTable | None:
-        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
-        return next(iter(self._tables(rows)), None)
+    def _tables(self, ending: str, parameters: tuple[object, ...] = ()) -> list[CatalogTable]:
+        """Return the tables of `relation_sql` with ``ending``."""
+        return self._built(self.query(self.relation_sql + ending, parameters))
 
-    def _tables(self, rows: list[tuple[Any, ...]]) -> list[CatalogTable]:
+    def _built(self, rows: list[tuple[Any, ...]]) -> list[CatalogTable]:
+        self._load_types({int(column[1]) for row in rows for column in row[7] or ()})
         having = [row[0] for row in rows if any(column[5] == "true" for column in row[7] or ())]
         defaults = self._defaults(having) if having else {}
         with_defaults = set(having)

@@ -278,16 +278,6 @@ class SlotAdmin:
             self._xmin_due = time.monotonic() + interval_s
         return self._xmin
 
-    def names(self) -> set[str]:
-        """Return the names of all slots of this database.
-
-        Raises: SourceError.
-        """
-        rows = self.catalogue.query(
-            "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()"
-        )
-        return {name for (name,) in rows}
-
     def create(
         self,
         session: PostgresSession,

@@ -19,7 +19,8 @@ from waltap.errors import DecodeError
 HEADER = Struct("!cI").unpack_from
 XLOG_HEADER = Struct("!BIB").unpack_from
 XLOG_PLACE = Struct("!xIxQ").unpack_from
-KEEPALIVE = Struct("!QQB").unpack_from
+# The end of WAL, and whether the server wants an answer; the server's clock is between them.
+KEEPALIVE = Struct("!Q8xB").unpack_from
 STATUS = Struct("!cIcQQQQB").pack
 
 COPY_DATA, XLOG_DATA, PRIMARY_KEEPALIVE = ord("d"), ord("w"), ord("k")
@@ -142,8 +143,6 @@ class ReplicationSplitter:
         self._together = together
         # End of WAL in the last keepalive: the server has sent all our changes before it.
         self.wal_end = 0
-        # The server's clock in the last keepalive, in µs since 2000.
-        self.server_time = 0
         # Set when the server wants an answer now; the sender of the answer clears it.
         self.reply_requested = False
         self.started = False
@@ -219,7 +218,7 @@ class ReplicationSplitter:
         if kind == XLOG_DATA and len(payload) > 25:
             frames.append((int.from_bytes(payload[1:9], "big"), payload[25:]))
         elif kind == PRIMARY_KEEPALIVE and len(payload) == 18 and payload[17] <= 1:
-            self.wal_end, self.server_time, reply = KEEPALIVE(payload, 1)
+            self.wal_end, reply = KEEPALIVE(payload, 1)
             self.reply_requested = self.reply_requested or bool(reply)
         else:
             raise DecodeError(
