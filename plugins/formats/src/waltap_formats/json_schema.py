@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema
 from waltap.encoders.format.converter import Encode
 from waltap.encoders.json.converter import json_writer
 from waltap_formats.properties import JsonSchemaProperties
@@ -27,7 +27,6 @@ TYPES: dict[ConnectKind, tuple[str, str | None]] = {
     ConnectKind.STRING: ("string", None),
     ConnectKind.BYTES: ("string", "bytes"),
 }
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 def json_schema(

@@ -8,7 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from waltap.base.property import Properties, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import (
+    DATE,
+    DECIMAL,
+    TIME,
+    TIMESTAMP,
+    ConnectKind,
+    Schema,
+)
 from waltap.changes.mapping.java_number import double_text, float_text
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch
 from waltap.encoders.format.simple_header import simple_text
@@ -30,9 +37,8 @@ PACKED = {
 }
 
 
-DATA = "org.apache.kafka.connect.data."
 # Connect's types of dates, with the milliseconds of their units.
-DATE_UNITS_MS = {f"{DATA}Date": 86_400_000, f"{DATA}Time": 1, f"{DATA}Timestamp": 1}
+DATE_UNITS_MS = {DATE: 86_400_000, TIME: 1, TIMESTAMP: 1}
 # Names in English, whatever the locale.
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = (
@@ -123,7 +129,7 @@ def printed(value: Any, schema: Schema | None) -> str:
     if value is None:
         return "null"
     name = schema.name if schema is not None else None
-    if name == f"{DATA}Decimal":
+    if name == DECIMAL:
         return simple_text(value, schema)
     if name in DATE_UNITS_MS:
         return _date(value * DATE_UNITS_MS[name])

@@ -1,6 +1,7 @@
 """Connect schemas, the model of JSON, Avro and Arrow."""
 
 import enum
+from decimal import Decimal
 
 import msgspec
 
@@ -48,3 +49,21 @@ class Field(msgspec.Struct, frozen=True):
 
     name: str
     schema: Schema
+
+
+# Kafka Connect's logical types.
+DATA = "org.apache.kafka.connect.data."
+DECIMAL, DATE = f"{DATA}Decimal", f"{DATA}Date"
+TIME, TIMESTAMP = f"{DATA}Time", f"{DATA}Timestamp"
+
+
+def scale_of(schema: Schema) -> int:
+    """Return the scale of a Decimal schema."""
+    return int(dict(schema.parameters).get("scale", "0"))
+
+
+def decimal_of(unscaled: bytes, scale: int) -> Decimal:
+    """Return the decimal of an unscaled value and a scale."""
+    # Arithmetic of Decimal would round to 28 digits.
+    number = int.from_bytes(unscaled, "big", signed=True)
+    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))

@@ -7,14 +7,12 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import DATA, ConnectKind, Schema, decimal_of, scale_of
 from waltap.changes.mapping.java_number import double_text, float_text
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode
 
-DATA = "org.apache.kafka.connect.data."
 DAY_MS = 86_400_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -110,12 +108,8 @@ def _quoted(text: str) -> str:
 
 
 def _decimal(value: Any, schema: Schema) -> str:
-    unscaled = int.from_bytes(value, "big", signed=True)
-    digits = tuple(map(int, str(abs(unscaled))))
-    scale = int(dict(schema.parameters).get("scale", "0"))
     # Python's text of a decimal is the same as Java's toString.
-    text = str(Decimal((int(unscaled < 0), digits, -scale)))
-    return text.removeprefix("-") if not unscaled else text
+    return str(decimal_of(value, scale_of(schema)))
 
 
 def _instant(value: int, unit_ms: int) -> str:

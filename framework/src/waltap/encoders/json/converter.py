@@ -5,17 +5,14 @@ server's text. This converter is for JSON beside another format, and for records
 """
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any, Literal
 
 from waltap.base.generated import define
 from waltap.base.property import Properties, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, decimal_of
 from waltap.changes.mapping.json_schema import number_json, quote, schema_json
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, required
 from waltap.encoders.json.codec import json_text
-
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 Write = Callable[[Any], str]
 
@@ -172,12 +169,9 @@ def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries
 
 
 def _decimal_text(value: bytes, scale: int) -> str:
-    unscaled = int.from_bytes(value, "big", signed=True)
-    if not scale:
-        return str(unscaled)
-    # Arithmetic of Decimal would round to 28 digits.
-    digits = tuple(map(int, str(abs(unscaled))))
-    return f"{Decimal((int(unscaled < 0), digits, -scale)):f}"
+    return (
+        f"{decimal_of(value, scale):f}" if scale else str(int.from_bytes(value, "big", signed=True))
+    )
 
 
 def plain_json(value: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from waltap.base.calendar import civil_date
 from waltap.changes.decode.builtin_types import builtin_type
 from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 
@@ -102,16 +103,7 @@ def _day(days: int) -> tuple[str, str]:
 
     The calendar is the proleptic Gregorian one.
     """
-    # Eras of 400 years are counted from 0000-03-01, so that a leap day ends its year.
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (
-        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
-    ) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * shifted + 2) // 5 + 1
-    month = shifted + 3 if shifted < 10 else shifted - 9
-    year = year_of_era + era * 400 + (month <= 2)
+    year, month, day = civil_date(days)
     if year <= 0:
         return f"{1 - year:04d}-{month:02d}-{day:02d}", " BC"
     return f"{year:04d}-{month:02d}-{day:02d}", ""

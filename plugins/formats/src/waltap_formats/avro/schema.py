@@ -11,17 +11,24 @@ import json
 import re
 from typing import Any
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import (
+    DATE,
+    DECIMAL,
+    TIME,
+    TIMESTAMP,
+    ConnectKind,
+    Field,
+    Schema,
+)
 from waltap.errors import ConfigurationError
 
 NAMESPACE = "io.confluent.connect.avro"
 DEFAULT_NAME = "ConnectDefault"
 MAP_ENTRY = "MapEntry"
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 LOGICAL = {
-    "org.apache.kafka.connect.data.Date": "date",
-    "org.apache.kafka.connect.data.Time": "time-millis",
-    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
+    DATE: "date",
+    TIME: "time-millis",
+    TIMESTAMP: "timestamp-millis",
 }
 # Confluent's precision for decimals without one.
 DEFAULT_PRECISION = 64

@@ -9,37 +9,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from waltap.base.calendar import civil_date
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import SchemaMismatch, required
 from waltap_formats.avro.binary import RANGES, unsigned
 from waltap_formats.protobuf.schema import LOGICAL
 
-# Days as dates of Java's calendar.
-#
-# That calendar is Julian before 15 October 1582.
-
-# 15 October 1582, in days since 1970.
+# 15 October 1582, in days since 1970. Java's calendar is Julian before.
 GREGORIAN = -141_427
-
-_JULIAN_DAY_OF_1970 = 2_440_588
-
-
-def civil_date(days: int) -> tuple[int, int, int]:
-    """Return year, month and day.
-
-    A year before Christ is its positive number, as Java's calendar returns it.
-    """
-    number = days + _JULIAN_DAY_OF_1970
-    # Richards' algorithm, with the Gregorian correction from its first day on.
-    shifted = number + 1401
-    if days >= GREGORIAN:
-        shifted += (4 * number + 274_277) // 146_097 * 3 // 4 - 38
-    fourth = 4 * shifted + 3
-    rest = 5 * (fourth % 1461 // 4) + 2
-    day, month = rest % 153 // 5 + 1, (rest // 153 + 2) % 12 + 1
-    year = fourth // 1461 - 4716 + (14 - month) // 12
-    return (year if year > 0 else 1 - year), month, day
-
 
 Write = Callable[[Any], bytes]
 
@@ -255,11 +232,17 @@ def _logical(schema: Schema) -> Write:
         case "Decimal":
             return _decimal(int(dict(schema.parameters).get("scale", 0)))
         case "Date":
-            return lambda days: _numbers(*civil_date(days))
+            return _date
         case "Time":
             return _time
         case _:
             return _instant
+
+
+def _date(days: int) -> bytes:
+    year, month, day = civil_date(days, julian=days < GREGORIAN)
+    # A year before Christ is its positive number, as Java's calendar returns it.
+    return _numbers(year if year > 0 else 1 - year, month, day)
 
 
 def _numbers(*values: int) -> bytes:

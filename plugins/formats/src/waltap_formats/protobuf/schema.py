@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import (
+    DATE,
+    DECIMAL,
+    TIME,
+    TIMESTAMP,
+    ConnectKind,
+    Field,
+    Schema,
+)
 from waltap.errors import ConfigurationError
 
 PRIMITIVES = {
@@ -27,16 +35,12 @@ PRIMITIVES = {
 }
 # Connect schema's name → its message and file.
 LOGICAL = {
-    "org.apache.kafka.connect.data.Decimal": ("confluent.type.Decimal", "confluent/type/decimal.proto"),
-    "org.apache.kafka.connect.data.Date": ("google.type.Date", "google/type/date.proto"),
-    "org.apache.kafka.connect.data.Time": ("google.type.TimeOfDay", "google/type/timeofday.proto"),
-    "org.apache.kafka.connect.data.Timestamp": (
-        "google.protobuf.Timestamp",
-        "google/protobuf/timestamp.proto",
-    ),
-}  # fmt: skip
+    DECIMAL: ("confluent.type.Decimal", "confluent/type/decimal.proto"),
+    DATE: ("google.type.Date", "google/type/date.proto"),
+    TIME: ("google.type.TimeOfDay", "google/type/timeofday.proto"),
+    TIMESTAMP: ("google.protobuf.Timestamp", "google/protobuf/timestamp.proto"),
+}
 
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 # Types with a message in google/protobuf/wrappers.proto, in its order: an index there is part of
 # the wire form.
 WRAPPERS = ("double", "float", "int64", "uint64", "int32", "uint32", "bool", "string", "bytes")

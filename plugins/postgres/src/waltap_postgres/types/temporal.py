@@ -9,6 +9,7 @@ their unit. Source: Debezium 3.6's ``TemporalPrecisionMode``; its events show th
 from collections.abc import Callable
 from dataclasses import replace
 
+from waltap.base.calendar import civil_date, day_number
 from waltap.changes.arrow import column as arrow_column
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
@@ -93,32 +94,7 @@ def _day_number(year: int, month: int, day: int) -> int:
     if not (1 <= month <= 12 and 1 <= day <= 31):
         msg = "month or day out of range"
         raise ValueError(msg)
-    # A year starts in March here, so that the leap day is its last.
-    year -= month <= 2
-    era, year_of_era = divmod(year, 400)
-    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return (
-        # Days of 400 years; 719,468 days separate 0000-03-01 from 1970-01-01.
-        era * 146_097
-        + year_of_era * 365
-        + year_of_era // 4
-        - year_of_era // 100
-        + day_of_year
-        - 719_468
-    )
-
-
-def _civil(day_number: int) -> tuple[int, int, int]:
-    """Return (year, month, day) of days since 1970-01-01."""
-    era, day_of_era = divmod(day_number + 719_468, 146_097)
-    year_of_era = (
-        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
-    ) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted = (5 * day_of_year + 2) // 153
-    month = shifted + (3 if shifted < 10 else -9)
-    day = day_of_year - (153 * shifted + 2) // 5 + 1
-    return year_of_era + era * 400 + (month <= 2), month, day
+    return day_number(year, month, day)
 
 
 def parse_day(text: str) -> int:
@@ -186,9 +162,9 @@ def clock_text(micros: int) -> str:
     return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
 
 
-def iso_date(day_number: int) -> str:
+def iso_date(days: int) -> str:
     """Return the date in Java's ISO format."""
-    year, month, day = _civil(day_number)
+    year, month, day = civil_date(days)
     if 0 <= year <= 9999:
         return f"{year:04d}-{month:02d}-{day:02d}"
     # Java signs astronomical years outside 0000 to 9999.

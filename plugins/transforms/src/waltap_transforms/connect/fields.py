@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import TIMESTAMP, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
     RecordTransform,
@@ -26,7 +26,6 @@ from waltap_transforms.connect.record_parts import (
     map_of,
     struct_of,
 )
-from waltap_transforms.java.dates import TIMESTAMP
 from waltap_transforms.specs import connect_spec
 from waltap_transforms.structs import required_struct
 

@@ -7,7 +7,17 @@ from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import (
+    DATE,
+    DECIMAL,
+    TIME,
+    TIMESTAMP,
+    ConnectKind,
+    Field,
+    Schema,
+    decimal_of,
+    scale_of,
+)
 from waltap.changes.mapping.java_number import float_text
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap.encoders.format.simple_header import simple_text
@@ -20,22 +30,11 @@ from waltap_transforms.connect.record_parts import (
     map_of,
     struct_of,
 )
-from waltap_transforms.java.dates import (
-    DATE,
-    DAY_MS,
-    TEMPORAL,
-    TIME,
-    TIMESTAMP,
-    SimpleDateFormat,
-    milliseconds,
-)
+from waltap_transforms.java.dates import DAY_MS, TEMPORAL, SimpleDateFormat, milliseconds
 from waltap_transforms.java.numbers import (
     BITS,
-    DECIMAL,
     big_decimal,
     decimal_bytes,
-    decimal_of,
-    scale_of,
     single,
     to_double,
     to_integer,

@@ -13,14 +13,13 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.property import Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, decimal_of, scale_of
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
     RecordTransform,
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.java.numbers import DECIMAL, decimal_of, scale_of
 from waltap_transforms.specs import debezium_spec
 
 # Expressions over records, in CEL or as Python functions.

@@ -10,15 +10,22 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from pydantic import field_validator, model_validator
 
+from waltap.base.calendar import civil_date, day_number
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import (
+    DATE,
+    TIME,
+    TIMESTAMP,
+    ConnectKind,
+    Field,
+    Schema,
+)
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
     RecordTransformContext,
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.java.dates import civil_date, day_number
 from waltap_transforms.specs import debezium_spec, each, warnings
 from waltap_transforms.structs import field_of, is_envelope
 
@@ -151,7 +158,7 @@ UNITS = {
     "io.debezium.time.Timestamp": 1_000,
     "io.debezium.time.MicroTimestamp": 1_000_000,
     "io.debezium.time.NanoTimestamp": 1_000_000_000,
-    "org.apache.kafka.connect.data.Timestamp": 1_000,
+    TIMESTAMP: 1_000,
 }
 ZONED_TIMESTAMP, ZONED_TIME = "io.debezium.time.ZonedTimestamp", "io.debezium.time.ZonedTime"
 # Without a date, a time has no offset in a zone with daylight saving; without a time, a date has none.
@@ -161,8 +168,8 @@ UNTOUCHED = frozenset(
         "io.debezium.time.MicroTime",
         "io.debezium.time.NanoTime",
         "io.debezium.time.Time",
-        "org.apache.kafka.connect.data.Date",
-        "org.apache.kafka.connect.data.Time",
+        DATE,
+        TIME,
     }
 )
 

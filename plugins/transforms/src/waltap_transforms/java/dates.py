@@ -13,12 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from waltap.changes.mapping.connect_schema import Schema
+from waltap.base.calendar import civil_date, day_number
+from waltap.changes.mapping.connect_schema import DATE, TIME, TIMESTAMP, Schema
 
 # Kafka Connect's dates and times, which Java has as java.util.Date.
-DATE = "org.apache.kafka.connect.data.Date"
-TIME = "org.apache.kafka.connect.data.Time"
-TIMESTAMP = "org.apache.kafka.connect.data.Timestamp"
 TEMPORAL = frozenset({DATE, TIME, TIMESTAMP})
 DAY_MS = 86_400_000
 # 15 October 1582, the first Gregorian day of Java's calendar.
@@ -259,32 +257,9 @@ def _is_leap(year: int) -> bool:
 
 def _moment(instant: int) -> _DateFields:
     day, ms = divmod(instant, DAY_MS)
-    year, month, of_month = civil_date(day) if day >= CUTOVER_DAY else _julian(day)
+    year, month, of_month = civil_date(day, julian=day < CUTOVER_DAY)
     of_year = day - _day_number(year, 1, 1) + 1
     return _DateFields(year, month, of_month, of_year, (day + 4) % 7 + 1, ms)
-
-
-def civil_date(day: int) -> tuple[int, int, int]:
-    """Convert days since 1970 to a Gregorian (year, month, day)."""
-    # Years are counted from March, so that a leap day ends its year. An era has 400 years.
-    era, rest = divmod(day + 719_468, 146_097)
-    of_era = (rest - rest // 1460 + rest // 36_524 - rest // 146_096) // 365
-    of_year = rest - (365 * of_era + of_era // 4 - of_era // 100)
-    return _from_march(of_era + era * 400, of_year)
-
-
-def _julian(day: int) -> tuple[int, int, int]:
-    # As in `civil_date`, but an era has 4 years.
-    era, rest = divmod(day + 719_470, 1461)
-    of_era = (rest - rest // 1460) // 365
-    return _from_march(of_era + era * 4, rest - 365 * of_era)
-
-
-def _from_march(year: int, of_year: int) -> tuple[int, int, int]:
-    moved = (5 * of_year + 2) // 153
-    day = of_year - (153 * moved + 2) // 5 + 1
-    month = moved + 3 if moved < 10 else moved - 9
-    return year + (month <= 2), month, day
 
 
 def _day_number(year: int, month: int, day: int) -> int:
@@ -295,18 +270,6 @@ def _day_number(year: int, month: int, day: int) -> int:
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     found = day_number(year, month, day)
     return found if found >= CUTOVER_DAY else day_number(year, month, day, julian=True)
-
-
-def day_number(year: int, month: int, day: int, *, julian: bool = False) -> int:
-    """Convert a date to days since 1970."""
-    # Years begin in March, so that a leap day ends its year.
-    year -= month <= 2
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    if julian:
-        era, of_era = divmod(year, 4)
-        return era * 1461 + of_era * 365 + of_year - 719_470
-    era, of_era = divmod(year, 400)
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
 def _instant(fields: dict[str, int]) -> int:

@@ -8,10 +8,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, scale_of
 from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.java.dates import TEMPORAL, milliseconds
-from waltap_transforms.java.numbers import DECIMAL, scale_of
 
 SEED = 9001
 _32, _64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF

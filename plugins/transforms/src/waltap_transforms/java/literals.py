@@ -8,10 +8,16 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap_transforms.java.dates import DATE, DAY_MS, TIME, TIMESTAMP, SimpleDateFormat
-from waltap_transforms.java.numbers import (
+from waltap.changes.mapping.connect_schema import (
+    DATE,
     DECIMAL,
+    TIME,
+    TIMESTAMP,
+    ConnectKind,
+    Schema,
+)
+from waltap_transforms.java.dates import DAY_MS, SimpleDateFormat
+from waltap_transforms.java.numbers import (
     big_decimal,
     decimal_bytes,
     to_double,

@@ -10,9 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind
 
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 BITS = {ConnectKind.INT8: 8, ConnectKind.INT16: 16, ConnectKind.INT32: 32, ConnectKind.INT64: 64}
 # Python's int() and float() also accept underscores, blanks and digits of other scripts; these
 # patterns admit only the texts that Java accepts.
@@ -32,17 +31,6 @@ LONGEST_SHIFT = 200_000
 SMALLEST, LARGEST = 1e-46, 3.5e38
 # From this number on, the nearest float is infinite.
 _LARGEST_SINGLE = Fraction(2**128 - 2**103)
-
-
-def scale_of(schema: Schema) -> int:
-    """Return the scale of a Decimal schema."""
-    return int(dict(schema.parameters).get("scale", "0"))
-
-
-def decimal_of(unscaled: bytes, scale: int) -> Decimal:
-    """Return the decimal of an unscaled value and a scale."""
-    number = int.from_bytes(unscaled, "big", signed=True)
-    return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
 
 
 def decimal_bytes(number: Decimal, scale: int) -> bytes:
