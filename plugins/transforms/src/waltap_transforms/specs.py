@@ -52,8 +52,8 @@ def warnings(
     context: RecordTransformContext, report: Callable[[str], None] | None = None
 ) -> Callable[[str], None]:
     """Return the function that reports each problem once, not for every record."""
-    tell = report or context.warn
-    return lru_cache(None)(lambda text: tell(f"{context.label}: {text}"))
+    report = report or context.warn
+    return lru_cache(None)(lambda text: report(f"{context.label}: {text}"))
 
 
 def debezium_spec(

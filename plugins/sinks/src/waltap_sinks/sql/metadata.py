@@ -122,7 +122,10 @@ class SinkMetadata:
         self._target.run(f"DELETE FROM {self._sql(table)}{where}", values)
 
     def _where(self, tests: Mapping[str, object], equal: str = "=") -> tuple[str, list[object]]:
-        """Return the condition on rows of this pipeline, or with <> of others, and its parameters."""
+        """Return the condition on rows of this pipeline, with <> of others.
+
+        The second value has its parameters.
+        """
         q = self._target.quoted
         parts = [f"{q('pipeline')} {equal} %s"]
         parts += [f"{q(n)} IS NULL" if v is None else f"{q(n)} = %s" for n, v in tests.items()]

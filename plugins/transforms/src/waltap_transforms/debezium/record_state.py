@@ -162,7 +162,7 @@ class EventField(msgspec.Struct, frozen=True):
 
 
 def bound(fields: Iterable[EventField], envelope: Schema) -> tuple[tuple[EventField, Schema], ...]:
-    """Return the members that events of ``envelope`` have, with the schemas of written fields."""
+    """Return the members that events have, with the schemas of written fields."""
     found = []
     for field in fields:
         schema = field.schema_in(envelope)

@@ -350,13 +350,13 @@ def _scripted(
 def record_filter(properties: RecordFilterProperties) -> RecordTransform:
     """Return the transform that drops records for which a condition is false."""
 
-    def kept(record: ConnectRecord, found: object) -> ConnectRecord | None:
+    def filtered(record: ConnectRecord, found: object) -> ConnectRecord | None:
         # A text or number that counts as true would hide a mistake in the condition.
         if not isinstance(found, bool):
             raise RecordUnfit(f"the condition is {_kind(found)}, not true or false")
         return record if found else None
 
-    return _scripted(properties, kept)
+    return _scripted(properties, filtered)
 
 
 def content_based_router(properties: ContentBasedRouterProperties) -> RecordTransform:
