@@ -6,7 +6,7 @@ CREATE SCHEMA yb_double;
 -- unlogged and without a key: no publication has it
 CREATE UNLOGGED TABLE yb_double.slots (
   slot_name text, stream_id text, lsn_type text, commit_ht bigint, exported text,
-  confirmed bigint, next_xid bigint, active boolean, frozen jsonb);
+  confirmed bigint, active boolean, frozen jsonb);
 
 CREATE FUNCTION yb_double.version() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT coalesce(current_setting('yb_double.version', true),

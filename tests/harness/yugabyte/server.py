@@ -43,6 +43,7 @@ from tests.harness.servers.postgres import Database
 from tests.harness.yugabyte.wire import (
     EPOCH_US,
     FIRST_LSN,
+    FIRST_XID,
     FLUSHED,
     Frame,
     Numbering,
@@ -51,7 +52,7 @@ from tests.harness.yugabyte.wire import (
     started,
 )
 
-from waltap.changes.transactions.position import lsn_text
+from waltap.changes.transactions.position import lsn_text, parse_lsn
 from waltap_testing.walsender import wire as protocol
 
 SCHEMA = Path(__file__).parent / "schema.sql"
@@ -139,10 +140,12 @@ class Yugabyte:
         self._links: list[_Link] = []
         self._keepers: dict[int, tuple[str, Any]] = {}
         self._lock = threading.Lock()
-        self._closed, self._copies = False, 0
+        self.closed, self._copies = False, 0
         self._down: tuple[str, str] | None = None
         self.numberings: dict[str, Numbering] = {}
         self._followed: dict[str, dict[int, int]] = {}
+        self._confirmed: dict[str, list[tuple[int, int, int]]] = {}
+        """Slot → (PostgreSQL's position, the slot's, id of the next transaction) of what was confirmed, in order."""
 
     # --- life ---
 
@@ -167,14 +170,13 @@ class Yugabyte:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        self._closed = True
-        self._listener.close()
         with self._lock:
-            links = list(self._links)
+            self.closed, links = True, list(self._links)
+        self._listener.close()
         for link in links:
             link.end()
         for link in links:
-            link.thread.join(10)
+            link.thread.join(PATIENCE_S)
         for _, keeper in self._keepers.values():
             keeper.close()
 
@@ -248,14 +250,17 @@ class Yugabyte:
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while not self._closed:
+            while True:
                 near, _ = listener.accept()
                 self.nodes.append(near.getsockname()[1])
                 link = _Link(self, near)
                 with self._lock:
+                    if self.closed:
+                        near.close()
+                        return
                     self._links = [each for each in self._links if each.thread.is_alive()]
                     self._links.append(link)
-                link.thread.start()
+                    link.thread.start()
 
     # --- what is said ---
 
@@ -349,7 +354,7 @@ class Yugabyte:
             return _failed(error.sqlstate or "XX000", str(error.diag.message_primary))
         commit_ht = self._keep(snapshot, keeper)
         self.database.execute(
-            "INSERT INTO yb_double.slots VALUES (%s, md5(random()::text), %s, %s, %s, %s, 2, false, (SELECT"
+            "INSERT INTO yb_double.slots VALUES (%s, md5(random()::text), %s, %s, %s, %s, false, (SELECT"
             " jsonb_object_agg(c.oid, yb_double.identity_of(c.oid)) FROM pg_class c WHERE c.relkind = 'r'"
             " AND c.oid >= 16384))",
             name,
@@ -359,6 +364,7 @@ class Yugabyte:
             FIRST_LSN,
         )
         self._followed[name] = dict.fromkeys(self._members(), 0)
+        self._confirmed[name] = [(0, FIRST_LSN, FIRST_XID)]
         columns = [
             (c, 25) for c in ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
         ]
@@ -389,17 +395,17 @@ class Yugabyte:
             return "42601", f'syntax error at or near "{lsn_words.pop()}"'
         return None
 
-    def begin(self, begun: Started) -> tuple[str, Numbering] | bytes:
-        """Return the command that starts the real stream, and its numbers; or an error's bytes."""
+    def begin(self, begun: Started) -> str | bytes:
+        """Return the command that starts the real stream, or an error's bytes."""
         self.streams.append(begun)
         rows = self.database.execute(
-            "SELECT s.lsn_type, s.confirmed, s.next_xid, p.plugin, s.frozen FROM yb_double.slots s"
+            "SELECT p.plugin, s.frozen FROM yb_double.slots s"
             " JOIN pg_replication_slots p ON p.slot_name = s.slot_name WHERE s.slot_name = %s",
             begun.slot,
         )
         if not rows:
             return _failed("42704", f'replication slot "{begun.slot}" does not exist')
-        ((kind, confirmed, xid, plugin, frozen),) = rows
+        ((plugin, frozen),) = rows
         if plugin == "pgoutput":
             refusal = self._change_refused(begun, frozen)
             if refusal is not None:
@@ -408,8 +414,26 @@ class Yugabyte:
             self.database.execute(
                 "UPDATE yb_double.slots SET active = true WHERE slot_name = %s", begun.slot
             )
-        options = dict(begun.options)
-        wanted = options.pop("hash_range", None)
+        options = {name: value for name, value in begun.options.items() if name != "hash_range"}
+        listed = ", ".join(f"\"{name}\" '{value}'" for name, value in options.items())
+        return f'START_REPLICATION SLOT "{begun.slot}" LOGICAL 0/0 ({listed})'
+
+    def numbering(self, begun: Started) -> Numbering:
+        """Return the numbers of a stream that has begun.
+
+        They go on from what PostgreSQL knows to be confirmed: that of the connection before may have been on
+        its way when this one asked for the stream, and may never have arrived.
+        """
+        ((kind, real),) = self.database.execute(
+            "SELECT s.lsn_type, p.confirmed_flush_lsn::text FROM yb_double.slots s"
+            " JOIN pg_replication_slots p ON p.slot_name = s.slot_name WHERE s.slot_name = %s",
+            begun.slot,
+        )
+        arrived = [each for each in self._confirmed[begun.slot] if each[0] <= parse_lsn(real)]
+        self._confirmed[begun.slot] = arrived
+        _, confirmed, xid = arrived[-1]
+        self._show_confirmed(begun.slot, confirmed)
+        wanted = begun.options.get("hash_range")
         in_range = (lambda _payload: True) if wanted is None else _in_range(wanted)
 
         def takes(payload: bytes, stamp: int) -> bool:
@@ -418,12 +442,9 @@ class Yugabyte:
                 return False
             return bool(in_range(payload))
 
-        listed = ", ".join(f"\"{name}\" '{value}'" for name, value in options.items())
-        numbering = Numbering(
-            confirmed, xid, start=begun.lsn, hybrid=kind == "HYBRID_TIME", takes=takes
-        )
-        self.numberings[begun.slot] = numbering
-        return f'START_REPLICATION SLOT "{begun.slot}" LOGICAL 0/0 ({listed})', numbering
+        made = Numbering(confirmed, xid, start=begun.lsn, hybrid=kind == "HYBRID_TIME", takes=takes)
+        self.numberings[begun.slot] = made
+        return made
 
     def _change_refused(self, begun: Started, frozen: dict[str, str]) -> bytes | None:
         names = [n.strip('" ') for n in begun.options.get("publication_names", "").split(",")]
@@ -447,13 +468,14 @@ class Yugabyte:
         self.flushed.append((slot, lsn))
         real = numbering.confirm(lsn)
         if real:
-            self.database.execute(
-                "UPDATE yb_double.slots SET confirmed = %s, next_xid = %s WHERE slot_name = %s",
-                numbering.confirmed,
-                numbering.next_xid,
-                slot,
-            )
+            self._confirmed[slot].append((real, numbering.confirmed, numbering.next_xid))
+            self._show_confirmed(slot, numbering.confirmed)
         return real
+
+    def _show_confirmed(self, slot: str, position: int) -> None:
+        self.database.execute(
+            "UPDATE yb_double.slots SET confirmed = %s WHERE slot_name = %s", position, slot
+        )
 
 
 class _Link:
@@ -490,6 +512,9 @@ class _Link:
                             self._from_client(data)
                         else:
                             self._from_server(data)
+        except psycopg.Error:
+            if not self._double.closed:  # else the database may have gone first
+                raise
         finally:
             for side in (self._near, self._far):
                 if side is not None:
@@ -546,12 +571,11 @@ class _Link:
 
     def _start(self) -> None:
         assert self._begun is not None
-        answer = self._double.begin(self._begun)
-        if isinstance(answer, bytes):
+        sql = self._double.begin(self._begun)
+        if isinstance(sql, bytes):
             self._begun = None
-            self._near.sendall(answer)
+            self._near.sendall(sql)
             return
-        sql, self._numbering = answer
         self._slot = self._begun.slot
         self._deadline = time.monotonic() + PATIENCE_S
         self._command = sql
@@ -600,7 +624,8 @@ class _Link:
             time.sleep(0.02)
             self._forward(b"Q", self._command.encode() + b"\0")
             return b""
-        if kind == b"W":
+        if kind == b"W" and self._begun is not None:
+            self._numbering = self._double.numbering(self._begun)
             self._begun = None
         if kind == b"d" and self._numbering is not None:
             return b"".join(map(protocol.copy_data, self._frames(body)))

@@ -13,6 +13,7 @@ EPOCH_US = 946_684_800_000_000
 """2000-01-01 in µs since 1970: the replication protocol counts from there."""
 FIRST_LSN = 2
 """1 is the snapshot's."""
+FIRST_XID = 2
 FLUSHED = 2**64 - 1
 """What the server says of its own position."""
 HEAD = Struct("!QQq")

@@ -58,7 +58,7 @@ class Stage:
         """Let the catalogue show the slot there."""
         self.database.execute("DELETE FROM yb_double.slots")
         self.database.execute(
-            "INSERT INTO yb_double.slots VALUES (%s, 'stream', %s, 1, '', %s, 2, false, '{}')",
+            "INSERT INTO yb_double.slots VALUES (%s, 'stream', %s, 1, '', %s, false, '{}')",
             self.slot, lsn_type, confirmed,
         )  # fmt: skip
 
