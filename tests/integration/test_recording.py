@@ -11,6 +11,7 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, Event, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.decode.decoder import ServerInfo
 from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline import Engine, Limits
 from waltap.services.recording.connector import RecordingHead
@@ -18,7 +19,6 @@ from waltap.services.recording.file import (
     Entry,
     RecordedAnswer,
     RecordedFrames,
-    RecordedServer,
     RecordingDamaged,
     RecordingHeader,
     RecordingMark,
@@ -57,7 +57,7 @@ HEADER = RecordingHeader(
     decoder="pgoutput",
     options={},
     publications=(),
-    server=RecordedServer(
+    server=ServerInfo(
         version_num=150000,
         version="",
         flavour="postgresql",

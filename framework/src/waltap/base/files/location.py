@@ -179,15 +179,11 @@ def _endpoint_of_environment() -> str | None:
 
     Amazon's own tools read these variables, pyarrow does not.
     """
-    import os
-
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def _region(bucket: str, endpoint: str | None) -> str | None:
     """Return the region of ``bucket``, None where no lookup is needed."""
-    import os
-
     from pyarrow import fs
 
     # Only Amazon's own store can answer the lookup, and its SDK reads the variables itself.

@@ -226,12 +226,7 @@ class FileStore:
 
     def read_parquet(self, path: str) -> "pa.Table":
         """Return the rows of one segment in file order."""
-
-        def rows() -> "pa.Table":
-            with self._segment(path) as file:
-                return file.read()
-
-        return self._read(path, rows)
+        return self._of_segment(path, lambda file: file.read())
 
     def parquet_columns(self, path: str, names: "Sequence[str]", most: int) -> "pa.Table | None":
         """Return columns of one segment, its rows in file order.
@@ -240,37 +235,26 @@ class FileStore:
         their size.
         """
 
-        def columns() -> "pa.Table | None":
-            with self._segment(path) as file:
-                if _unpacked(file.metadata, names) > most:
-                    return None
-                return file.read(columns=list(names)).select(list(names))
+        def columns(file: "parquet.ParquetFile") -> "pa.Table | None":
+            if _unpacked(file.metadata, names) > most:
+                return None
+            return file.read(columns=list(names)).select(list(names))
 
-        return self._read(path, columns)
+        return self._of_segment(path, columns)
 
     def parquet_schema(self, path: str) -> "pa.Schema":
         """Return the schema of one segment.
 
         Only the end of the file is read.
         """
-
-        def schema() -> "pa.Schema":
-            with self._segment(path) as file:
-                return file.schema_arrow
-
-        return self._read(path, schema)
+        return self._of_segment(path, lambda file: file.schema_arrow)
 
     def parquet_rows(self, path: str) -> int:
         """Return the number of rows of one segment.
 
         Only the end of the file is read.
         """
-
-        def rows() -> int:
-            with self._segment(path) as file:
-                return int(file.metadata.num_rows)
-
-        return self._read(path, rows)
+        return self._of_segment(path, lambda file: int(file.metadata.num_rows))
 
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
         """Yield the rows of one segment in file order, ``rows`` at a time."""
@@ -295,6 +279,13 @@ class FileStore:
 
         with self._fs.open_input_file(self.path(path)) as stream:
             yield parquet.ParquetFile(stream, page_checksum_verification=True)
+
+    def _of_segment(self, path: str, read: "Callable[[parquet.ParquetFile], Read]") -> Read:
+        def of_file() -> Read:
+            with self._segment(path) as file:
+                return read(file)
+
+        return self._read(path, of_file)
 
     def _read(self, path: str, read: Callable[[], Read]) -> Read:
         """Return the result of ``read``, which is repeated for `MISREAD`."""
@@ -324,15 +315,13 @@ class FileStore:
         The caller closes the file, then calls `sync`.
         """
         self.may_write()
-        try:
+        with self.writing(path):
             self._make_folder(path.rpartition("/")[0])
             if self.takes_over and self.local:
                 # The instance that lost the lease may have the file open. Its writes must not reach
                 # the new file.
                 Path(self.path(path)).unlink(missing_ok=True)
             return self._opened(self.path(path))
-        except OSError as cause:
-            raise self._failure(f"refuses {path}", cause) from cause
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[None]:
@@ -395,47 +384,40 @@ class FileStore:
 
         Files given to `sync` are durable before it appears.
         """
-        folder, _, name = path.rpartition("/")
-        target = self.path(path)
-        written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
-        try:
+        folder = path.rpartition("/")[0]
+        with self.writing(path):
             self._make_folder(folder)
             self._make_durable()
-            # An object store shows the file when the stream ends, a file system when it is renamed.
-            self.may_write()
-            with self._opened(written) as stream:
-                stream.write(data)
-            if self.local:
-                sync(written)
-            if self._renames:
-                # The lease may have been lost since the file was begun.
-                self.may_write()
-                self._fs.move(written, target)
+            self._replace(path, data)
             if self.local:
                 sync(self.path(folder))
-        except OSError as cause:
-            raise self._failure(f"refuses {path}", cause) from cause
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file atomically.
 
         Its name is durable after `make_durable` or `publish`. Several threads may call this at a time.
         """
-        self.may_write()
+        folder = path.rpartition("/")[0]
+        with self.writing(path):
+            self._make_folder(folder)
+            self._replace(path, data)
+            if self.local:
+                self._unsynced.add(folder)
+
+    def _replace(self, path: str, data: bytes) -> None:
         folder, _, name = path.rpartition("/")
         target = self.path(path)
         written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
-        try:
-            self._make_folder(folder)
-            with self._opened(written) as stream:
-                stream.write(data)
-            if self.local:
-                sync(written)
-                self._unsynced.add(folder)
-            if self._renames:
-                self._fs.move(written, target)
-        except OSError as cause:
-            raise self._failure(f"refuses {path}", cause) from cause
+        # An object store shows the file when the stream ends, a file system when it is renamed.
+        self.may_write()
+        with self._opened(written) as stream:
+            stream.write(data)
+        if self.local:
+            sync(written)
+        if self._renames:
+            # The lease may have been lost since the file was begun.
+            self.may_write()
+            self._fs.move(written, target)
 
     def delete(self, path: str) -> None:
         """Remove a file, if it exists."""
@@ -465,14 +447,12 @@ class FileStore:
 
     def make_folder(self, path: str) -> None:
         """Create a folder and its parents durably."""
-        try:
+        with self.writing(path):
             # pyarrow makes a placeholder for the folder in an object store.
             if self._objects:
                 self._fs.create_dir(self.path(path), recursive=True)
             self._make_folder(path)
             self._make_durable()
-        except OSError as cause:
-            raise self._failure(f"refuses {path}", cause) from cause
 
     def _make_folder(self, path: str) -> None:
         if path in self._folders:

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,6 @@ from waltap.cli.terminal import answers, confirm, echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 
 if TYPE_CHECKING:
-    from waltap.pipeline.setup.build import PipelineStages
     from waltap.services.dead_letters.dead_letter import DeadLetter
     from waltap.services.dead_letters.store import DeadLetterStore
 
@@ -171,17 +169,6 @@ def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLe
     return [each for each in entries if not ids or each.id in ids]
 
 
-def _stages(file: str, set_: list[str] | None) -> "PipelineStages":
-    from waltap.config.resolve import resolve
-    from waltap.pipeline.setup.build import PipelineStages
-    from waltap.plugins.host import Host
-
-    host, raw = Host(), read(file)
-    return PipelineStages(
-        resolve(raw, host, overrides=overrides(raw, set_)), host, run_id="redeliver"
-    )
-
-
 def _redelivered(
     file: str,
     set_: list[str] | None,
@@ -197,12 +184,18 @@ def _redelivered(
     RedeliveryUndone.
     """
     from waltap.clock import SystemClock
+    from waltap.config.resolve import resolve
     from waltap.pipeline.delivery.redelivery import Redelivery
     from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
+    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.plugins.host import Host
+    from waltap.services.control import RedeliveryRequest, RedeliveryUndone, ask
 
     if not entries:
         return
-    stages = _stages(file, set_)
+    host, raw = Host(), read(file)
+    profile = resolve(raw, host, overrides=overrides(raw, set_))
+    stages = PipelineStages(profile, host, run_id="redeliver")
     try:
         with PipelineLock(stages.state_dir):
             known = {each.id: each for each in stages.dead_letters.store.all()}
@@ -212,21 +205,13 @@ def _redelivered(
             for found in redelivery.run(those, again=again, re_render=re_render):
                 yield found.dead_letter.id, "" if found.error is None else found.error.problem
     except PipelineRunning:
-        ids = tuple(each.id for each in entries)
-        yield from _by_the_run(
-            stages.state_dir, ids, again=again, re_render=re_render, wait_s=wait_s
+        request = RedeliveryRequest(
+            ids=tuple(each.id for each in entries),
+            again=again,
+            re_render=re_render,
+            wait_ms=round(wait_s * 1000),
         )
-
-
-def _by_the_run(
-    folder: Path, ids: tuple[str, ...], *, again: bool, re_render: bool, wait_s: float
-) -> Iterator[tuple[str, str]]:
-    from waltap.services.control import RedeliveryRequest, RedeliveryUndone, ask
-
-    request = RedeliveryRequest(
-        ids=ids, again=again, re_render=re_render, wait_ms=round(wait_s * 1000)
-    )
-    answer = ask(folder, request, patience_s=LONGEST_S)
-    yield from (answer.dead_letters or {}).items()
-    if not answer.ok or not answer.accepted:
-        raise RedeliveryUndone(answer.reason)
+        answer = ask(stages.state_dir, request, patience_s=LONGEST_S)
+        yield from (answer.dead_letters or {}).items()
+        if not answer.ok or not answer.accepted:
+            raise RedeliveryUndone(answer.reason) from None

@@ -17,8 +17,6 @@ from waltap.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from waltap.changes.transactions.position import Position
     from waltap.config.profile import Profile
     from waltap.pipeline.setup.build import PipelineStages
@@ -141,8 +139,6 @@ def _takeover_offset(
     source: "Connector", profile: "Profile", there: "OffsetMap", stages: "PipelineStages"
 ) -> "Offset":
     """Return the offset at which this pipeline continues. Raises: WaltapError."""
-    import msgspec
-
     from waltap.changes.transactions.order import TransactionCounts
     from waltap.changes.transactions.position import Position
     from waltap.ports.source.connector import SourceLacks
@@ -273,8 +269,6 @@ offsets.command("export")(export_to)
 @offsets.command()
 def show(file: FileArgument, set_: SetOption = None) -> None:
     """Print the stored offset as JSON."""
-    import msgspec
-
     from waltap.changes.transactions.position import SOLE
 
     profile, stages = _at_rest(file, set_)

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -34,6 +34,17 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 ENDS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+
+
+@contextmanager
+def handled(handlers: "Mapping[signal.Signals, Callable[[int, object], None]]") -> Iterator[None]:
+    """Handle signals by ``handlers`` in the block."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -337,10 +348,5 @@ def stopped_by_signals(engine: "Engine") -> Iterator[None]:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    with ended_at_last(engine):
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    with handled(dict.fromkeys(ENDS, stop)), ended_at_last(engine):
+        yield

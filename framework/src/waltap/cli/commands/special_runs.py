@@ -164,8 +164,6 @@ def replay(
 
     Only the sink's output is kept, so you may replay a recording again.
     """
-    from dataclasses import replace
-
     from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
     from waltap.plugins.host import Host
@@ -203,7 +201,6 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
     Stop the pipeline first. The command ends when every table was read and the gap certificates
     are closed; then use `waltap run`. Without a gap it does nothing.
     """
-    from waltap.cli.commands.run import stopped_by_signals
     from waltap.clock import SystemClock
     from waltap.config.resolve import resolve
     from waltap.pipeline.api.repair import GapRepair

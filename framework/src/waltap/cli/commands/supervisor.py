@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from waltap.cli.commands.run import ENDS, handled
 from waltap.clock import Clock, SystemClock
 from waltap.errors import WaltapError
 
@@ -298,17 +299,9 @@ def _content(path: Path) -> bytes:
 @contextmanager
 def controlled_by_signals(supervisor: Supervisor) -> Iterator[None]:
     """Stop on SIGINT and SIGTERM, and reload on SIGHUP, in the block."""
-    handlers: dict[signal.Signals, Callable[[], None]] = {
-        signal.SIGINT: supervisor.stop,
-        signal.SIGTERM: supervisor.stop,
-        signal.SIGHUP: supervisor.read_again,
-    }
-    before = {
-        number: signal.signal(number, lambda _number, _frame, call=call: call())  # type: ignore[misc]
-        for number, call in handlers.items()
-    }
-    try:
+
+    def act(number: int, _frame: object) -> None:
+        (supervisor.read_again if number == signal.SIGHUP else supervisor.stop)()
+
+    with handled(dict.fromkeys((*ENDS, signal.SIGHUP), act)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

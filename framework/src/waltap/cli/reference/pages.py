@@ -170,18 +170,15 @@ def _section(spec: DecoderSpec) -> list[str]:
     if spec.aliases:
         lines += ["", f"Also named {', '.join(f'`{alias}`' for alias in spec.aliases)}."]
     if spec.forced_options:
+        # Properties write booleans in lower case.
         given = ", ".join(
-            f"`{name}={_option_text(value)}`" for name, value in spec.forced_options.items()
+            f"`{name}={str(value).lower() if isinstance(value, bool) else value}`"
+            for name, value in spec.forced_options.items()
         )
         lines += ["", f"It is {given}."]
     if spec.remarks:
         lines += ["", *(f"- {remark}" for remark in spec.remarks)]
     return lines
-
-
-def _option_text(value: object) -> str:
-    # Properties write booleans in lower case.
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # First digit of a code → heading of its errors.
@@ -423,7 +420,10 @@ def debezium_page(host: "Host") -> str:
     wanting = {n: e for n, e in others.items() if not e.ignored}
     lines += table(
         ("property", "accepted values", "why no other"),
-        ((f"`{name}`", _accepted(e.harmless_values), e.why) for name, e in sorted(wanting.items())),
+        (
+            (f"`{name}`", ", ".join(f"`{v}`" for v in e.harmless_values) or "none", e.why)
+            for name, e in sorted(wanting.items())
+        ),
     )
     lines += ["", "## Without effect", ""]
     lines += [IGNORED, ""]
@@ -439,10 +439,6 @@ def debezium_page(host: "Host") -> str:
     ]
     lines += _list((f"`{old}`", f"`{new}`") for old, new in sorted(OLD_NAMES.items()))
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _accepted(values: tuple[str, ...]) -> str:
-    return ", ".join(f"`{value}`" for value in values) or "none"
 
 
 def _by_reason(names: dict[str, str]) -> Iterable[tuple[str, str]]:

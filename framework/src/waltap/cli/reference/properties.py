@@ -118,20 +118,19 @@ def _shared(
 
 def _named(heading: str, common: list[_Row], others: list[_Row]) -> str:
     """Return the rows that two components have in common, in the shorter way."""
-    link = f"[{heading}](#{_anchor(heading)})"
+    anchor = heading.lower().replace("`", "").replace(" ", "-")
+    link = f"[{heading}](#{anchor})"
     left = [row[0] for row in others if row not in common]
     if len(left) < len(common):
         return f"As in {link}: all but {', '.join(left)}" if left else f"As in {link}: all"
     return f"As in {link}: {', '.join(row[0] for row in common)}"
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace("`", "").replace(" ", "-")
-
-
 def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
     meaning = declaration.summary
-    allowed, unit = _allowed(declaration), _unit(declaration)
+    allowed, unit = _allowed(declaration), declaration.unit or ""
+    if declaration.name.endswith(f".{unit}"):
+        unit = ""
     if allowed:
         meaning += f" *{allowed}*" + (f", in {unit}" if unit else "")
     elif unit:
@@ -171,12 +170,6 @@ def _allowed(declaration: PropertyDeclaration) -> str:
     allowed = {"at least 0": "", "comma list": "list"}.get(allowed, allowed)
     allowed = _RANGE.sub(r"\1 to \2", allowed)
     return re.sub(r"matching (\S+)$", r"matching `\1`", allowed.removeprefix("string, "))
-
-
-def _unit(declaration: PropertyDeclaration) -> str:
-    """Return the unit, unless the name ends with it."""
-    unit = declaration.unit
-    return unit if unit and not declaration.name.endswith(f".{unit}") else ""
 
 
 def _default(declaration: PropertyDeclaration) -> str:

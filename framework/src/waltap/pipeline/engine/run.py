@@ -121,8 +121,8 @@ class PipelineRun:
         self.redeliveries = redelivery_inbox()
         # The writer of the present connection, or of the last one.
         self.delivery: SinkWriter | None = None
-        # The stream at hand.
-        self.streaming: StreamGauges | None = None
+        # Reads the sizes of the stream at hand.
+        self._gauges: Callable[[], StreamGauges] = StreamGauges
         # Watches how much WAL the slot keeps.
         self.guard = self._slot_monitor()
 
@@ -160,14 +160,14 @@ class PipelineRun:
         self.state.delivers(records=delivery.counts_records)
 
     @contextmanager
-    def stream_by(self, streaming: StreamGauges) -> Iterator[None]:
-        """Answer the status from ``streaming`` while the block lasts."""
+    def stream_by(self, gauges: Callable[[], StreamGauges]) -> Iterator[None]:
+        """Answer the status from ``gauges`` while the block lasts; any thread calls it."""
         self.state.capturing()
-        self.streaming = streaming
+        self._gauges = gauges
         try:
             yield
         finally:
-            self.streaming = None
+            self._gauges = StreamGauges
 
     # --- the slot monitor ---------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class PipelineRun:
 
     def status(self) -> PipelineStatus:
         """Return the present status. Any thread may ask."""
-        counts, streaming, delivery = self.state.counts, self.streaming, self.delivery
+        counts, gauges, delivery = self.state.counts, self._gauges(), self.delivery
         now, now_ns = self.state.clock.monotonic(), self.state.clock.time_ns()
         state, since_ns = self.state.entered
         waiting = None if delivery is None else delivery.waiting_since
@@ -280,13 +280,10 @@ class PipelineRun:
             batches=counts.batches,
             filtered=tuple(zip(self.state.transform_names, tuple(counts.filtered), strict=True)),
             events_per_second=tuple((s, counts.meter.per_second(now, s)) for s in RATE_WINDOWS_S),
-            queued_events=0 if streaming is None else streaming.queued_events,
+            **gauges._asdict(),
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
             write_ms=None if in_flight is None else round(in_flight[1] * 1000),
             stalled=in_flight is not None and self._stalls(in_flight),
-            open_transactions=0 if streaming is None else streaming.open_transactions,
-            held_bytes=0 if streaming is None else streaming.held_bytes,
-            spilled_bytes=0 if streaming is None else streaming.spilled_bytes,
             captured_tables=self.state.captured_tables,
             snapshot=tuple(counts.tables.values()),
             reconnects=counts.reconnects,

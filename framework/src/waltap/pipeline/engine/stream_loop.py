@@ -23,6 +23,7 @@ from waltap.pipeline.stages.partition_reader import (
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.source.connector import ChangeStream, Connector
 from waltap.ports.source.roles import HeartbeatSource, PartitionedSource, WalSource
+from waltap.services.monitor.counts import StreamGauges
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +261,7 @@ class StreamLoop:
         """
         state = self._state
         try:
-            with self._run.stream_by(self):
+            with self._run.stream_by(self._gauges):
                 try:
                     self._stream(whole=whole)
                 except SinkError:
@@ -476,20 +477,11 @@ class StreamLoop:
             longest = min(POLL_S, self._state.flush_s)
         return loop.batcher.wait(longest, now)
 
-    # --- for any thread (`StreamGauges`) ----------------------------------------------------------
-
-    @property
-    def queued_events(self) -> int:
-        return sum(loop.batcher.changes for loop in self._loops)
-
-    @property
-    def open_transactions(self) -> int:
-        return sum(each.assembler.open_transactions for each in self._readers)
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(each.assembler.held_bytes for each in self._readers)
-
-    @property
-    def spilled_bytes(self) -> int:
-        return sum(each.assembler.spilled_bytes for each in self._readers)
+    def _gauges(self) -> StreamGauges:
+        assemblers = [each.assembler for each in self._readers]
+        return StreamGauges(
+            queued_events=sum(loop.batcher.changes for loop in self._loops),
+            open_transactions=sum(each.open_transactions for each in assemblers),
+            held_bytes=sum(each.held_bytes for each in assemblers),
+            spilled_bytes=sum(each.spilled_bytes for each in assemblers),
+        )

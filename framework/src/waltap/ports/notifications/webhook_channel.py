@@ -83,10 +83,6 @@ class WebhookProperties(Properties):
     _whole = field_validator("url")(whole_address)
 
 
-if TYPE_CHECKING:
-    pass
-
-
 LONGEST_WAIT_S: Final = 30.0
 CLOSE_S: Final = 5.0
 """How long `close` waits for the queued notifications."""

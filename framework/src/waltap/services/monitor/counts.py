@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -223,15 +223,6 @@ class SinkCalls:
     ``current_ms``: the last time when everything that the server had sent was durable.
     """
 
-    __slots__ = (
-        "_clock",
-        "_now",
-        "awaited",
-        "current_ms",
-        "oldest_commit_ms",
-        "unacknowledged_since",
-    )
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now: tuple[str, float] | None = None
@@ -434,24 +425,15 @@ class SnapshotTimes:
         )
 
 
-class StreamGauges(Protocol):
-    """Sizes of a stream's buffers; any thread may read them."""
+class StreamGauges(NamedTuple):
+    """Sizes of a stream's buffers."""
 
-    @property
-    def queued_events(self) -> int:
-        """Return the number of changes that wait for a batch."""
-
-    @property
-    def open_transactions(self) -> int:
-        """Return the number of open transactions."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Return the bytes of their buffered changes."""
-
-    @property
-    def spilled_bytes(self) -> int:
-        """Return the part of these bytes that is in files."""
+    # Changes that wait for a batch.
+    queued_events: int = 0
+    open_transactions: int = 0
+    # Bytes of their buffered changes, and the part of them in files.
+    held_bytes: int = 0
+    spilled_bytes: int = 0
 
 
 class EventRate:

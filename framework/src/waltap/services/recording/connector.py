@@ -70,7 +70,7 @@ class RecordingConnector(Connector):
         assert isinstance(header, RecordingHeader)
         self._header = header
         self._answers = _RecordedAnswers(self._path, header)
-        self.server = header.server.info()
+        self.server = header.server
         self.catalogue: Catalogue = AnsweredCatalogue(self._answers.answering)
 
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
@@ -189,7 +189,7 @@ class _RecordedAnswers:
         if "standings" in header.asks:
             answering["name_resolution"] = AnsweredNames(self.answering)
         return DecoderContext(
-            server=header.server.info(),
+            server=header.server,
             catalogue=AnsweredCatalogue(self.answering),
             publications=header.publications,
             options=header.options,

@@ -84,27 +84,6 @@ LAYOUT: Final = 1
 LEVEL: Final = 1
 
 
-class RecordedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the recorded fields of `ServerInfo`."""
-
-    version_num: int
-    version: str
-    flavour: str
-    system_id: str
-    timeline: int
-    two_phase_slot: bool
-    encoding: str
-
-    @classmethod
-    def of(cls, info: ServerInfo) -> "RecordedServer":
-        """Return the recorded fields of ``info``."""
-        return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
-
-    def info(self) -> ServerInfo:
-        """Return the `ServerInfo` for decoders."""
-        return ServerInfo(**msgspec.structs.asdict(self))
-
-
 class AnsweredCatalogue(Catalogue):
     """A catalogue whose answers are recorded, or come from a recording.
 
@@ -147,7 +126,7 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     decoder: str
     options: dict[str, object]
     publications: tuple[str, ...]
-    server: RecordedServer
+    server: ServerInfo
     # The fields of `questions.OPTIONAL` that the decoder's context had.
     asks: tuple[str, ...]
     layout: int = LAYOUT

@@ -26,7 +26,6 @@ from waltap.services.recording.file import (
     Entry,
     RecordedAnswer,
     RecordedFrames,
-    RecordedServer,
     RecordingHeader,
     RecordingMark,
     RecordingProperties,
@@ -78,7 +77,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
             decoder=spec.name,
             options=dict(context.options),
             publications=tuple(context.publications),
-            server=RecordedServer.of(context.server),
+            server=context.server,
             asks=tuple(n for n, field in OPTIONAL.items() if getattr(context, field) is not None),
         )
         section = _Section(writer, header)

@@ -87,12 +87,6 @@ def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
     return message(b"T", pack("!h", len(columns)) + b"".join(fields))
 
 
-def parameter_description(count: int) -> bytes:
-    """Return ParameterDescription of ``count`` parameters of type text."""
-    # 25 is the OID of text.
-    return message(b"t", pack(f"!h{count}I", count, *[25] * count))
-
-
 def data_row(values: Sequence[str | None]) -> bytes:
     """Return DataRow of text values, None for NULL."""
     body = pack("!h", len(values))
