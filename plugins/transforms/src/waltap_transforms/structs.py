@@ -5,7 +5,7 @@ A struct is a dict; a missing field is null. ``Struct.get`` returns the default 
 so this module has both.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -81,6 +81,39 @@ def filled(value: Mapping[str, Any], defaults: Iterable[tuple[str, object]]) -> 
         if copy.get(name) is None:
             copy[name] = default
     return copy
+
+
+def projection(
+    columns: Iterable[tuple[str, str, object]],
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return the function that makes rows of (new name, old name, default for null)."""
+    columns = tuple(columns)
+
+    def row_of(row: Mapping[str, Any]) -> dict[str, Any]:
+        made = {}
+        for new, old, default in columns:
+            value = row.get(old)
+            made[new] = default if value is None else value
+        return made
+
+    return row_of
+
+
+def converted(
+    row: Mapping[str, Any], parts: Iterable[tuple[str, object, Callable[[Any], Any] | None]]
+) -> dict[str, Any]:
+    """Return a copy of ``row`` with the fields of ``parts`` converted.
+
+    A part is a name, the default for null, and the conversion; null without a default stays.
+    """
+    made = dict(row)
+    for name, default, convert in parts:
+        value = made.get(name)
+        # Debezium reads fields by Struct.get, which gives the default for null.
+        value = default if value is None else value
+        if value is not None:
+            made[name] = value if convert is None else convert(value)
+    return made
 
 
 class StructMember(msgspec.Struct, frozen=True):

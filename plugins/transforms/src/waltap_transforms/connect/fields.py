@@ -27,7 +27,7 @@ from waltap_transforms.connect.record_parts import (
     struct_of,
 )
 from waltap_transforms.specs import connect_spec
-from waltap_transforms.structs import required_struct
+from waltap_transforms.structs import projection, required_struct
 
 FLATTENS = "flatten"
 
@@ -300,14 +300,8 @@ def _replacing(properties: ReplaceFieldProperties) -> Change:
             default = known[old].default if properties.null_to_default else None
             columns.append((field.name, old, default))
 
-        def convert(struct: Row, _record: ConnectRecord) -> Row:
-            row = {}
-            for new, old, default in columns:
-                value = struct.get(old)
-                row[new] = default if value is None else value
-            return row
-
-        return updated, convert
+        convert = projection(columns)
+        return updated, lambda row, _record: convert(row)
 
     def plain(found: Row, _record: ConnectRecord) -> Row:
         return {renames.get(k, k): v for k, v in found.items() if stays(k)}
@@ -340,7 +334,7 @@ def value_to_key(
     """Return the transform that builds keys from values."""
     names = properties.fields
 
-    def made(schema: Schema) -> tuple[Schema, list[tuple[str, Any]]]:
+    def made(schema: Schema) -> tuple[Schema, Callable[[Row], Row]]:
         known = {field.name: field.schema for field in schema.fields}
         for name in names:
             if name not in known:
@@ -348,24 +342,21 @@ def value_to_key(
         key = Schema(
             kind=ConnectKind.STRUCT, fields=tuple(Field(name, known[name]) for name in names)
         )
-        # The default is beside each name, so that a record needs no look at the schema.
         given = properties.null_to_default
-        return key, [(name, known[name].default if given else None) for name in names]
+        return key, projection((n, n, known[n].default if given else None) for n in names)
 
     # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def keyed(r: ConnectRecord) -> ConnectRecord:
-        schema, key = None, dict[str, Any]()
+        schema: Schema | None = None
         if r.value_schema is None:
             row = map_of(r.value, COPIES)
             key = {name: row.get(name) for name in names}
         else:
             row = struct_of(r.value_schema, r.value, COPIES)
-            schema, defaults = memory.of(r.value_schema)
-            for name, default in defaults:
-                value = row.get(name)
-                key[name] = default if value is None else value
+            schema, key_of = memory.of(r.value_schema)
+            key = key_of(row)
         return ConnectRecord(
             r.topic, schema, key, r.value_schema, r.value, r.headers, r.partition, r.timestamp
         )
@@ -373,10 +364,8 @@ def value_to_key(
     return lambda records: [keyed(record) for record in records]
 
 
-VALUE_TO_KEY = (
-    connect_spec(
-        "ValueToKey", "Makes the key of fields of the value.", ValueToKeyProperties, value_to_key
-    ),
+VALUE_TO_KEY = connect_spec(
+    "ValueToKey", "Makes the key of fields of the value.", ValueToKeyProperties, value_to_key
 )
 
 

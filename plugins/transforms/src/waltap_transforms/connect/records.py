@@ -21,7 +21,7 @@ from waltap_transforms.java.dates import SimpleDateFormat
 from waltap_transforms.java.literals import parse_literal
 from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import connect_spec, each
-from waltap_transforms.structs import required_struct
+from waltap_transforms.structs import projection, required_struct
 
 
 class RegexRouterProperties(Properties):
@@ -161,6 +161,9 @@ class InsertHeaderProperties(Properties):
         return value
 
 
+Project = Callable[[Row], Row]
+
+
 class _HeaderFrom:
     """Read headers from the schema and value of a key or value."""
 
@@ -171,21 +174,23 @@ class _HeaderFrom:
         # Encoders find a schema by its object, so one source schema must always give the same object.
         self._memory = SchemaMemory(self._made)
 
-    def _made(self, schema: Schema) -> tuple[Schema, list[tuple[str, Any]], list[Schema]]:
-        """Return the new schema, the fields that stay, and the header schemas.
+    def _made(self, schema: Schema) -> tuple[Schema, Project | None, Project, list[Schema]]:
+        """Return the new schema, both conversions of rows, and the header schemas.
 
-        The new schema lacks the moved fields. Each field that stays has its default beside it.
+        The first conversion makes the row without moved fields, the second the headers' values.
         """
         known = {field.name: field.schema for field in schema.fields}
         for name in self._fields:
             if name not in known:
                 raise RecordUnfit(f"there is no field {name}")
+        columns = {n: (n, n, s.default if self._defaults else None) for n, s in known.items()}
+        values = projection(columns[name] for name in self._fields)
         schemas = [known[name] for name in self._fields]
         if not self._moves:
-            return schema, [], schemas  # a copy shares the row, so no field is read again
+            return schema, None, values, schemas  # a copy shares the row
         left = [field for field in schema.fields if field.name not in self._fields]
-        stay = [(f.name, f.schema.default if self._defaults else None) for f in left]
-        return required_struct(schema, left), stay, schemas
+        rest = projection(columns[field.name] for field in left)
+        return required_struct(schema, left), rest, values, schemas
 
     def __call__(
         self, schema: Schema | None, value: Any
@@ -202,20 +207,13 @@ class _HeaderFrom:
                 row = {name: given for name, given in row.items() if name not in self._fields}
             return None, row, headers
         struct = struct_of(schema, value, self._purpose)
-        updated, stay, schemas = self._memory.of(schema)
-        row = struct
-        if self._moves:
-            row = {name: _or(struct, name, default) for name, default in stay}
+        updated, rest, values, schemas = self._memory.of(schema)
+        found = values(struct)
         added = tuple(
-            (name, of, _or(struct, field, of.default if self._defaults else None))
+            (name, of, found[field])
             for field, name, of in zip(self._fields, self._headers, schemas, strict=True)
         )
-        return updated, row, added
-
-
-def _or(row: Row, name: str, default: Any) -> Any:
-    value = row.get(name)
-    return default if value is None else value
+        return updated, struct if rest is None else rest(struct), added
 
 
 def _header_from(record_part: str) -> Callable[[Any, Any], RecordTransform]:

@@ -1,7 +1,7 @@
 """SwapGeometryCoordinates, GeometryFormatTransformer and VectorToJson."""
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -11,8 +11,15 @@ from pydantic import field_validator
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.mapping import double_text, float_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransform,
+    RecordTransformContext,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.structs import converted
 
 # Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
 #
@@ -157,7 +164,6 @@ class StructRewrite:
         parts = [
             (field.name, field.schema.default, convert)
             for field, _, convert in made
-            # Debezium reads every field by Struct.get, so null becomes the default of its field.
             if convert is not None or field.schema.default is not None
         ]
         if not parts and not changes:
@@ -169,15 +175,7 @@ class StructRewrite:
             # A default of the struct would have the old types.
             schema = msgspec.structs.replace(schema, fields=fields, default=None)
 
-        def converted(value: Mapping[str, Any]) -> dict[str, Any]:
-            out = dict(value)
-            for name, default, convert in parts:
-                held = out.get(name)
-                held = default if held is None else held
-                out[name] = held if convert is None or held is None else convert(held)
-            return out
-
-        return schema, converted
+        return schema, lambda value: converted(value, parts)
 
     def _collection(self, schema: Schema) -> tuple[Schema, Convert | None]:
         """Return the function that rewrites the elements of ``schema``."""
@@ -202,20 +200,6 @@ DENSE = {"io.debezium.data.DoubleVector": double_text, "io.debezium.data.FloatVe
 SPARSE = "io.debezium.data.SparseDoubleVector"
 
 
-class VectorToJson:
-    """Convert the vectors of records to JSON."""
-
-    def __init__(self) -> None:
-        self._rewrite = StructRewrite(_vector, inside=False)
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        if record.value is None:
-            return record
-        if record.value_schema is None or record.value_schema.kind is not ConnectKind.STRUCT:
-            raise RecordUnfit("the value is no struct")
-        return self._rewrite(record)
-
-
 def _vector(schema: Schema) -> tuple[Schema, Convert] | None:
     json = Schema(
         kind=ConnectKind.STRING, optional=schema.optional, name="io.debezium.data.Json", version=1
@@ -238,14 +222,12 @@ def _sparse(value: Any) -> str:
     return f'{{ "dimensions": {value["dimensions"]}, "vector": {{ {numbers} }} }}'
 
 
-VECTORS = (
-    debezium_spec(
-        "vector-to-json",
-        "VectorToJsonConverter",
-        "Writes vectors as JSON text.",
-        None,
-        lambda _properties, _context: each(VectorToJson()),
-    ),
+VECTORS = debezium_spec(
+    "vector-to-json",
+    "VectorToJsonConverter",
+    "Writes vectors as JSON text.",
+    None,
+    lambda _properties, _context: _rewriting(_vector, inside=False, refuses=True),
 )
 
 
@@ -280,46 +262,41 @@ class GeometryFormatProperties(Properties):
     )
 
 
-class SwapCoordinates:
-    """Swap x and y of geometries."""
+def _swap_coordinates(
+    properties: SwapCoordinatesProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform that swaps x and y of geometries."""
+    srids = frozenset(map(int, properties.srids))
 
-    def __init__(self, properties: SwapCoordinatesProperties) -> None:
-        self._srids = frozenset(map(int, properties.srids))
-        self._rewrite = StructRewrite(_geometries(self._swapped), inside=True)
-
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        return _rewritten(record, self._rewrite)
-
-    def _swapped(self, value: Any) -> Any:
+    def convert(value: Any) -> Any:
         srid = value.get("srid")
-        if srid is None or srid not in self._srids:
+        if srid is None or srid not in srids:
             return value
         return {**value, "wkb": swapped(value["wkb"])}
 
+    return _rewriting(_geometries(convert), inside=True)
 
-class GeometryFormat:
-    """Convert geometries between WKB and EWKB."""
 
-    def __init__(self, properties: GeometryFormatProperties) -> None:
-        self._extends = properties.format == "wkb"
-        self._rewrite = StructRewrite(_geometries(self._converted), inside=False)
+def _geometry_format(
+    properties: GeometryFormatProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform that converts geometries between WKB and EWKB."""
 
-    def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        return _rewritten(record, self._rewrite)
-
-    def _converted(self, value: Any) -> Any:
+    def convert(value: Any) -> Any:
         wkb, srid = value["wkb"], value.get("srid")
         # Extended geometries become plain for either value of the property.
         if is_extended(wkb):
             return {**value, "wkb": without_srid(wkb)}
-        if not self._extends:
+        if properties.format != "wkb":
             return value
         if srid is None:
             raise RecordUnfit("a geometry without an SRID cannot become EWKB")
         return {**value, "wkb": with_srid(wkb, srid)}
 
+    return _rewriting(_geometries(convert), inside=False)
 
-def _geometries(convert: Convert) -> Any:
+
+def _geometries(convert: Convert) -> Change:
     def change(schema: Schema) -> tuple[Schema, Convert] | None:
         if schema.kind is ConnectKind.STRUCT and schema.name == GEOMETRY_SCHEMA:
             return schema, convert
@@ -328,12 +305,24 @@ def _geometries(convert: Convert) -> Any:
     return change
 
 
-def _rewritten(record: ConnectRecord, rewrite: StructRewrite) -> ConnectRecord:
-    schema = record.value_schema
-    # Tombstones and values that are not structs have no geometries.
-    if record.value is None or schema is None or schema.kind is not ConnectKind.STRUCT:
-        return record
-    return rewrite(record)
+def _rewriting(change: Change, *, inside: bool, refuses: bool = False) -> RecordTransform:
+    """Return the transform of values that are structs.
+
+    Tombstones pass, and other values too unless it ``refuses`` them.
+    """
+    rewrite = StructRewrite(change, inside=inside)
+
+    def rewritten(record: ConnectRecord) -> ConnectRecord:
+        schema = record.value_schema
+        if record.value is None:
+            return record
+        if schema is None or schema.kind is not ConnectKind.STRUCT:
+            if refuses:
+                raise RecordUnfit("the value is no struct")
+            return record
+        return rewrite(record)
+
+    return each(rewritten)
 
 
 GEOMETRY = (
@@ -342,13 +331,13 @@ GEOMETRY = (
         "SwapGeometryCoordinates",
         "Swaps x and y of geometries.",
         SwapCoordinatesProperties,
-        lambda properties, _context: each(SwapCoordinates(properties)),
+        _swap_coordinates,
     ),
     debezium_spec(
         "geometry-format",
         "GeometryFormatTransformer",
         "Puts the SRID into geometries, or takes it out.",
         GeometryFormatProperties,
-        lambda properties, _context: each(GeometryFormat(properties)),
+        _geometry_format,
     ),
 )

@@ -407,13 +407,11 @@ def _empty(payload: Any) -> bool:
     return payload is None or (isinstance(payload, str) and not payload.strip(_BLANK))
 
 
-EVENT_ROUTER = (
-    debezium_spec(
-        "event-router",
-        "outbox.EventRouter",
-        "Makes the events of an outbox table records of their own, each for the topic of its aggregate.",
-        EventRouterProperties,
-        EventRouter,
-        replaces_events=True,
-    ),
+EVENT_ROUTER = debezium_spec(
+    "event-router",
+    "outbox.EventRouter",
+    "Makes the events of an outbox table records of their own, each for the topic of its aggregate.",
+    EventRouterProperties,
+    EventRouter,
+    replaces_events=True,
 )

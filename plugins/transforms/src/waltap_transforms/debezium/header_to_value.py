@@ -206,12 +206,10 @@ def _value(
     return out
 
 
-HEADER_TO_VALUE = (
-    debezium_spec(
-        "header-to-value",
-        "HeaderToValue",
-        "Moves or copies headers into fields of the value.",
-        HeaderToValueProperties,
-        lambda properties, _context: each(HeaderToValue(properties)),
-    ),
+HEADER_TO_VALUE = debezium_spec(
+    "header-to-value",
+    "HeaderToValue",
+    "Moves or copies headers into fields of the value.",
+    HeaderToValueProperties,
+    lambda properties, _context: each(HeaderToValue(properties)),
 )

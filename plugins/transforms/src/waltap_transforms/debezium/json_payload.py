@@ -266,13 +266,11 @@ def _event_schema(schema: Schema, row: Schema) -> Schema:
     )
 
 
-MESSAGE_CONTENT = (
-    debezium_spec(
-        "decode-message-content",
-        "DecodeLogicalDecodingMessageContent",
-        "Makes change events of logical messages whose content is JSON.",
-        DecodeMessageContentProperties,
-        lambda properties, context: each(DecodeMessageContent(properties, context.connector)),
-        package="io.debezium.connector.postgresql.transforms",
-    ),
+MESSAGE_CONTENT = debezium_spec(
+    "decode-message-content",
+    "DecodeLogicalDecodingMessageContent",
+    "Makes change events of logical messages whose content is JSON.",
+    DecodeMessageContentProperties,
+    lambda properties, context: each(DecodeMessageContent(properties, context.connector)),
+    package="io.debezium.connector.postgresql.transforms",
 )

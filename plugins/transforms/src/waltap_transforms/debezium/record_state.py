@@ -1,7 +1,7 @@
 """ExtractNewRecordState and ExtractChangedRecordState: rows of change events."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -22,6 +22,7 @@ from waltap_transforms.structs import (
     filled,
     is_envelope,
     member,
+    projection,
     required_struct,
 )
 
@@ -100,14 +101,12 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-CHANGED_FIELDS = (
-    debezium_spec(
-        "extract-changed-record-state",
-        "ExtractChangedRecordState",
-        "Writes headers with the names of the columns that an update changed, or did not.",
-        ExtractChangedRecordStateProperties,
-        lambda properties, _context: each(ExtractChangedRecordState(properties)),
-    ),
+CHANGED_FIELDS = debezium_spec(
+    "extract-changed-record-state",
+    "ExtractChangedRecordState",
+    "Writes headers with the names of the columns that an update changed, or did not.",
+    ExtractChangedRecordStateProperties,
+    lambda properties, _context: each(ExtractChangedRecordState(properties)),
 )
 
 
@@ -490,12 +489,12 @@ class _DropByHeader:
         self, schema: Schema, value: Mapping[str, Any], names: tuple[str, ...]
     ) -> tuple[Schema, Mapping[str, Any]]:
         less = self._known.of(schema, names)
-        if less is None:
-            return schema, value
-        made = filled(value, less.defaults)
-        return less.schema, {name: made.get(name) for name in less.names}
+        return (schema, value) if less is None else (less[0], less[1](value))
 
-    def _less(self, schema: Schema, names: tuple[str, ...]) -> "_ReducedStruct | None":
+    def _less(
+        self, schema: Schema, names: tuple[str, ...]
+    ) -> tuple[Schema, Callable[[Mapping[str, Any]], dict[str, Any]]] | None:
+        """Return the reduced schema and the conversion of rows, None for no change."""
         if schema.kind is not ConnectKind.STRUCT:
             raise RecordUnfit(f"fields cannot be left out of {schema.kind.value}")
         dropped = {
@@ -507,30 +506,17 @@ class _DropByHeader:
         if not dropped and self._only_optional:
             return None
         left = [field for field in schema.fields if field.name not in dropped]
-        made = required_struct(schema, left)
-        return _ReducedStruct(made, tuple(field.name for field in left), defaults_of(made))
+        # Nulls become defaults, as in Connect's ReplaceField.
+        columns = ((field.name, field.name, field.schema.default) for field in left)
+        return required_struct(schema, left), projection(columns)
 
 
-class _ReducedStruct(msgspec.Struct, frozen=True):
-    """Describe a struct with fewer fields.
-
-    Its nulls become defaults, as in Connect's ReplaceField.
-    """
-
-    schema: Schema
-    # The fields that stay, in order.
-    names: tuple[str, ...]
-    defaults: tuple[tuple[str, object], ...]
-
-
-NEW_RECORD_STATE = (
-    debezium_spec(
-        "extract-new-record-state",
-        "ExtractNewRecordState",
-        "Replaces the change event by the row, with members of the event as fields or headers.",
-        ExtractNewRecordStateProperties,
-        lambda properties, _context: ExtractNewRecordState(properties),
-        older=("UnwrapFromEnvelope",),  # profiles of old Debezium versions still have this name
-        replaces_events=True,
-    ),
+NEW_RECORD_STATE = debezium_spec(
+    "extract-new-record-state",
+    "ExtractNewRecordState",
+    "Replaces the change event by the row, with members of the event as fields or headers.",
+    ExtractNewRecordStateProperties,
+    lambda properties, _context: ExtractNewRecordState(properties),
+    older=("UnwrapFromEnvelope",),  # profiles of old Debezium versions still have this name
+    replaces_events=True,
 )

@@ -166,14 +166,12 @@ def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:
     return msgspec.structs.replace(schema, name=name, fields=fields, default=None)
 
 
-LOGICAL_TABLE_ROUTER = (
-    debezium_spec(
-        "by-logical-table-router",
-        "ByLogicalTableRouter",
-        "Gives records of several tables one topic, with a field in their keys that names the table.",
-        ByLogicalTableRouterProperties,
-        lambda properties, _context: ByLogicalTableRouter(properties),
-    ),
+LOGICAL_TABLE_ROUTER = debezium_spec(
+    "by-logical-table-router",
+    "ByLogicalTableRouter",
+    "Gives records of several tables one topic, with a field in their keys that names the table.",
+    ByLogicalTableRouterProperties,
+    lambda properties, _context: ByLogicalTableRouter(properties),
 )
 
 
@@ -277,12 +275,10 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
     return read
 
 
-PARTITION_ROUTING = (
-    debezium_spec(
-        "partition-routing",
-        "partitions.PartitionRouting",
-        "Chooses the partition by fields of the event.",
-        PartitionRoutingProperties,
-        lambda properties, _context: each(PartitionRouting(properties)),
-    ),
+PARTITION_ROUTING = debezium_spec(
+    "partition-routing",
+    "partitions.PartitionRouting",
+    "Chooses the partition by fields of the event.",
+    PartitionRoutingProperties,
+    lambda properties, _context: each(PartitionRouting(properties)),
 )

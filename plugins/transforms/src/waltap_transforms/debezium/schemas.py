@@ -8,7 +8,13 @@ from pydantic import field_validator
 from waltap.base.property import CommaList, Properties, declare
 from waltap.changes.capture.topic_naming import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransform,
+    RecordTransformContext,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import is_envelope, member, without_repeats
 
@@ -36,16 +42,12 @@ class SchemaChangeFilterProperties(Properties):
         return value
 
 
-class SchemaChangeFilter:
-    """Drop schema change events of some types."""
+def _schema_change_filter(
+    properties: SchemaChangeFilterProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform that drops schema change events of some types."""
 
-    def __init__(self, properties: SchemaChangeFilterProperties) -> None:
-        self._excluded = frozenset(properties.excluded)
-
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        return [record for record in records if self._stays(record)]
-
-    def _stays(self, record: ConnectRecord) -> bool:
+    def stays(record: ConnectRecord) -> bool:
         schema = record.value_schema
         if record.value is None or schema is None or not (schema.name or "").endswith(ENDINGS):
             return True
@@ -53,18 +55,17 @@ class SchemaChangeFilter:
         if changes is None:
             return False
         # An event without table changes is one about the database.
-        kind = changes[0].get("type") if changes else "DATABASE"
-        return kind not in self._excluded
+        return (changes[0].get("type") if changes else "DATABASE") not in properties.excluded
+
+    return lambda records: [record for record in records if stays(record)]
 
 
-SCHEMA_CHANGE_FILTER = (
-    debezium_spec(
-        "schema-change-filter",
-        "SchemaChangeEventFilter",
-        "Leaves schema change events out, by what was changed.",
-        SchemaChangeFilterProperties,
-        lambda properties, _context: SchemaChangeFilter(properties),
-    ),
+SCHEMA_CHANGE_FILTER = debezium_spec(
+    "schema-change-filter",
+    "SchemaChangeEventFilter",
+    "Leaves schema change events out, by what was changed.",
+    SchemaChangeFilterProperties,
+    _schema_change_filter,
 )
 
 
@@ -161,12 +162,10 @@ def _column(field: Field) -> dict[str, Any]:
     }
 
 
-SOURCE_SCHEMA = (
-    debezium_spec(
-        "extract-schema",
-        "ExtractSchemaToNewRecord",
-        "Writes the columns of the table into every event.",
-        ExtractSchemaProperties,
-        lambda properties, _context: each(ExtractSchema(properties)),
-    ),
+SOURCE_SCHEMA = debezium_spec(
+    "extract-schema",
+    "ExtractSchemaToNewRecord",
+    "Writes the columns of the table into every event.",
+    ExtractSchemaProperties,
+    lambda properties, _context: each(ExtractSchema(properties)),
 )

@@ -27,7 +27,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.specs import debezium_spec, each, warnings
-from waltap_transforms.structs import field_of, is_envelope
+from waltap_transforms.structs import converted, field_of, is_envelope
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d(?::\d\d)?)"
@@ -234,7 +234,7 @@ class TimezoneConverter:
         for envelope_field, parts in self._plans.of(schema, record.topic, table):
             struct = event.get(envelope_field)
             if struct is not None:
-                changed[envelope_field] = _changed(struct, parts)
+                changed[envelope_field] = converted(struct, parts)
         return msgspec.structs.replace(record, value={**event, **changed}) if changed else record
 
     def _plan(self, schema: Schema, topic: str, table: str | None) -> "_Plan":
@@ -304,17 +304,6 @@ _Parts = list[tuple[str, object, Convert]]
 _Plan = list[tuple[str, _Parts]]
 
 
-def _changed(struct: dict[str, Any], parts: _Parts) -> dict[str, Any]:
-    out = dict(struct)
-    for name, default, convert in parts:
-        held = out.get(name)
-        # Debezium reads the field by Struct.get, which gives the default for null.
-        held = default if held is None else held
-        if held is not None:
-            out[name] = convert(held)
-    return out
-
-
 def _epoch(zone: NamedZone, unit: int | None) -> Convert | None:
     return None if unit is None else lambda at: at + zone.offset_at(at // unit) * unit
 
@@ -337,12 +326,10 @@ def _rules(entries: Iterable[str]) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-TIMEZONE_CONVERTER = (
-    debezium_spec(
-        "timezone-converter",
-        "TimezoneConverter",
-        "Converts times of rows to another time zone.",
-        TimezoneConverterProperties,
-        lambda properties, context: each(TimezoneConverter(properties, context)),
-    ),
+TIMEZONE_CONVERTER = debezium_spec(
+    "timezone-converter",
+    "TimezoneConverter",
+    "Converts times of rows to another time zone.",
+    TimezoneConverterProperties,
+    lambda properties, context: each(TimezoneConverter(properties, context)),
 )

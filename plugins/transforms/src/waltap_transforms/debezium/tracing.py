@@ -16,6 +16,7 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
     ConnectRecord,
+    RecordTransform,
     RecordTransformContext,
     RecordUnfit,
     SchemaMemory,
@@ -25,7 +26,7 @@ from waltap_transforms.structs import StructMember, field_of, is_envelope, membe
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-from waltap_transforms.specs import debezium_spec, warnings
+from waltap_transforms.specs import debezium_spec, each, warnings
 
 SCOPE = "waltap_transforms.debezium.tracing"
 _TEXT = Schema(kind=ConnectKind.STRING)
@@ -127,24 +128,23 @@ class EventTracing:
         return added
 
 
-class ActivateTracingSpan:
-    """Add the headers of spans to change events."""
+def _activate_tracing_span(
+    properties: TracingProperties, context: RecordTransformContext
+) -> RecordTransform:
+    """Return the transform that adds the headers of spans to change events."""
+    tracing = EventTracing(
+        properties.span_context,
+        properties.operation,
+        required=properties.required,
+        report=warnings(context),
+    )
 
-    def __init__(self, properties: TracingProperties, context: RecordTransformContext) -> None:
-        self._tracing = EventTracing(
-            properties.span_context,
-            properties.operation,
-            required=properties.required,
-            report=warnings(context),
-        )
+    def traced(record: ConnectRecord) -> ConnectRecord:
+        if record.value is None or not is_envelope(record):
+            return record
+        return msgspec.structs.replace(record, headers=tracing.headers(record))
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        return [
-            msgspec.structs.replace(record, headers=self._tracing.headers(record))
-            if record.value is not None and is_envelope(record)
-            else record
-            for record in records
-        ]
+    return each(traced)
 
 
 def _carrier(text: str) -> dict[str, str]:
@@ -163,12 +163,10 @@ def _describe(span: "Span", name: str, value: Any) -> None:
         span.set_attribute(name, str(value).lower() if isinstance(value, bool) else str(value))
 
 
-TRACING = (
-    debezium_spec(
-        "activate-tracing-span",
-        "tracing.ActivateTracingSpan",
-        "Makes OpenTelemetry spans of events, and writes their headers.",
-        TracingProperties,
-        ActivateTracingSpan,
-    ),
+TRACING = debezium_spec(
+    "activate-tracing-span",
+    "tracing.ActivateTracingSpan",
+    "Makes OpenTelemetry spans of events, and writes their headers.",
+    TracingProperties,
+    _activate_tracing_span,
 )
