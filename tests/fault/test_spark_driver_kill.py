@@ -12,7 +12,9 @@ import pytest
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.pipeline import until
 from tests.harness.servers.delta import spark_jars
+from tests.harness.servers.fixtures import QUICK_JVM
 
+from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.formats.choice import FormatChoice
@@ -31,6 +33,7 @@ def driver(folder: Path, *settings: str) -> "subprocess.Popen[bytes]":
                 *(sys.executable, "-m", "waltap_spark.driver.driver", "--with-parent"),
                 *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
                 *("--set", "spark.master=local[2]", "--set", "trigger.interval.ms=50"),
+                *("--set", f"spark.driver.extraJavaOptions={QUICK_JVM}"),
                 # a thread folds and merges all the time, and dies with it
                 *(
                     "--set",
@@ -47,68 +50,104 @@ def driver(folder: Path, *settings: str) -> "subprocess.Popen[bytes]":
         )
 
 
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
-def test_a_killed_driver_goes_on_from_its_last_commit(
-    delta: Any, tmp_path: Path, kills: int, kind: str
-) -> None:
-    settings = ("format=delta", f"spark.jars={spark_jars()}") if kind == "delta" else ()
-    briefly = (kills, kind) == (1, "delta")  # what Delta Lake has to load takes longest here
-    tables = (ITEMS,) if briefly else (ITEMS, TICKS)
-    chance = random.Random(20130101)
-    db, output = Database(), SparkOutput(str(tmp_path / "out"))
-    log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
-    log.open()
+class Followed:
+    """A change log that grows, and a driver that follows it until it is killed."""
 
-    def work(count: int) -> None:
+    def __init__(
+        self, folder: Path, tables: tuple[Relation, ...], settings: tuple[str, ...]
+    ) -> None:
+        self.folder, self.tables, self._settings = folder, tables, settings
+        self._chance = random.Random(20130101)
+        self.db, self.output = Database(), SparkOutput(str(folder / "out"))
+        self.log = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context(folder))
+        self.log.open()
+
+    def work(self, count: int) -> None:
+        """COMMIT so many times."""
+        db, chance = self.db, self._chance
         for _ in range(count):
             number = str(db.lsn)
             db.insert(ITEMS, [number, "new", "kept"])
-            if TICKS in tables:
+            if TICKS in self.tables:
                 db.insert(TICKS, [chance.choice("abc")])
             older = chance.choice(db.rows[ITEMS.name])[0]
             db.update(ITEMS, [older], state=f"at {db.lsn}", unsent=["note"])
             if chance.random() < 0.3:
                 db.delete(ITEMS, [chance.choice(db.rows[ITEMS.name])[0]])
-            log.write(batch(db.commit()))
-            log.flush()
+            self.log.write(batch(db.commit()))
+            self.log.flush()
 
-    work(3)
-    for round_number in range(kills):
-        process = driver(tmp_path, *settings)
-        before = output.state().number if output.state() else 0
-        until(
-            lambda before=before: output.state() and output.state().number > before,
-            "a commit of the driver",
-            within=300.0,
-        )
-        killed_after = time.monotonic() + chance.uniform(0.0, 1.0)
+    def drive(self) -> None:
+        """Start a driver, and wait until it has committed."""
+        before = self.number()
+        self.driver = driver(self.folder, *self._settings)
+        until(lambda: self.number() > before, "a commit of the driver", within=300.0)
+
+    def number(self) -> int:
+        """Return the number of the newest commit."""
+        state = self.output.state()
+        return state.number if state else 0
+
+    def kill(self) -> None:
+        """Kill the driver at a moment within a second of work."""
+        killed_after = time.monotonic() + self._chance.uniform(0.0, 1.0)
         while time.monotonic() < killed_after:
-            work(2)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        work(round_number)
-    log.close()
-    written = ChangeLog(str(tmp_path / "log"))
-    if briefly:
+            self.work(2)
+        self.driver.send_signal(signal.SIGKILL)
+        self.driver.communicate()
+
+    def drive_to_the_end(self) -> None:
+        """Have a driver end as when the engine is gone: it applies everything."""
+        process = driver(self.folder, *self._settings)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=400) == 0, (self.folder / "driver.log").read_text()[-2000:]
+
+
+def in_this_process(kind: str, kills: int) -> bool:
+    """Tell whether no second driver follows: what Delta Lake has to load takes longest here."""
+    return (kills, kind) == (1, "delta")
+
+
+@pytest.fixture
+def followed(tmp_path: Path, kind: str, kills: int) -> Followed:
+    """Return a change log whose driver has made its first commit."""
+    settings = ("format=delta", f"spark.jars={spark_jars()}") if kind == "delta" else ()
+    tables = (ITEMS,) if in_this_process(kind, kills) else (ITEMS, TICKS)
+    made = Followed(tmp_path, tables, settings)
+    made.work(3)
+    made.drive()
+    return made
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
+def test_a_killed_driver_goes_on_from_its_last_commit(
+    delta: Any, followed: Followed, kills: int, kind: str
+) -> None:
+    for round_number in range(kills):
+        if round_number:
+            followed.drive()
+        followed.kill()
+        followed.work(round_number)
+    followed.log.close()
+    output, written = followed.output, ChangeLog(str(followed.folder / "log"))
+    if in_this_process(kind, kills):
         follower = OutputApplier(prepare(delta), written, output, choice=FormatChoice("delta"))
         follower.open()
         follower.apply(list(written.manifests(follower.state.log_position)))
         follower.close()
     else:
-        process = driver(tmp_path, *settings)
-        assert process.stdin is not None
-        process.stdin.close()  # as when the engine is gone: apply everything, and end
-        assert process.wait(timeout=400) == 0, (tmp_path / "driver.log").read_text()[-2000:]
+        followed.drive_to_the_end()
     last = written.last()
     state = output.state()
     assert state.log_position == last.log_position
     live = LiveTables(prepare(delta), output)
-    for table in tables:
+    for table in followed.tables:
         frame = live.current(table.name)
         rows = frame.selectExpr(*[f"cast({c.name} as string)" for c in table.columns]).collect()
-        assert sorted(map(tuple, rows)) == sorted(db.rows[table.name])
+        assert sorted(map(tuple, rows)) == sorted(followed.db.rows[table.name])
         logged = sum(
             entry.rows
             for manifest in written.manifests()
