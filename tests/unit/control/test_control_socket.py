@@ -27,7 +27,6 @@ from waltap.services.control import (
     StatusRequest,
     address,
     ask,
-    unix_socket,
 )
 from waltap.services.monitor.status import PipelineStatus
 
@@ -59,7 +58,7 @@ class Engine:
 
 def talk(folder: Path, *lines: bytes) -> list[dict]:
     """Send lines over one connection; return the answers until its end."""
-    with unix_socket() as connection, address(folder / CONTROL) as name:
+    with socket.socket(socket.AF_UNIX) as connection, address(folder / CONTROL) as name:
         connection.settimeout(60)
         connection.connect(name)
         connection.sendall(b"".join(lines))
@@ -152,7 +151,11 @@ def test_a_folder_may_have_a_long_name(tmp_path: Path) -> None:
 
 
 def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path: Path) -> None:
-    with unix_socket() as idle, Engine().socket(tmp_path), address(tmp_path / CONTROL) as name:
+    with (
+        socket.socket(socket.AF_UNIX) as idle,
+        Engine().socket(tmp_path),
+        address(tmp_path / CONTROL) as name,
+    ):
         idle.connect(name)
         talk(tmp_path, b'{"do": "signal", "type": "log"}\n')
     assert [t for t in threading.enumerate() if t.name.startswith("waltap-control")] == []

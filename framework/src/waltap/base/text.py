@@ -1,4 +1,4 @@
-"""Write amounts, times, tables and near names for people."""
+"""Write amounts, times, tables and near names for people, and texts for SQL."""
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
@@ -64,6 +64,16 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the known name nearest to ``name``, None without a close one."""
     found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def sql_name(*parts: str) -> str:
+    """Return a name as SQL, quoted: the server folds other ones to lower case."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def sql_text(text: str) -> str:
+    """Return a text as SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def printable(text: str) -> str:

@@ -12,6 +12,8 @@ Source: PostgreSQL manual, "Function Type Resolution", "Writing SECURITY DEFINER
 from collections.abc import Mapping
 from typing import Final
 
+from waltap.base.text import sql_text
+
 PINNED: Final = "SET search_path = pg_catalog, pg_temp"
 """Temporary objects come last: outside the path they would come first."""
 
@@ -73,4 +75,4 @@ def beginning(
 def _written(name: str, value: str) -> str:
     if name == "DateStyle":  # a list; quotes would turn it into one name
         return value
-    return "'" + value.replace("'", "''") + "'"
+    return sql_text(value)

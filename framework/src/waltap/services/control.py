@@ -56,11 +56,6 @@ def address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def unix_socket() -> socket.socket:
-    """Return a new Unix stream socket."""
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
 PipelineNotRunning = OffsetError.define("PipelineNotRunning", "WT-6201")
 ControlSocketUnusable = OffsetError.define(
     "ControlSocketUnusable", "WT-6202", retry=RetryVerdict.RECONNECT
@@ -158,11 +153,6 @@ _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _answers = msgspec.json.Decoder(ControlAnswer)
 
 
-def asked(request: Request) -> bytes:
-    """Return a request as one JSON line."""
-    return msgspec.json.encode(request) + b"\n"
-
-
 def request_of(line: bytes) -> Request:
     """Return the request in a line.
 
@@ -175,11 +165,6 @@ def request_of(line: bytes) -> Request:
     if not 0 <= request.wait_ms <= LONGEST_WAIT_MS:
         raise ValueError(f"wait_ms is not between 0 and {LONGEST_WAIT_MS}")
     return request
-
-
-def answered(line: bytes) -> ControlAnswer:
-    """Return the answer in a line. Raises: ValueError."""
-    return _answers.decode(line)
 
 
 PATIENCE_S = 10.0
@@ -201,18 +186,18 @@ def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Co
         left = "; the control socket there is a dead process's" if path.is_socket() else ""
         raise PipelineNotRunning(f"no process runs the pipeline of {folder}{left}")
     try:
-        with unix_socket() as connection, address(path) as name:
+        with socket.socket(socket.AF_UNIX) as connection, address(path) as name:
             connection.settimeout(PATIENCE_S)
             connection.connect(name)
             connection.settimeout(patience_s + request.wait_ms / 1000)
-            connection.sendall(asked(request))
+            connection.sendall(msgspec.json.encode(request) + b"\n")
             with connection.makefile("rb") as lines:
                 line = lines.readline()
     except OSError as error:
         why = "time is up" if isinstance(error, TimeoutError) else error.strerror or error
         raise ControlSocketUnusable(f"process {pid} cannot be reached at {path}: {why}") from error
     try:
-        return answered(line)
+        return _answers.decode(line)
     except ValueError as error:
         ending = "ended without an answer" if not line else "gave an answer that is none"
         raise ControlSocketUnusable(f"process {pid}, at {path}, {ending}") from error
@@ -247,7 +232,7 @@ class ControlSocket:
         # everything that needs a file descriptor is made here: the process may have none left
         with ExitStack() as made:
             try:
-                listener = made.enter_context(unix_socket())
+                listener = made.enter_context(socket.socket(socket.AF_UNIX))
                 waker, woken = map(made.enter_context, socket.socketpair())
                 selector = made.enter_context(selectors.DefaultSelector())
                 self._path.unlink(missing_ok=True)

@@ -407,17 +407,14 @@ class FileOffsets(ConnectOffsets):
         try:
             data = self._path.read_bytes()
             return {} if self._new and not data else parse_java_map(data)
-        except FileNotFoundError as error:
-            if self._new:
+        except (OSError, ValueError) as error:
+            missing = isinstance(error, FileNotFoundError)
+            if missing and self._new:
                 return {}
-            what = f"{self._path} is not there"
-            raise DebeziumOffsetsUnreadable(what, location=self._path) from error
-        except OSError as error:
-            what = f"{self._path} cannot be read: {error.strerror or error}"
-            raise DebeziumOffsetsUnreadable(what, location=self._path) from error
-        except ValueError as error:
-            what = f"{self._path} holds no offsets: {error}"
-            raise DebeziumOffsetsUnreadable(what, location=self._path) from error
+            what = f"holds no offsets: {error}"
+            if isinstance(error, OSError):
+                what = "is not there" if missing else f"cannot be read: {error.strerror or error}"
+            raise DebeziumOffsetsUnreadable(f"{self._path} {what}", location=self._path) from error
 
     def write(self, key: bytes, value: bytes) -> None:
         there = self.read()
@@ -436,16 +433,15 @@ def storage_at(text: str, profile: "Profile", host: "Host", *, new: bool = False
 
     Raises: DebeziumOffsetsUnreadable, HookRaised, and the errors of the hook's plugin.
     """
-    path = Path(text)
+    path, uri = Path(text), "://" in text
     # A plain name may also be a plugin's: only a path with a folder or suffix is surely a file.
-    if "://" not in text and (path.exists() or "/" in text or path.suffix):
-        return FileOffsets(path, new=new)
-    found: ConnectOffsets | None = host.choose(
-        "choose_connect_offsets", location=text, sink=profile.sink.properties
-    )
-    if found is not None:
-        return found
-    if "://" in text:
+    if uri or not (path.exists() or "/" in text or path.suffix):
+        found: ConnectOffsets | None = host.choose(
+            "choose_connect_offsets", location=text, sink=profile.sink.properties
+        )
+        if found is not None:
+            return found
+    if uri:
         raise DebeziumOffsetsUnreadable(
             f"no plugin that is installed reads {text.partition('://')[0]}://", location=text
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from waltap.base.files.durable_file import private
+from waltap.base.text import sql_text
 from waltap.changes.decode.decoder import Decoder, Frame
 from waltap.changes.decode.message import Message, OldTuple, SingleMessage, singly
 from waltap.changes.decode.relation import DataType, Relation
@@ -178,10 +179,10 @@ def frames_of_slot(
     connection.execute(sql)``. The query uses ``pg_logical_slot_peek_binary_changes``, whose
     payloads are as in the replication protocol.
     """
-    arguments = "".join(f", {_literal(k)}, {_literal(v)}" for k, v in options.items())
+    arguments = "".join(f", {sql_text(k)}, {sql_text(v)}" for k, v in options.items())
     sql = (
         "SELECT lsn::text, data FROM pg_logical_slot_peek_binary_changes("
-        f"{_literal(slot)}, NULL, NULL{arguments})"
+        f"{sql_text(slot)}, NULL, NULL{arguments})"
     )
     return tuple((parse_lsn(lsn), bytes(data)) for lsn, data in execute(sql))
 
@@ -254,7 +255,3 @@ def _payload(payload: bytes) -> dict[str, str]:
     except UnicodeDecodeError:
         return {"hex": payload.hex()}
     return {"text": text} if text.isprintable() or "\n" in text else {"hex": payload.hex()}
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltap.base.text import printable
+from waltap.base.text import printable, sql_name
 from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, connected, resolved
 from waltap.cli.terminal import echo
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
@@ -272,7 +272,9 @@ def _asked(profile: "Profile", kind: str, table_ids: list[TableId]) -> bool:
     from waltap.services.control import PipelineNotRunning
 
     try:
-        ask_for(profile, kind, {"data-collections": [_quoted(table_id) for table_id in table_ids]})
+        ask_for(
+            profile, kind, {"data-collections": [sql_name(*table_id) for table_id in table_ids]}
+        )
     except PipelineNotRunning:
         return False
     return True
@@ -298,8 +300,3 @@ def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None
         yield state
         signals = msgspec.to_builtins(state)
         stages.store.store(msgspec.structs.replace(offset, signals=signals))
-
-
-def _quoted(table_id: TableId) -> str:
-    """Return a name that means this table alone."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in table_id)

@@ -37,21 +37,15 @@ class HeartbeatTimer:
         self._last = state.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
-        period_s = self._period_s
+        period_s = self._state.profile.engine.heartbeat_interval_ms / 1000
         if period_s and now - self._last >= period_s:
             self._last = now
-            self._beat()
+            self.beat()
 
     def beat(self) -> None:
         """Beat now, if there is a period at all."""
-        if self._period_s:
-            self._beat()
-
-    @property
-    def _period_s(self) -> float:
-        return self._state.profile.engine.heartbeat_interval_ms / 1000
-
-    def _beat(self) -> None:
+        if not self._state.profile.engine.heartbeat_interval_ms:
+            return
         if self._source is not None:
             self._source.heartbeat()
         self._delivery.write([Heartbeat(ts=self._state.now_ms())])

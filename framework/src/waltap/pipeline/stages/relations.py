@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from waltap.base.text import sql_name
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity
@@ -335,9 +336,7 @@ class DescribedRelations:
         """
         found = self.identities.of(relation).warnings(relation)
         if missing := self.capture.keys_never_sent(relation):
-            table = ".".join(
-                '"' + part.replace('"', '""') + '"' for part in (relation.schema, relation.table)
-            )
+            table = sql_name(relation.schema, relation.table)
             what = f"its old rows lack {', '.join(missing)} of message.key.columns: {self._keyless}"
             remedy = f"ALTER TABLE {table} REPLICA IDENTITY FULL;"
             found = [*found, IdentityWarning(relation.name, what, remedy)]

@@ -10,9 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
-
-import orjson
+from typing import Final
 
 from waltap.base.environment import colours
 from waltap.base.property import Properties, declare
@@ -41,11 +39,8 @@ from waltap.changes.events import (
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.encoders.json.lines import JsonLines
 from waltap.ports.sink.sink import OutputClosed, Sink, SinkCapabilities, SinkContext
-
-if TYPE_CHECKING:
-    from waltap.changes.events.event import Record
-
 
 # Limits the memory: older rows are shown without their change.
 MAX_ROWS: Final = 4096
@@ -147,6 +142,7 @@ class TerminalSink(Sink):
     def __init__(self, properties: TerminalProperties, context: SinkContext) -> None:
         self.capabilities = SinkCapabilities(records=properties.json_lines, resumes_snapshots=True)
         self._write = self._records if properties.json_lines else self._changes
+        self._lines = JsonLines()
         coloured = sys.stdout.isatty() and colours()
         self._layout = TerminalLayout(context, width=properties.width, coloured=coloured)
         self._accepted: Position | None = None
@@ -177,7 +173,7 @@ class TerminalSink(Sink):
         """Do nothing: the sink holds no resource."""
 
     def _records(self, batch: Batch) -> bytes:
-        return b"".join(_json_line(record) for record in batch.records or ())
+        return b"".join(self._lines.portions(batch.records or ()))
 
     def _changes(self, batch: Batch) -> bytes:
         lines: list[str] = []
@@ -338,16 +334,3 @@ def _mask(column: EventColumn) -> Callable[[Value], Value] | None:
         return str(change(value)) if value is None or isinstance(value, str) else value
 
     return masked
-
-
-def _json_line(record: "Record") -> bytes:
-    """Return a record as the jsonl sink writes it."""
-    document = {
-        "topic": record.topic,
-        "key": None if record.key is None else orjson.Fragment(record.key),
-        "value": None if record.value is None else orjson.Fragment(record.value),
-        "headers": [
-            {"key": name, "value": orjson.Fragment(value)} for name, value in record.headers
-        ],
-    }
-    return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)

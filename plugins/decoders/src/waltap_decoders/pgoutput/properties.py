@@ -3,6 +3,7 @@
 from typing import Literal
 
 from waltap.base.property import Properties, declare
+from waltap.base.text import sql_name
 from waltap.changes.decode.decoder import ServerInfo
 from waltap.errors import ConfigurationError, PropertyProblem
 
@@ -118,7 +119,7 @@ def negotiate(
 
     options = {
         "proto_version": str(protocol),
-        "publication_names": ",".join(_quoted(name) for name in publications),
+        "publication_names": ",".join(sql_name(name) for name in publications),
     }
     if properties.streaming != "off":
         options["streaming"] = properties.streaming
@@ -130,11 +131,3 @@ def negotiate(
     if properties.messages is not False and version >= 140000:
         options["messages"] = "true"
     return options
-
-
-def _quoted(name: str) -> str:
-    """Return ``name`` as a quoted SQL identifier.
-
-    The server folds unquoted ones to lower case.
-    """
-    return '"' + name.replace('"', '""') + '"'

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.text import sql_name
 from waltap.changes.transactions.position import parse_lsn
 from waltap.ports.sink.verification import ComparedTable
 from waltap.ports.source.published import EVERYTHING, NARROWS, narrowings
 from waltap_sinks.comparison.differences import TableDifferences
-from waltap_sinks.comparison.table_readers import PostgresTableReader, configure_session, quoted
+from waltap_sinks.comparison.table_readers import PostgresTableReader, configure_session
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -181,7 +182,7 @@ class ComparisonSource:
             self._connection,
             table.from_clause,
             [text for _, text in columns],
-            [(quoted(each.name), each.written, texts[each.number]) for each in key],
+            [(sql_name(each.name), each.written, texts[each.number]) for each in key],
         )
 
 

@@ -204,11 +204,6 @@ class PostgresTableReader:
         )
 
 
-def quoted(name: str) -> str:
-    """Return an identifier as PostgreSQL's SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _percent(text: str) -> str:
     """Return SQL for a statement with %s for values."""
     return text.replace("%", "%%")

@@ -101,40 +101,25 @@ class SimulatedSource:
 
     def foreign(self, at: float, octets: int = 0x1000) -> None:
         """Write WAL that the publication does not include."""
-
-        def happen() -> None:
-            self.wal_end += octets
-
-        self.clock.at(at, happen)
+        self.clock.at(at, lambda: self._step(octets))
 
     def cut(self, at: float) -> None:
         """Break the open connections; the engine can reconnect at once."""
-
-        def happen() -> None:
-            self.generation += 1
-
-        self.clock.at(at, happen)
+        self.clock.at(at, self._break)
 
     def down(self, start: float, end: float) -> None:
         """Stop the server between two times: connections break and are refused."""
 
         def leave() -> None:
-            self.generation += 1
+            self._break()
             self.reachable = False
 
-        def come_back() -> None:
-            self.reachable = True
-
         self.clock.at(start, leave)
-        self.clock.at(end, come_back)
+        self.clock.at(end, lambda: setattr(self, "reachable", True))
 
     def urge(self, at: float) -> None:
         """Ask the client for a reply, as a server that shuts down does."""
-
-        def happen() -> None:
-            self.requests_reply = True
-
-        self.clock.at(at, happen)
+        self.clock.at(at, lambda: setattr(self, "requests_reply", True))
 
     # --- log ----------------------------------------------------------------------------------
 
@@ -142,8 +127,11 @@ class SimulatedSource:
         """Return the transactions that end after ``lsn``."""
         return [each for each in self.log if each.end_lsn > lsn]
 
-    def _step(self) -> int:
-        self.wal_end += STEP
+    def _break(self) -> None:
+        self.generation += 1
+
+    def _step(self, octets: int = STEP) -> int:
+        self.wal_end += octets
         return self.wal_end
 
     def _commit(self, changes: list[Change]) -> None:
