@@ -59,9 +59,6 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 MISSING = {40401, 40402, 40403}
 _JSON = "application/vnd.schemaregistry.v1+json"
 
-# ``{"name", "subject", "version"}`` of a schema that another one imports.
-Reference = dict[str, Any]
-
 
 class RegistryClient:
     """Query one registry at one or several addresses.
@@ -86,9 +83,7 @@ class RegistryClient:
         """Return the registry's first address, without login."""
         return self._addresses[0][0]
 
-    def id_of(
-        self, subject: str, schema: str, kind: str, references: list[Reference] | None = None
-    ) -> int:
+    def id_of(self, subject: str, schema: str, kind: str) -> int:
         """Return the id of ``schema`` under ``subject``.
 
         The schema is registered if that is allowed. ``kind`` is AVRO, JSON or PROTOBUF. Raises:
@@ -97,12 +92,12 @@ class RegistryClient:
         """
         request = subject, schema
         if request not in self._known:
-            self._known[request] = self._asked(subject, schema, kind, references or [])
+            self._known[request] = self._asked(subject, schema, kind)
         return self._known[request]
 
     # --- requests -------------------------------------------------------------------------------------
 
-    def _asked(self, subject: str, schema: str, kind: str, references: list[Reference]) -> int:
+    def _asked(self, subject: str, schema: str, kind: str) -> int:
         options, path = self._properties, f"/subjects/{quote(subject, safe='')}"
         # Schemas are registered by hand, so the latest id counts without comparison.
         if options.use_latest:
@@ -110,8 +105,7 @@ class RegistryClient:
         else:
             normal = "?normalize=true" if options.normalize else ""
             versions = "/versions" if options.auto_register else ""
-            body = _body(schema, kind, references)
-            answer = self._ask("POST", f"{path}{versions}{normal}", body)
+            answer = self._ask("POST", f"{path}{versions}{normal}", _body(schema, kind))
         return int(self._read(answer, subject, schema)["id"])
 
     def _read(self, answer: HttpAnswer, subject: str, schema: str) -> Mapping[str, Any]:
@@ -240,14 +234,11 @@ def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, s
     return urlunsplit((parts.scheme, host, parts.path, "", "")), headers
 
 
-def _body(schema: str, kind: str, references: list[Reference]) -> bytes:
-    body: dict[str, Any] = {"schema": schema}
+def _body(schema: str, kind: str) -> bytes:
     # AVRO is the registry's default.
-    if kind != "AVRO":
-        body["schemaType"] = kind
-    if references:
-        body["references"] = references
-    return orjson.dumps(body)
+    return orjson.dumps(
+        {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
+    )
 
 
 def _code(answer: HttpAnswer) -> int:

@@ -105,7 +105,7 @@ def _missing(made: Mapping[str, str], prefix: str) -> list[PropertyProblem]:
     return []
 
 
-def refused_setting(text: str, prefix: str, origin: str = "profile") -> ConfigurationError:
+def refused_setting(text: str, prefix: str) -> ConfigurationError:
     """Return the error for a setting that librdkafka refuses."""
     unknown = re.search(r'No such configuration property: "([^"]+)"', text)
     if unknown:
@@ -116,7 +116,7 @@ def refused_setting(text: str, prefix: str, origin: str = "profile") -> Configur
         # librdkafka's text may quote the value.
         why = "" if looks_secret(name) else f": {text}"
         problem = PropertyProblem(f"{prefix}{name}", f"librdkafka refuses it{why}")
-    return ConfigurationError([problem], origin=origin)
+    return ConfigurationError([problem])
 
 
 # --- values that need more than another name --------------------------------------------------------

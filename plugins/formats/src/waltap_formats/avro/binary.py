@@ -65,19 +65,9 @@ def long_bytes(value: int) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    # Java writes a question mark for half of a surrogate pair.
-    data = value.encode("utf-8", "replace") if _unpaired(value) else value.encode()
+    # Cutting a text may leave half of a surrogate pair: Java writes a question mark.
+    data = value.encode("utf-8", "replace")
     return long_bytes(len(data)) + data
-
-
-def _unpaired(value: str) -> bool:
-    """Return whether a text has half of a surrogate pair.
-
-    Cutting a text may leave one.
-    """
-    if value.isascii():
-        return False
-    return any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _bytes(value: bytes) -> bytes:

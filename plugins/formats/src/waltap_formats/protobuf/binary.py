@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from waltap.base.calendar import civil_date
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import SchemaMismatch, required
@@ -38,19 +40,16 @@ _DAY_MS = 86_400_000
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
-class NullPresence:
+class NullPresence(msgspec.Struct, frozen=True, kw_only=True):
     """Choose how null differs from zero.
 
     For ``optional`` and ``wrappers`` see `ProtobufProperties`. With ``defaults``, null in a field
     with a default is written as that default.
     """
 
-    __slots__ = ("defaults", "optional", "wrappers")
-
-    def __init__(
-        self, *, optional: bool = False, wrappers: bool = False, defaults: bool = True
-    ) -> None:
-        self.optional, self.wrappers, self.defaults = optional, wrappers, defaults
+    optional: bool = False
+    wrappers: bool = False
+    defaults: bool = True
 
 
 def message_writer(schema: Schema, how: NullPresence) -> Write:
@@ -220,10 +219,7 @@ def _scalar(kind: ConnectKind) -> Write:
 
 
 def _text(value: str) -> bytes:
-    try:
-        data = value.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair from a cut: Java writes ``?``
-        data = value.encode("utf-8", "replace")
+    data = value.encode("utf-8", "replace")  # half of a surrogate pair: Java writes ``?``
     return unsigned(len(data)) + data
 
 
