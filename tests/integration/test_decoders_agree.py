@@ -22,8 +22,8 @@ from waltap.changes.decode import (
     ServerInfo,
     Update,
 )
+from waltap.changes.decode.value_text import float4_text, float8_text
 from waltap_decoders.decoderbufs.datums import date_text, time_text, timestamp_text
-from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 from waltap_decoders.plugin import register_decoders
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties

@@ -13,8 +13,8 @@ from tests.harness.captures import pgoutput, reported
 from tests.harness.decoder_wires import WIRES, Known, frames, table
 
 from waltap.changes.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
+from waltap.changes.decode.value_text import float4_text, float8_text
 from waltap_decoders.decoderbufs.datums import timestamp_text
-from waltap_decoders.decoderbufs.floats import float4_text, float8_text
 
 CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 TEXT = st.text(CHARACTERS, max_size=60)

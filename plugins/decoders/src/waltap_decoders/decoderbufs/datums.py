@@ -12,7 +12,7 @@ from typing import Any
 
 from waltap.base.calendar import civil_date
 from waltap.changes.decode.builtin_types import builtin_type
-from waltap_decoders.decoderbufs.floats import float4_text, float8_text
+from waltap.changes.decode.value_text import float4_text, float8_text
 
 # Conversions from decoderbufs' dates and times to PostgreSQL's text.
 #
