@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from waltap.changes.arrow.column import strings
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
+from waltap.changes.arrow.text_column import text_column
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
@@ -32,11 +33,14 @@ def schema_digest(schema: "pa.Schema") -> bytes:
 class _ColumnCodec:
     """Convert one column of the tuples to an array."""
 
-    __slots__ = ("arrow", "column", "index")
+    __slots__ = ("_textual", "_type", "arrow", "column", "index")
 
     def __init__(self, index: int, column: Column, mapping: ColumnMapping) -> None:
         self.index, self.column = index, column
         self.arrow: ArrowMapping = mapping.arrow or strings()
+        self._type = self.arrow.type()
+        # A mapping to text may change the text.
+        self._textual = str(self._type) == "string"
 
     def field(self) -> "pa.Field":
         import pyarrow as pa
@@ -47,7 +51,7 @@ class _ColumnCodec:
         data_type = self.column.data_type
         if data_type is not None:
             metadata["postgres.type"] = self.column.type_text or data_type.name
-        return pa.field(self.column.name, self.arrow.type(), nullable=True, metadata=metadata)
+        return pa.field(self.column.name, self._type, nullable=True, metadata=metadata)
 
     def array(self, values: Sequence[Any]) -> "pa.Array":
         """Return the column's values as an array of the field's type."""
@@ -55,8 +59,12 @@ class _ColumnCodec:
             values = [None if value.__class__ is MissingValue else value for value in values]
         return self.arrow.column(values)
 
-    def block(self, values: "pa.Array") -> "pa.Array":
-        """Convert a text column to the field's type."""
+    def block(self, rows: RowBlock) -> "pa.Array":
+        """Return the column of ``rows`` as an array of the field's type."""
+        values = rows.arrays[self.index]
+        if values.type == self._type and not self._textual:
+            return values
+        values = text_column(values)
         if self.arrow.text is not None:
             return self.arrow.text(values)
         return self.arrow.column(texts_of(values))
@@ -97,8 +105,7 @@ class RelationCodec:
         import pyarrow as pa
 
         if isinstance(rows, RowBlock):
-            given = rows.columns
-            arrays = [self._array(c, c.block, given[c.index]) for c in self._columns]
+            arrays = [self._array(c, c.block, rows) for c in self._columns]
         else:
             # Without rows there is nothing to transpose, so each column is empty.
             columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width

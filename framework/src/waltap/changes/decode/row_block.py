@@ -80,26 +80,38 @@ class LazySequence(Sequence[T]):
 
 
 class RowBlock(LazySequence[Tuple]):
-    """Hold rows as Arrow columns of PostgreSQL's text.
+    """Hold rows as Arrow columns.
 
-    There is one array of strings for each column of the tuples; NULL is null. A block is a
-    sequence of tuples like any list of rows, and immutable.
+    There is one array for each column of the tuples; NULL is null. `columns` are arrays of
+    PostgreSQL's text. `arrays` are the same columns as they were read: text, or values of the type
+    that `waltap.changes.arrow.column` gives the column. A block is a sequence of tuples of text like
+    any list of rows, and immutable.
     """
 
-    __slots__ = ("_count", "columns")
+    __slots__ = ("_columns", "_count", "arrays")
 
-    def __init__(self, columns: "Sequence[pa.Array]", count: int) -> None:
+    def __init__(self, arrays: "Sequence[pa.Array]", count: int) -> None:
         """Make a block; ``count`` is the length of each column."""
         super().__init__()
-        self.columns = tuple(columns)
+        self.arrays = tuple(arrays)
+        self._columns: tuple[pa.Array, ...] | None = None
         self._count = count
+
+    @property
+    def columns(self) -> "tuple[pa.Array, ...]":
+        """Return the columns as text, which is written at the first access."""
+        if self._columns is None:
+            from waltap.changes.arrow.text_column import text_column
+
+            self._columns = tuple(map(text_column, self.arrays))
+        return self._columns
 
     def __len__(self) -> int:
         return self._count
 
     def _part(self, start: int, stop: int) -> "RowBlock":
         count = stop - start
-        return RowBlock([column.slice(start, count) for column in self.columns], count)
+        return RowBlock([array.slice(start, count) for array in self.arrays], count)
 
     def _make(self) -> list[Tuple]:
         columns = [texts_of(column) for column in self.columns]
@@ -131,11 +143,11 @@ class RowBlock(LazySequence[Tuple]):
     @property
     def nbytes(self) -> int:
         """Return the approximate size of the columns in bytes."""
-        return sum(column.nbytes for column in self.columns)
+        return sum(array.nbytes for array in self.arrays)
 
     def chosen(self, indexes: Sequence[int]) -> "RowBlock":
         """Return the columns of ``indexes``, in their order."""
-        return RowBlock([self.columns[index] for index in indexes], self._count)
+        return RowBlock([self.arrays[index] for index in indexes], self._count)
 
     def mapped(self, index: int, change: "Callable[[Any], Any]") -> "pa.Array":
         """Return column ``index`` with each value, also NULL, after ``change``.

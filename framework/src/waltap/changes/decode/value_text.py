@@ -1,8 +1,8 @@
-"""Conversions from floating-point numbers to PostgreSQL's text.
+"""Conversions from numbers, dates and times to PostgreSQL's text.
 
-They match extra_float_digits above 0. The digits are the fewest strictly between the midpoints to
-the neighbouring numbers; of several, the nearest. Python's ``repr`` also accepts a midpoint if
-reading it back rounds to the number; this module computes such digits again.
+Floating-point numbers match extra_float_digits above 0. The digits are the fewest strictly between
+the midpoints to the neighbouring numbers; of several, the nearest. Python's ``repr`` also accepts a
+midpoint if reading it back rounds to the number; this module computes such digits again.
 
 Source: PostgreSQL's src/common/d2s.c and f2s.c (ryu, with ``acceptBounds`` off).
 """
@@ -13,6 +13,11 @@ from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import Final
+
+from waltap.base.calendar import civil_date
+
+DAY_MICROS: Final = 86_400_000_000
 
 _SINGLE = struct.Struct("<f")
 _SINGLE_BITS = struct.Struct("<I")
@@ -126,3 +131,28 @@ def _laid_out(number: Decimal, limit: int) -> str:
     if power >= 0:
         return f"{minus}{text[: power + 1]}.{text[power + 1 :]}"
     return f"{minus}0.{'0' * (-power - 1)}{text}"
+
+
+def clock_text(micros: int) -> str:
+    """Return the time of day ``micros`` after midnight."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    text = f"{_minute(minutes)}{second:02d}"
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+
+
+@lru_cache(maxsize=1441)
+def _minute(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:"
+
+
+@lru_cache(maxsize=4096)
+def day_text(days: int) -> tuple[str, str]:
+    """Return year-month-day, and " BC" before year 1.
+
+    The calendar is the proleptic Gregorian one.
+    """
+    year, month, day = civil_date(days)
+    if year <= 0:
+        return f"{1 - year:04d}-{month:02d}-{day:02d}", " BC"
+    return f"{year:04d}-{month:02d}-{day:02d}", ""

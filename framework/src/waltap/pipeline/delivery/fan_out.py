@@ -343,6 +343,7 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
         whole_transactions=any(one.whole_transactions for one in each),
         resumes_snapshots=not pauses and all(one.resumes_snapshots for one in each),
         restarts_tables=all(one.restarts_tables for one in each),
+        typed_columns=all(one.typed_columns for one in each),
     )
 
 

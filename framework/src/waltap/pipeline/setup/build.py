@@ -211,6 +211,7 @@ class PipelineStages:
             delivers_prepared=profile.engine.two_phase_policy == "prepare",
             resumes_snapshot=self.sink.capabilities.resumes_snapshots,
             restarts_tables=self.sink.capabilities.restarts_tables,
+            typed_columns=self.sink.capabilities.typed_columns,
             made=made,
             reconnects=reconnects,
             repairs=repairs,

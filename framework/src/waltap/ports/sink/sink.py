@@ -56,6 +56,8 @@ class SinkCapabilities:
     resumes_snapshots: bool = False
     # A resumed snapshot may read an incomplete table again (`SnapshotRows.restarts`).
     restarts_tables: bool = False
+    # Reads columns as they are (`RowBlock.arrays`). Otherwise values would become text first.
+    typed_columns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,6 +167,8 @@ class ConnectorContext:
     resumes_snapshot: bool = False
     # Whether a resumed snapshot may read an incomplete table again (`SnapshotRows.restarts`).
     restarts_tables: bool = False
+    # Whether the sinks read a snapshot's columns as values of their Arrow types.
+    typed_columns: bool = False
     # Whether a start with a lost position continues at a new slot without a snapshot.
     repairs: bool = False
     # The connector records here which objects this run created.

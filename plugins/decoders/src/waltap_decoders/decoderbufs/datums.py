@@ -7,18 +7,21 @@ of the producer and is refused.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from waltap.base.calendar import civil_date
 from waltap.changes.decode.builtin_types import builtin_type
-from waltap.changes.decode.value_text import float4_text, float8_text
+from waltap.changes.decode.value_text import (
+    DAY_MICROS,
+    clock_text,
+    day_text,
+    float4_text,
+    float8_text,
+)
 
 # Conversions from decoderbufs' dates and times to PostgreSQL's text.
 #
 # DateStyle is ISO. Source: decoderbufs.c, with its overflows, and datetime.c of PostgreSQL.
 
-_DAY = 86_400_000_000
 _INFINITY, _MINUS_INFINITY = (1 << 63) - 1, -(1 << 63)
 # 4714-11-24 BC, PostgreSQL's earliest timestamp, in µs since 1970. Anything lower wrapped when
 # decoderbufs added the epoch.
@@ -42,7 +45,7 @@ def date_text(days: int) -> str:
     if not _FIRST_DAY <= days <= _LAST_DAY:
         message = f"days from {_FIRST_DAY} to {_LAST_DAY}"
         raise ValueError(message)
-    day, era = _day(days)
+    day, era = day_text(days)
     return day + era
 
 
@@ -57,9 +60,9 @@ def timestamp_text(micros: int, *, zone: str = "") -> str:
         return "-infinity"
     if micros < _EARLIEST:
         micros += 1 << 64
-    days, rest = divmod(micros, _DAY)
-    day, era = _day(days)
-    return f"{day} {_clock(rest)}{zone}{era}"
+    days, rest = divmod(micros, DAY_MICROS)
+    day, era = day_text(days)
+    return f"{day} {clock_text(rest)}{zone}{era}"
 
 
 def time_text(micros: int) -> str:
@@ -67,10 +70,10 @@ def time_text(micros: int) -> str:
 
     Raises: ValueError.
     """
-    if not 0 <= micros <= _DAY:
-        message = f"microseconds from 0 to {_DAY}"
+    if not 0 <= micros <= DAY_MICROS:
+        message = f"microseconds from 0 to {DAY_MICROS}"
         raise ValueError(message)
-    return _clock(micros)
+    return clock_text(micros)
 
 
 def timetz_text(micros: float) -> str:
@@ -79,34 +82,10 @@ def timetz_text(micros: float) -> str:
     The original zone does not arrive. Midnight at the end of a day becomes midnight at its start.
     Raises: ValueError.
     """
-    if not -_DAY <= micros <= 2 * _DAY or micros != int(micros):
-        message = f"whole microseconds from {-_DAY} to {2 * _DAY}"
+    if not -DAY_MICROS <= micros <= 2 * DAY_MICROS or micros != int(micros):
+        message = f"whole microseconds from {-DAY_MICROS} to {2 * DAY_MICROS}"
         raise ValueError(message)
-    return _clock(int(micros) % _DAY) + "+00"
-
-
-def _clock(micros: int) -> str:
-    seconds, fraction = divmod(micros, 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    text = f"{_minute(minutes)}{second:02d}"
-    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
-
-
-@lru_cache(maxsize=1441)
-def _minute(minutes: int) -> str:
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:"
-
-
-@lru_cache(maxsize=4096)
-def _day(days: int) -> tuple[str, str]:
-    """Return year-month-day, and " BC" before year 1.
-
-    The calendar is the proleptic Gregorian one.
-    """
-    year, month, day = civil_date(days)
-    if year <= 0:
-        return f"{1 - year:04d}-{month:02d}-{day:02d}", " BC"
-    return f"{year:04d}-{month:02d}-{day:02d}", ""
+    return clock_text(int(micros) % DAY_MICROS) + "+00"
 
 
 @dataclass(frozen=True, slots=True)

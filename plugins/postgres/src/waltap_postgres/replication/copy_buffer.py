@@ -1,14 +1,15 @@
-"""Receive a COPY … TO STDOUT in text format without copying each row.
+"""Receive a COPY … TO STDOUT without copying each row.
 
 A server sends one message per row. To copy each row out of its message costs as much as the rest of
-the receiving. Every row ends with a newline and contains no other. So this module finds all
-newlines of a buffer at once, and proves by the messages' lengths that they end rows. Each message's
-header becomes an extra column of its row, which the splitter of rows drops. It does no I/O.
+the receiving. So this module finds all rows of a buffer at once, and proves by the messages' lengths
+that they are rows. In text format a row ends with a newline and contains no other; each message's
+header becomes an extra column of its row, which the splitter of rows drops. `binary_copy` finds the
+rows of the binary format. It does no I/O.
 
 Source: PostgreSQL manual, "Message Formats" and "COPY", "Text Format".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,8 @@ from waltap_postgres.replication.wire import COPY_DATA, CopySplitter
 
 if TYPE_CHECKING:
     import numpy as np
+
+    BoundsOf = Callable[["np.ndarray[Any, Any]"], "np.ndarray[Any, Any] | None"]
 
 
 BUFFER_BYTES: Final = 1 << 20
@@ -31,7 +34,7 @@ _READY: Final = b"Z\0\0\0\5"
 
 
 class HeadedRows:
-    """Hold rows in a reused buffer, each behind a `HEAD`.
+    """Hold rows in a reused buffer, each behind the header of its message or a `HEAD`.
 
     The rows are valid until the caller asks for the next ones.
     """
@@ -65,11 +68,12 @@ class CopyBuffer:
 
     The receiver fills `room`, reports the count with `filled_by`, and asks for `rows`. Rows are
     `HeadedRows`, or bytes if they went through a `CopySplitter`. The splitter gets messages that
-    are no row, rows larger than the buffer, and short answers.
+    are no row, rows larger than the buffer, and short answers. ``bounds_of`` returns the bounds of the
+    rows at the start of the received bytes (`HeadedRows.bounds`), None without any.
     """
 
-    def __init__(self, size: int = BUFFER_BYTES) -> None:
-        self._buffer = bytearray(size)
+    def __init__(self, size: int = BUFFER_BYTES, bounds_of: "BoundsOf | None" = None) -> None:
+        self._buffer, self._bounds_of = bytearray(size), bounds_of or text_bounds
         self._view = memoryview(self._buffer)
         self._have = 0
         self._splitter = CopySplitter()
@@ -144,21 +148,38 @@ class CopyBuffer:
         """Return the rows at the buffer's start, None without any."""
         import numpy as np
 
-        data = np.frombuffer(self._buffer, "u1", self._have)
-        behind = np.flatnonzero(data == ord("\n")) + 1
-        bounds = np.concatenate(([0], behind))
-        # A newline byte may be part of a header: no message is so short that one begins there.
-        bounds = bounds[np.concatenate(([True], np.diff(bounds) >= _LEAST_MESSAGE))]
-        at, after = bounds[:-1], bounds[1:]
-        length = data[at + 1].astype("i8")
-        for offset in range(2, 5):
-            length = length << 8 | data[at + offset]
-        # A message that is no row, or whose length contradicts the newline, ends the rows.
-        wrong = (data[at] != COPY_DATA) | (at + 1 + length != after)
-        count = int(wrong.argmax()) if wrong.any() else len(at)
-        if not count:
-            return None
-        bounds = bounds[: count + 1]
-        for offset, byte in enumerate(HEAD):
-            data[bounds[:-1] + offset] = byte
-        return HeadedRows(self._buffer, bounds)
+        bounds = self._bounds_of(np.frombuffer(self._buffer, "u1", self._have))
+        return None if bounds is None else HeadedRows(self._buffer, bounds)
+
+
+def text_bounds(data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
+    """Return the bounds of the rows of text at the start of ``data``, whose heads it replaces.
+
+    Returns None without any.
+    """
+    import numpy as np
+
+    behind = np.flatnonzero(data == ord("\n")) + 1
+    bounds = np.concatenate(([0], behind))
+    # A newline byte may be part of a header: no message is so short that one begins there.
+    bounds = bounds[np.concatenate(([True], np.diff(bounds) >= _LEAST_MESSAGE))]
+    at, after = bounds[:-1], bounds[1:]
+    # A message that is no row, or whose length contradicts the newline, ends the rows.
+    wrong = (data[at] != COPY_DATA) | (at + 1 + message_sizes(data, at) != after)
+    count = int(wrong.argmax()) if wrong.any() else len(at)
+    if not count:
+        return None
+    bounds = bounds[: count + 1]
+    for offset, byte in enumerate(HEAD):
+        data[bounds[:-1] + offset] = byte
+    return bounds
+
+
+def message_sizes(
+    data: "np.ndarray[Any, Any]", at: "np.ndarray[Any, Any]"
+) -> "np.ndarray[Any, Any]":
+    """Return the lengths in the messages that begin at ``at``."""
+    length: np.ndarray[Any, Any] = data[at + 1].astype("i8")
+    for offset in range(2, 5):
+        length = length << 8 | data[at + offset]
+    return length

@@ -276,10 +276,10 @@ class LibpqTransport(ReplicationTransport):
 
 def open_transport(session: PostgresSession) -> ReplicationTransport:
     """Return the fastest transport that ``session`` allows."""
-    return LibpqTransport(session) if _encrypted(session) else SocketTransport(session)
+    return LibpqTransport(session) if encrypted(session) else SocketTransport(session)
 
 
-def _encrypted(session: PostgresSession) -> bool:
+def encrypted(session: PostgresSession) -> bool:
     """Return whether TLS or GSS hides the socket's data."""
     gss = session.properties.parameters.get("gssencmode", "disable")
     return session.pgconn.ssl_in_use or gss != "disable"
@@ -295,13 +295,13 @@ def copy_out(session: PostgresSession, sql: str) -> Iterator[bytes]:
 
 
 def copy_out_in_place(
-    session: PostgresSession, sql: str, buffer_bytes: int
+    session: PostgresSession, sql: str, buffer: CopyBuffer
 ) -> Iterator[HeadedRows | bytes]:
-    """Run a COPY … TO STDOUT in text format, as `copy_out`.
+    """Run a COPY … TO STDOUT, as `copy_out`.
 
-    Portions of ``buffer_bytes`` may be `HeadedRows`, which need numpy.
+    Portions of the size of ``buffer`` may be `HeadedRows`, which need numpy.
     """
-    return _copied(session, sql, partial(_in_place, buffer_bytes))
+    return _copied(session, sql, partial(_in_place, buffer))
 
 
 def _copied(
@@ -310,7 +310,7 @@ def _copied(
     received: Callable[[PostgresSession, socket.socket], Iterator[T]],
 ) -> Iterator[T | bytes]:
     try:
-        if _encrypted(session):
+        if encrypted(session):
             yield from _copy_by_libpq(session, sql)
         else:
             yield from _copy_by_socket(session, sql, received)
@@ -363,9 +363,8 @@ def _split(session: PostgresSession, connection: socket.socket) -> Iterator[byte
 
 
 def _in_place(
-    size: int, session: PostgresSession, connection: socket.socket
+    buffer: CopyBuffer, session: PostgresSession, connection: socket.socket
 ) -> Iterator[HeadedRows | bytes]:
-    buffer = CopyBuffer(size)
     while not buffer.done:
         try:
             received = connection.recv_into(buffer.room())

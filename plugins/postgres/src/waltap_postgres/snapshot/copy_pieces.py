@@ -19,9 +19,11 @@ from waltap_postgres.replication.copy_buffer import (
     BUFFER_BYTES,
     HEAD,
     SMALL_BUFFER_BYTES,
+    CopyBuffer,
     HeadedRows,
 )
-from waltap_postgres.replication.transport import copy_out, copy_out_in_place
+from waltap_postgres.replication.transport import copy_out, copy_out_in_place, encrypted
+from waltap_postgres.snapshot.binary_copy import BinaryRows, FieldReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -332,14 +334,21 @@ BLOCK_BYTES: Final = 512 << 10
 
 
 def copy_pieces(
-    session: PostgresSession, sql: str, width: int, most: int, *, reads_ahead: bool
+    session: PostgresSession,
+    sql: str,
+    width: int,
+    most: int,
+    *,
+    reads_ahead: bool,
+    readers: Sequence[FieldReader] | None = None,
 ) -> Iterator[Sequence[Tuple]]:
     """Yield the rows of the SELECT ``sql`` in pieces.
 
     A piece has at most ``most`` rows of ``width`` columns: a list of tuples, or a `RowBlock` if it
-    is large. With ``reads_ahead`` a thread receives and splits rows while the caller works;
-    meanwhile only that thread may use the session. After an early stop the connection is unusable.
-    Raises: SourceError, ConnectionLost, StopRequested, DecodeError.
+    is large. With ``readers`` of the columns, blocks have typed values. With ``reads_ahead`` a
+    thread receives and splits rows while the caller works; meanwhile only that thread may use the
+    session. After an early stop the connection is unusable. Raises: SourceError, ConnectionLost,
+    StopRequested, DecodeError.
     """
     size = BUFFER_BYTES if reads_ahead else SMALL_BUFFER_BYTES
 
@@ -347,7 +356,12 @@ def copy_pieces(
         copy = f"COPY ({sql}) TO STDOUT"
         if not has_columns():
             return pieces_of(copy_out(session, copy), width, most)
-        return pieces_of(copy_out_in_place(session, copy, size), width, most)
+        if readers is None or encrypted(session):
+            return pieces_of(copy_out_in_place(session, copy, CopyBuffer(size)), width, most)
+        rows = BinaryRows(readers)
+        buffer = CopyBuffer(size, rows.bounds)
+        portions = copy_out_in_place(session, f"{copy} (FORMAT binary)", buffer)
+        return rows.pieces(portions, most)
 
     def abandon() -> None:
         with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:

@@ -194,6 +194,9 @@ class SnapshotReader:
         self._asked: AskedBefore | None = None
         self._seen, self._beside = "", False
         self._statements: dict[str, str] = {}
+        # With the policy "string", types of limited range are text.
+        textual = context.capture.arrow_misfit == "string"
+        self._typed_columns = context.typed_columns and not textual
         # Name of the exported snapshot, for connections that read in parallel.
         self._given: str | None = None
         # OID → the planner's row count.
@@ -450,7 +453,14 @@ class SnapshotReader:
             with closing(reading.pieces()) as pieces:
                 yield from pieces
             return
-        reader = TablesReader(leader, point, properties, self._new, statements=self._statements)
+        reader = TablesReader(
+            leader,
+            point,
+            properties,
+            self._new,
+            statements=self._statements,
+            typed_columns=self._typed_columns,
+        )
         for work in works:
             for piece in reader.read(work):
                 work.arrived(piece)
@@ -482,6 +492,7 @@ class SnapshotReader:
                 together,
                 statements=self._statements,
                 reads_ahead=False,
+                typed_columns=self._typed_columns,
             )
         finally:
             transaction.close()

@@ -20,7 +20,8 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import identifier
-from waltap_postgres.snapshot.copy_pieces import copy_pieces, reordered
+from waltap_postgres.snapshot.binary_copy import field_readers
+from waltap_postgres.snapshot.copy_pieces import LOADING_ROWS, copy_pieces, reordered
 from waltap_postgres.snapshot.plan import ReadTask, TableSplit, TableSplits
 from waltap_postgres.snapshot.transaction import (
     ONE_SNAPSHOT,
@@ -93,6 +94,7 @@ class TablesReader:
         users_path: bool = True,
         before_stream: bool = True,
         reads_ahead: bool = True,
+        typed_columns: bool = False,
     ) -> None:
         """Keep the transaction and the rules for reading.
 
@@ -100,12 +102,14 @@ class TablesReader:
         schema.table; with ``users_path`` their names resolve as in a session of the user, else in
         ``pg_catalog`` alone. ``before_stream``: the stream later leaves out changes that are
         visible here. ``reads_ahead``: a thread receives rows while the caller delivers others.
+        ``typed_columns``: the caller reads columns as values of their Arrow types.
         """
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
         self._rows_together = rows_together or properties.snapshot_fetch_size
         self._statements, self._users_path = statements or {}, users_path
         self._before_stream, self._reads_ahead = before_stream, reads_ahead
+        self._typed_columns = typed_columns
 
     def read(self, work: ReadTask) -> Generator[SnapshotRows]:
         """Yield the rows of a task without markers.
@@ -230,7 +234,11 @@ class TablesReader:
             sql += target.published.where(clause) if indexes is None else clause
             # One piece is held back, because the last one completes the table.
             held: Sequence[Tuple] | None = None
-            for rows in copy_pieces(session, sql, width, size, reads_ahead=self._reads_ahead):
+            # A statement of the user's may return other types than the table has.
+            large = self._typed_columns and target.table.estimate >= LOADING_ROWS
+            readers = field_readers(relation) if large and indexes is None else None
+            ahead = self._reads_ahead
+            for rows in copy_pieces(session, sql, width, size, reads_ahead=ahead, readers=readers):
                 if held is not None:
                     yield self._piece(relation, held, visible, chunk)
                 held = rows if indexes is None else reordered(rows, indexes)

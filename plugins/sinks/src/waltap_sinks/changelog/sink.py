@@ -91,7 +91,11 @@ class ChangeLogSink(Sink):
     """
 
     capabilities = SinkCapabilities(
-        records=False, exactly_once=True, resumes_snapshots=True, restarts_tables=True
+        records=False,
+        exactly_once=True,
+        resumes_snapshots=True,
+        restarts_tables=True,
+        typed_columns=True,
     )
 
     def __init__(

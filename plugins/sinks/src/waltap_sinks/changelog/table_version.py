@@ -279,7 +279,7 @@ class TableVersion:
             return block
         masks = self._masks
         columns = [
-            block.mapped(n, masks[n]) if n in masks else block.columns[n]
+            block.mapped(n, masks[n]) if n in masks else block.arrays[n]
             for n in self._column_indexes
         ]
         return RowBlock(columns, len(block))
