@@ -1,8 +1,14 @@
 """What an initial snapshot reads, on a real server: every kind of table, whole and in order."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.servers.postgres import Database
+
+from waltap_postgres.snapshot.binary_copy import BinaryRows
+from waltap_sinks.changelog import ChangeLog
 
 
 def test_tables_are_read_whole_whatever_their_size_and_kind(
@@ -115,3 +121,41 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
     finally:
         release.set()
     assert pipeline.destination.ids("t") == [1, 2, 3]
+
+
+@pytest.mark.pipeline(
+    sql="""CREATE TABLE large (id int PRIMARY KEY, v text, amount numeric(9,2), made timestamptz, due date, secret text);
+        INSERT INTO large SELECT g, repeat('d', g % 300), CASE WHEN g % 7 = 0 THEN 'NaN' ELSE g / 100.0 END,
+          CASE WHEN g % 5 <> 0 THEN timestamptz '2020-02-29 01:02:03.004+05' + g * interval '1 hour' END,
+          CASE WHEN g = 9 THEN 'infinity' ELSE date '2020-01-01' + g % 9 END, 's' || g FROM generate_series(1, 21000) g;
+        ANALYZE large""",
+    settings={"column.mask.with.4.chars": "public.large.secret"},
+)
+def test_a_large_table_reaches_a_change_log_alike_in_both_formats_of_copy(
+    pipeline: PipelineRig, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink of lines beside it takes text, and so the server sends text."""
+    read: list[int] = []
+    pieces = BinaryRows.pieces
+
+    def counted(self: BinaryRows, *given: Any) -> Any:
+        for rows, size in pieces(self, *given):
+            read.append(len(rows))
+            yield rows, size
+
+    monkeypatch.setattr(BinaryRows, "pieces", counted)
+    logs: list[list[dict[str, Any]]] = []
+    for others in ([], [{"name": "lines", "type": "jsonl", "path": str(tmp_path / "lines")}]):
+        folder = str(tmp_path / f"log{len(others)}")
+        rig = PipelineRig(database, tmp_path / f"run{len(others)}", pipeline.settings)
+        rig.branches = [{"name": "log", "type": "changelog", "path": folder}, *others]
+        before = sum(read)
+        rig.catch_up(**{"snapshot.mode": "initial_only"})
+        assert sum(read) - before == (0 if others else 21_000)
+        every = (
+            row for each in ChangeLog(folder).rows("public", "large") for row in each.to_pylist()
+        )
+        logs.append([{k: v for k, v in row.items() if k[0] != "_"} for row in every])
+    assert logs[0] == logs[1]
+    assert [row["secret"] for row in logs[0][:2]] == ["****", "****"]
+    assert logs[0][8]["due"] is None and logs[0][6]["amount"] is None

@@ -10,12 +10,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
+from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, table_of_values, typed
 
-from waltap.changes.arrow.out_of_range import MisfitCount
-from waltap.changes.decode.relation import Column, DataType
+from waltap.changes.arrow.out_of_range import ArrowMisfit, MisfitCount
+from waltap.changes.arrow.tuples import RelationCodec
+from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap_postgres.snapshot.binary_copy import BinaryRows, field_readers
 from waltap_postgres.types.array import parse_array
 from waltap_testing.installed import installed_types
 
@@ -194,3 +197,45 @@ def test_vectors_are_read_as_the_server_prints_them(
         text = vectors.pgconn.exec_params(query, []).get_value(0, 0)
         value = json.loads(found.json(text.decode()))
         assert expected is None or value == expected, literal
+
+
+# --- COPY's binary format ------------------------------------------------------------------------
+
+
+def binary_block(typed: psycopg.Connection[Any], relation: Relation, query: str) -> RowBlock | None:
+    """Return the query's rows as COPY's binary format gives them, None where text is read."""
+    readers = field_readers(relation)
+    if readers is None:
+        return None
+    with typed.cursor().copy(f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()) as copy:
+        data = b"".join(bytes(part) for part in copy)
+    pieces = [piece for piece, _ in BinaryRows(readers).pieces(iter([data]), 1 << 20)]
+    (block,) = pieces
+    assert isinstance(block, RowBlock)
+    return block
+
+
+def test_values_in_binary_are_the_values_in_text(typed: psycopg.Connection[Any]) -> None:
+    """Both forms of COPY make the same text, the same Arrow columns, and the same misfits."""
+    read = set()
+    for name, column, texts in columns(typed, LITERALS):
+        table = table_of_values(name)
+        relation = Relation(oid=1, schema="public", table="t", identity="d", columns=(column,))
+        block = binary_block(typed, relation, f"SELECT x FROM {table} ORDER BY n")
+        if block is None:
+            continue
+        read.add(name)
+        assert [value for (value,) in block] == texts, name
+        for policy in ("null", "error"):
+            options = TypeOptions(arrow_misfit=policy)
+            outcomes = []
+            for rows in (block, [(text,) for text in texts]):
+                codec = RelationCodec(relation, TypeRegistry(installed_types(), options))
+                try:
+                    values = codec.batch(rows).to_pydict()
+                    outcomes.append((codec.schema, repr(values), codec.misfits))  # NaN is not NaN
+                except ArrowMisfit as misfit:
+                    outcomes.append(str(misfit))
+            assert outcomes[0] == outcomes[1], (name, policy)
+    assert read >= {"bool", "int2", "int8", "float4", "float8", "numeric(12,2)", "text", "char(12)"}
+    assert read >= {"uuid", "json", "jsonb", "bytea", "date", "time", "timestamp", "timestamptz"}

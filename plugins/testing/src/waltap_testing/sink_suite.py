@@ -270,9 +270,13 @@ class SinkSuite(
         """Rows and records may be a `RowBlock` and a `RecordBlock`."""
         pytest.importorskip("pyarrow")
         sink, workload = rig.build(tmp_path), filled(9, 4, 1)
+        typed = sink.capabilities.typed_columns
         batches = workload.snapshot([ITEMS, NOTES, KINDS], 3, records=sink.capabilities.records)
         # Few rows arrive as lists: pieces of both forms alternate.
-        forms = [as_columns(b) if number % 3 != 1 else b for number, b in enumerate(batches)]
+        forms = [
+            as_columns(b, typed=typed and number % 3 == 2) if number % 3 != 1 else b
+            for number, b in enumerate(batches)
+        ]
         assert deliver(sink, forms) == batches[-1].position
         assert_complete(rig, sink.capabilities, workload)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
+from waltap.changes.arrow.tuples import RelationCodec
 from waltap.changes.decode.message import (
     Change,
     Delete,
@@ -35,6 +36,7 @@ from waltap.changes.transactions.transaction import (
     TransactionRun,
 )
 from waltap.encoders.format.record_block import MixedRecords, RecordBlock
+from waltap_testing.installed import mapper
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -374,10 +376,20 @@ def as_block(rows: Sequence[Tuple]) -> RowBlock:
     return block
 
 
-def as_columns(batch: Batch) -> Batch:
-    """Return a snapshot's batch with its rows and records as columns."""
+def as_typed_block(relation: Relation, rows: Sequence[Tuple]) -> RowBlock:
+    """Return ``rows`` as columns of their Arrow types."""
+    return RowBlock(RelationCodec(relation, mapper()).batch(rows).columns, len(rows))
+
+
+def as_columns(batch: Batch, *, typed: bool = False) -> Batch:
+    """Return a snapshot's batch with its rows and records as columns.
+
+    ``typed``: values have their Arrow types (`SinkCapabilities.typed_columns`).
+    """
     parts = [
-        msgspec.structs.replace(part, rows=as_block(part.rows))
+        msgspec.structs.replace(
+            part, rows=as_typed_block(part.relation, part.rows) if typed else as_block(part.rows)
+        )
         if isinstance(part, SnapshotRows) and part.rows
         else part
         for part in batch.parts

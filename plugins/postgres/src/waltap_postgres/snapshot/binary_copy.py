@@ -59,7 +59,7 @@ _SPECIAL_NUMBERS: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity
 
 
 class _Damage(Exception):
-    """A value or row that the server does not send; the message names what was expected."""
+    """Report a value that no server sends; the message is the expected one."""
 
 
 @dataclass(slots=True)
@@ -229,7 +229,7 @@ def _timestamp(zone: str | None) -> FieldReader:
 def timestamp_text(micros: int, offset: str) -> str:
     """Return the time ``micros`` after 2000-01-01 as PostgreSQL prints it.
 
-    ``offset`` is that of its time zone, which must be UTC.
+    ``offset`` follows the time of a column with a time zone, in UTC.
     """
     if micros in _INFINITE_MICROS:
         return _INFINITE_MICROS[micros]
