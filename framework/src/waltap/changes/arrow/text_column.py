@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def text_column(values: "pa.Array") -> "pa.StringArray":
     """Return ``values`` as text; a column of text as it is.
 
-    The types are those of `waltap.changes.arrow.column` that hold single values. A timestamp with a
-    zone is in UTC. Raises: TypeError for another type.
+    `waltap.changes.arrow.column` maps to these types; lists have no text here. A timestamp with a zone
+    is in UTC. Raises: TypeError for another type.
     """
     import pyarrow as pa
 

@@ -153,9 +153,9 @@ class CopyBuffer:
 
 
 def text_bounds(data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
-    """Return the bounds of the rows of text at the start of ``data``, whose heads it replaces.
+    """Return the bounds of the rows of text at the start of ``data``.
 
-    Returns None without any.
+    It replaces their heads. Returns None without any.
     """
     import numpy as np
 
