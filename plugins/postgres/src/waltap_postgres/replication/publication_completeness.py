@@ -24,6 +24,11 @@ from waltap_postgres.replication.slot import ReplicationSlot
 #
 # The server does not report them: it just does not send changes that are not published.
 
+# From this version on a publication may name schemas, filter rows and list columns.
+SCHEMAS = 150000
+# From this version on it may name partitioned tables, and publish_via_partition_root.
+ROOTS = 130000
+
 # Letters of ``skipped.operations`` → words of a publication's ``publish`` option.
 OPERATIONS = {"c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 
@@ -98,8 +103,7 @@ def shortfalls(
     if not rows:
         return []
     *published, via_root = rows[0]
-    # Row filters and column lists came with 15.
-    found = _partial_members(catalogue, name, wanted) if version_num >= 150000 else []
+    found = _partial_members(catalogue, name, wanted) if version_num >= SCHEMAS else []
     operations = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in wanted.operations if not operations[word]]
     publication = sql.Identifier(name).as_string(None)
@@ -111,8 +115,7 @@ def shortfalls(
                 table_ids=wanted.table_ids,
             )
         )
-    # publish_via_partition_root came with 13.
-    if wanted.trees and version_num >= 130000 and via_root != wanted.via_root:
+    if wanted.trees and version_num >= ROOTS and via_root != wanted.via_root:
         value = str(wanted.via_root).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
@@ -155,12 +158,6 @@ def _partial_members(
 # If a publication sends less for a while and is then repaired, the stream shows no gap. But the
 # catalogue's rows that define the publication differ then: another OID, or the same with another
 # ``xmin``.
-
-# From this version on a publication may name schemas.
-SCHEMAS = 150000
-
-# From this version on a publication may name partitioned tables.
-ROOTS = 130000
 
 # Rows that are checked for a rewrite of the table.
 FIRST_ROWS = 1000
@@ -369,8 +366,6 @@ SCHEMAS_SQL = """
   LEFT JOIN pg_publication_namespace s ON s.pnnspid = up.relnamespace
        AND s.pnpubid IN (SELECT oid FROM pg_publication WHERE pubname = ANY(%s))
 """
-# From this version on a publication may name schemas, filter rows and list columns.
-WITH_SCHEMAS = 150000
 
 
 def completeness(
@@ -417,7 +412,7 @@ def _members(
     catalogue: PostgresCatalogue, names: list[str], version_num: int
 ) -> tuple[dict[tuple[str, str], str], set[tuple[str, str]]]:
     """Return each table's membership text, and the tables with row filters."""
-    schemas = version_num >= WITH_SCHEMAS
+    schemas = version_num >= SCHEMAS
     sql = MEMBERS_SQL.format(
         identity_text="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
         filtered="r.prqual IS NOT NULL" if schemas else "false",

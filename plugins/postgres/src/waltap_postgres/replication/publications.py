@@ -187,11 +187,15 @@ class PublicationSet:
         # Debezium's snapshots read whole tables whatever the publication filters.
         if not self._used or self._version_num < NARROWS or self._context.debezium:
             return {}
+        names = self.names or self._planned().names
+        return narrowings(self._catalogue.query, names) if names else {}
+
+    def _planned(self) -> PublicationPlan:
+        """Return the plan, an empty one where a start would be refused."""
         try:
-            names = self.names or self.plan().names
+            return self.plan() if self._used else PublicationPlan(())
         except (PublicationMissing, IdentityMissing):  # a start reports it
-            return {}
-        return narrowings(self._catalogue.query, names)
+            return PublicationPlan(())
 
     def _dropped(self, entry: OwnedObject) -> bool:
         """Return whether the pipeline's publication was dropped."""
@@ -371,10 +375,7 @@ class PublicationSet:
     def left_out(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return the tables of ``table_ids`` that no publication has."""
         skips = self._version_num >= SKIPS_MISSING
-        try:
-            names = self.names or (self.plan().names if self._used else ())
-        except (PublicationMissing, IdentityMissing):  # a start reports it
-            return set()
+        names = self.names or self._planned().names
         missing = any(published(self._catalogue, name) is None for name in names)
         # An older server fails for a missing publication instead of skipping, so it loses nothing.
         if not names or (missing and not skips):
@@ -386,12 +387,7 @@ class PublicationSet:
 
         None are returned where a start would be refused.
         """
-        if not self._used:
-            return set()
-        try:
-            return self.plan().unsent
-        except (PublicationMissing, IdentityMissing):
-            return set()
+        return self._planned().unsent
 
     def memberships(self) -> dict[str, Membership]:
         """Return OID → membership of each captured table.
