@@ -35,12 +35,10 @@ if TYPE_CHECKING:
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 # The signature, flags and the length of an extension follow each other.
 _HEADER_BYTES: Final = len(SIGNATURE) + 8
-_CRITICAL_FLAGS: Final = 0xFFFF0000
 _END: Final = -1
 
 _COUNT = struct.Struct(">h").unpack_from
 _LENGTH = struct.Struct(">i").unpack_from
-_HEADER = struct.Struct(">II").unpack_from
 
 # The header of a message: type and length. A row begins with its number of fields.
 _MESSAGE_BYTES: Final = 5
@@ -472,11 +470,11 @@ class BinaryRows:
     def _after_header(self, data: bytes) -> int:
         if len(data) < _HEADER_BYTES or data[: len(SIGNATURE)] != SIGNATURE:
             self._damaged("the signature of COPY's binary format", "other bytes", data, 0)
-        flags, extension = _HEADER(data, len(SIGNATURE))
-        if flags & _CRITICAL_FLAGS:
-            self._damaged("no critical flags", f"{flags:#010x}", data, len(SIGNATURE))
+        # No server has set a flag or sent an extension yet.
+        if any(data[len(SIGNATURE) : _HEADER_BYTES]):
+            self._damaged("no flags and no extension", "other bytes", data, len(SIGNATURE))
         self._begun = True
-        return _HEADER_BYTES + int(extension)
+        return _HEADER_BYTES
 
     def _end_of_row(self, data: bytes, at: int) -> int | None:
         """Return the end of the row at ``at``, None if it is incomplete."""
