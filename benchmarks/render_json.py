@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.tuple_image import ABSENT, Tuple

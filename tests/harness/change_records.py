@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (

@@ -11,7 +11,8 @@ from tests.differential.normalise import Record as Event
 from tests.differential.normalise import parse
 from tests.harness.changelog import typed
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.capture.topic_naming import TopicNaming
 from waltap.changes.decode.message import (
     Change,

@@ -8,7 +8,8 @@ import msgspec
 import psycopg
 from tests.harness.typed_values import LITERALS, printed_once
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, OldTuple
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart

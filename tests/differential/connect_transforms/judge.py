@@ -6,7 +6,8 @@ from typing import Any
 from tests.differential.connect_transforms.form import read_record, written_record
 from tests.differential.transforms import asked
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.encoders.format.record_transform import RecordTransformContext, RecordUnfit
 from waltap.plugins.host import Host
 from waltap.ports.specs import RecordTransformSpec, TransformSpec

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.changes.transactions.position import Position
-from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.changes.transactions.position import Position, SnapshotProgress
+from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.services.debezium_offsets import (
     DebeziumOffsetMissing,
     DebeziumOffsetUnusable,

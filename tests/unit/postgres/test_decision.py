@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.plugins.host import Host
-from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap_postgres.errors import (
     PositionGap,
     SlotMissing,

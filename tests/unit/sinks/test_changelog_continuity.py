@@ -8,7 +8,8 @@ from typing import Any, Self
 import pytest
 from tests.harness.changelog import ALL, WrittenLog, relation
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.ports.source.connector import PublicationCompleteness

@@ -24,7 +24,7 @@ from waltap.ports.specs import (
 )
 
 if TYPE_CHECKING:
-    from waltap.changes.capture.capture import CaptureProperties
+    from waltap.changes.capture.properties import CaptureProperties
     from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 
 

@@ -11,10 +11,10 @@ import msgspec
 from waltap.changes.decode.decoder import Decoder, DecoderContext
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.position import Position, SnapshotProgress, lsn_text
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import OffsetError, SourceError, StopRequested, WaltapError
-from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
@@ -23,7 +23,6 @@ from waltap.ports.source.connector import (
     ConnectorContext,
     PreflightCheck,
     SetupPlan,
-    SlotStatus,
     StartPosition,
 )
 from waltap.ports.source.roles import (
@@ -42,6 +41,7 @@ from waltap.ports.source.roles import (
     TakeoverSource,
     WalSource,
 )
+from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.connection import PostgresSession, connect, run_heartbeat_query, watch

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from waltap.changes.capture.capture import CaptureProperties
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.events import EventTransform
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import START

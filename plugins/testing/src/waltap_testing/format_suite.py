@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from waltap.changes.capture.capture import CaptureProperties
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent

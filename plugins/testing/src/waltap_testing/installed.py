@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity
 from waltap.changes.events import ReplicaIdentities

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.errors import OffsetError
-from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, SnapshotProgress
+from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset
 from waltap.ports.specs import OffsetStoreSpec
 from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_size
 from waltap_testing.damage import chance, damaged, evenly

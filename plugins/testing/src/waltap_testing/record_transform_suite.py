@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from waltap.changes.capture.capture import CaptureProperties, CaptureRules
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters

@@ -25,7 +25,7 @@ from waltap.changes.transactions.position import Position
 from waltap.errors import SnapshotError
 from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
-from waltap.ports.source.connector import SlotStatus
+from waltap.ports.source.slot_status import SlotStatus
 from waltap.ports.specs import SnapshotterSpec
 from waltap_testing.suite import RigSuite
 

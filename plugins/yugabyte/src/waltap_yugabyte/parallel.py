@@ -22,7 +22,6 @@ from waltap.ports.source.connector import (
     Connector,
     ConnectorContext,
     PreflightCheck,
-    SlotStatus,
     SnapshotOverlap,
     StartPosition,
 )
@@ -34,6 +33,7 @@ from waltap.ports.source.roles import (
     SlotOwningSource,
     TableListingSource,
 )
+from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.connector import PostgresConnector
 from waltap_postgres.replication.publication import identifier
 from waltap_yugabyte.chunks import hash_condition

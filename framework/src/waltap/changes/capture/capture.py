@@ -24,8 +24,6 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_mapping import TypeOptions
 
-__all__ = ["CaptureProperties", "CaptureRules"]
-
 _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
 # Tables whose answer is cached. A database may create tables without end.
 MAX_ANSWERS = 20_000

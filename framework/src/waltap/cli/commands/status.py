@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from waltap.config.profile import Profile
     from waltap.plugins.host import Host
     from waltap.ports.offsets.offset import Offset
-    from waltap.ports.source.connector import Connector, SlotStatus
+    from waltap.ports.source.connector import Connector
+    from waltap.ports.source.slot_status import SlotStatus
 
 
 WATCH_S = 2.0

@@ -13,18 +13,6 @@ from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import SOLE, Position, Positions, SnapshotProgress
 from waltap.errors import OffsetError
 
-__all__ = [
-    "NEWEST_VERSION",
-    "NothingStored",
-    "Offset",
-    "OffsetStore",
-    "PartitionOffset",
-    "SnapshotProgress",
-    "decoded",
-    "encoded",
-]
-
-
 NothingStored = OffsetError.define("NothingStored", "WT-6003")
 
 

@@ -6,15 +6,15 @@ from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap.changes.transactions.position import START, Position, Positions, lsn_text, parse_lsn
+    from waltap.errors import StopRequested
     from waltap.ports.source.connector import (
         ChangeStream,
         Connector,
         ConnectorContext,
         PreflightCheck,
-        SlotStatus,
         StartPosition,
-        StopRequested,
     )
+    from waltap.ports.source.slot_status import SlotStatus
 
 __all__ = [
     "START",

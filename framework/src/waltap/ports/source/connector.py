@@ -20,7 +20,7 @@ from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
-from waltap.errors import SourceError, StopRequested, WaltapError
+from waltap.errors import SourceError, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObjects
 from waltap.ports.snapshot.snapshotter import Snapshotter
@@ -32,23 +32,6 @@ if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
     from waltap.changes.decode.decoder import Decoder, DecoderCapabilities, DecoderContext
     from waltap.changes.decode.replica_identity import IdentityWarning
-
-__all__ = [
-    "ChangeStream",
-    "Connector",
-    "ConnectorContext",
-    "DecoderChoice",
-    "MadeByRun",
-    "PlannedTable",
-    "PreflightCheck",
-    "PublicationCompleteness",
-    "SetupPlan",
-    "SlotStatus",
-    "SnapshotOverlap",
-    "SourceLacks",
-    "StartPosition",
-    "StopRequested",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

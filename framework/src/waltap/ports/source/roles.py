@@ -17,10 +17,10 @@ from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
     SetupPlan,
-    SlotStatus,
     SourceLacks,
     StartPosition,
 )
+from waltap.ports.source.slot_status import SlotStatus
 
 if TYPE_CHECKING:
     from waltap.changes.decode.decoder import Decoder

@@ -12,8 +12,7 @@ from psycopg import pq
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import ConnectionLost, SourceError
-from waltap.ports.source.connector import SlotStatus
-from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
+from waltap.ports.source.slot_status import SlotStatus, SlotWatch, SlotWatchContext
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, connect, watch
 from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive

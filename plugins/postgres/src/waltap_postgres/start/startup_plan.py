@@ -15,7 +15,8 @@ from waltap.errors import OffsetError, SourceError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
-from waltap.ports.source.connector import ConnectorContext, SlotStatus
+from waltap.ports.source.connector import ConnectorContext
+from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.errors import (
     PositionGap,
     PublicationDropped,

@@ -7,20 +7,20 @@ from waltap.changes.decode.decoder import ServerInfo
 from waltap.changes.decode.message import Begin, Change, Commit, Insert, Message
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.position import SOLE, Position
+from waltap.changes.transactions.position import SOLE, Position, SnapshotProgress
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import ConnectionLost
-from waltap.ports.offsets.offset import Offset, PartitionOffset, SnapshotProgress
+from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.snapshot.snapshotter import SnapshotFacts
 from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
     ConnectorContext,
     PreflightCheck,
-    SlotStatus,
     StartPosition,
 )
 from waltap.ports.source.roles import HeartbeatSource, TableListingSource
+from waltap.ports.source.slot_status import SlotStatus
 from waltap.ports.specs import ConnectorSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.workload import ITEMS
