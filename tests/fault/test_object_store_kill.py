@@ -21,7 +21,9 @@ from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
 
-from waltap.base.files import FileStore, ObjectStoreUnavailable, StorageProperties
+from waltap.base.files.errors import ObjectStoreUnavailable
+from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog
 
 KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)

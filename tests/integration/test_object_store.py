@@ -18,15 +18,15 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
 
-from waltap.base.files import (
+from waltap.base.files.errors import (
     AccessRefused,
     BucketMissing,
     FilesInUse,
-    FileStore,
     FilesUnavailable,
     ObjectStoreUnavailable,
-    StorageProperties,
 )
+from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.sink import FilesGone, parse

@@ -3,7 +3,7 @@
 import pickle
 from pathlib import Path
 
-from waltap.base.files import FileStore
+from waltap.base.files.store import FileStore
 
 
 def test_a_store_goes_to_another_process(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
-from waltap.base.files import FilesInUse
+from waltap.base.files.errors import FilesInUse
 from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, FileStore

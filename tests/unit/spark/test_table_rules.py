@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from waltap.base.files import FileStore, StorageProperties
+from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
 from waltap.errors import ConfigurationError
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.config.column_names import ColumnNames, checked_renames

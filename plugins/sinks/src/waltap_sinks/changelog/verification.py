@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from waltap.base.files import FileStore, StorageProperties
+from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
 from waltap.ports.sink.verification import ComparedTable, TableReader, VerificationSource
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry

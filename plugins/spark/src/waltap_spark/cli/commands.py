@@ -18,7 +18,7 @@ from waltap_spark.errors import TypeChanged
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from waltap.base.files import StorageProperties
+    from waltap.base.files.properties import StorageProperties
     from waltap.config.profile import Profile
     from waltap_spark.state.output import SparkOutput
 
@@ -476,7 +476,7 @@ def _resolved(profile: str) -> "Profile":
 
 def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
     """Return the tables at ``path`` or in the sink's path above them."""
-    from waltap.base.files import FileStore
+    from waltap.base.files.store import FileStore
     from waltap_spark.state.output import SparkOutput
 
     if not path.strip():

@@ -15,7 +15,7 @@ from waltap_spark.read.live import LiveTables, open_tables
 from waltap_spark.schema.expression import EXACT, quoted
 
 if TYPE_CHECKING:
-    from waltap.base.files import FileStore
+    from waltap.base.files.store import FileStore
 
 
 class SqlQueries:

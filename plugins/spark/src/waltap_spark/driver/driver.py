@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from waltap.base.files import FilesUnavailable
+from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.errors import RetryVerdict, WaltapError
 from waltap_sinks.changelog import ChangeLog

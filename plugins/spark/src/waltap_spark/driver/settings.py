@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from waltap.base.files import StorageProperties
+from waltap.base.files.properties import StorageProperties
 from waltap.base.property import declarations
 from waltap.config.layers import GivenProperty
 from waltap.config.namespace import Namespace, ValidationResult

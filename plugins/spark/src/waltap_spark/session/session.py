@@ -65,7 +65,7 @@ def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from waltap.base.files import StorageProperties
+    from waltap.base.files.properties import StorageProperties
 
     Action = Callable[[SparkSession], None]
 

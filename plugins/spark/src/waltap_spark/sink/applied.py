@@ -3,7 +3,8 @@
 import threading
 import time
 
-from waltap.base.files import FileStore, StorageProperties
+from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
