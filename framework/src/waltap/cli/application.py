@@ -7,6 +7,7 @@ that a changed profile ended; 130 interrupted.
 import ctypes
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -65,7 +66,9 @@ def show(error: WaltapError) -> None:
             body.append(f"Cause: {cause}\n", style="dim")
     body.append("\n")
     body.append(error.advice(), style="green")
-    _print(error, f"{error.code} {_title(error)}", body)
+    # The class name as words: SlotActive, slot active.
+    title = re.sub("([A-Z])", r" \1", type(error).__name__).lower()
+    _print(error, f"{error.code}{title}", body)
 
 
 def show_bug(error: Exception) -> None:
@@ -94,12 +97,6 @@ def _append_problem(body: "Text", problem: PropertyProblem) -> None:
     if problem.nearest:
         body.append(f"; did you mean {problem.nearest}?", style="yellow")
     body.append("\n")
-
-
-def _title(error: WaltapError) -> str:
-    """Return the class name as words: SlotActive, slot active."""
-    name = type(error).__name__
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 
 
 def _one_line(error: BaseException) -> str:

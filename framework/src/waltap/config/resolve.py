@@ -182,7 +182,10 @@ class _ProfileResolver:
         decoder = self._find(
             DecoderSpec, self._choice(connector, "plugin.name", choice.decoder), "plugin.name"
         )
-        snapshotter = self._snapshotter(connector, choice)
+        mode = self._choice(connector, "snapshot.mode", choice.snapshot_mode)
+        if mode.strip().casefold() == "custom":
+            mode = choice.snapshot_mode_custom_name or mode
+        snapshotter = self._find(SnapshotterSpec, mode, "snapshot.mode")
         naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
         store = self._offset_store(choice.offset_store)
         branches = self._branches()
@@ -263,14 +266,6 @@ class _ProfileResolver:
             warnings=tuple(dict.fromkeys(findings.warnings)),
             problems=tuple({str(each): each for each in findings.problems}.values()),  # once each
         )
-
-    def _snapshotter(
-        self, connector: ConnectorSpec | None, choice: SelectionProperties
-    ) -> SnapshotterSpec | None:
-        mode = self._choice(connector, "snapshot.mode", choice.snapshot_mode)
-        if mode.strip().casefold() == "custom":
-            mode = choice.snapshot_mode_custom_name or mode
-        return self._find(SnapshotterSpec, mode, "snapshot.mode")
 
     def _deputies(self, choice: SelectionProperties) -> dict[str, object]:
         """Return the modes that override parts of the snapshot mode.

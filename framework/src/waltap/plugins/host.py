@@ -384,7 +384,9 @@ class Host:
         """
         notice = self._notices.get(hook)
         if notice is None:
-            notice = self._notices[hook] = self._notice(hook)
+            caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+            notice = (lambda given: caller(**given)) if caller.get_hookimpls() else _ignore
+            self._notices[hook] = notice
         notice(arguments)
 
     def blamed(self, error: Exception) -> Exception:
@@ -695,13 +697,6 @@ class Host:
             nearest=nearest(name, registry.by_any_name) if extra is None else None,
             excuses=tuple(excuses),
         )
-
-    def _notice(self, hook: str) -> Callable[[dict[str, Any]], None]:
-        """Return the function that notifies the observers of ``hook``."""
-        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
-        if not caller.get_hookimpls():
-            return _ignore
-        return lambda arguments: caller(**arguments)
 
     def _complain(self, hook: str, plugin: str, cause: Exception) -> None:
         first = (hook, plugin) not in self._complained

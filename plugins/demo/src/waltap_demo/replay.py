@@ -112,7 +112,8 @@ def _life_of_flight(row: Row) -> Iterator[FlightOperation]:
     key = [row["time_hour"], row["carrier"], row["flight"]]
     # In the data a cancelled flight has no departure.
     if row["dep_time"] is None:
-        yield FlightOperation(max(20, planned - 30), "flight cancelled", _delete(key))
+        statement = "DELETE FROM flights WHERE time_hour = %s AND carrier = %s AND flight = %s"
+        yield FlightOperation(max(20, planned - 30), "flight cancelled", _execute((statement, key)))
         return
     left = max(20, planned + int(row["dep_delay"] or 0))
     departure = {"dep_time": row["dep_time"], "dep_delay": row["dep_delay"]}
@@ -131,12 +132,6 @@ def _update(values: dict[str, str | None], key: list[str | None]) -> Act:
     )
 
     return _execute((statement, [*values.values(), *key]))
-
-
-def _delete(key: list[str | None]) -> Act:
-    statement = "DELETE FROM flights WHERE time_hour = %s AND carrier = %s AND flight = %s"
-
-    return _execute((statement, key))
 
 
 def _corrections(flights: list[Row]) -> Iterator[FlightOperation]:

@@ -92,7 +92,8 @@ def neutral(messages: Iterable[Message], shapes: "RelationShapes | None" = None)
     # The grouping of frames and rows is no property of a decoder.
     for message in singly(messages):
         item = shapes.message(message)
-        if item["type"] == "Skipped" and found and _same_run(found[-1], item):
+        run = found and (found[-1]["type"], found[-1].get("xid")) == ("Skipped", item.get("xid"))
+        if item["type"] == "Skipped" and run:
             found[-1]["count"] += item["count"]
         else:
             found.append(item)
@@ -234,10 +235,6 @@ class RelationShapes:
                 self._new[name] = shape
             self._by_relation[relation] = name
         return name
-
-
-def _same_run(one: Neutral, other: Neutral) -> bool:
-    return one["type"] == other["type"] and one.get("xid") == other.get("xid")
 
 
 def _datum(value: Any) -> Any:

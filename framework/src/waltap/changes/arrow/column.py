@@ -116,10 +116,6 @@ def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], 
     return lambda values: text(_text(values))
 
 
-def _as_it_is(values: "pa.StringArray") -> "pa.Array":
-    return values
-
-
 def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
     """Return the mapping of text to string."""
 
@@ -128,7 +124,9 @@ def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
 
         return pa.string()
 
-    return ArrowMapping(type=type_, column=string_array, metadata=metadata, text=_as_it_is)
+    return ArrowMapping(
+        type=type_, column=string_array, metadata=metadata, text=lambda values: values
+    )
 
 
 def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.StringArray], pa.Array]":

@@ -4,7 +4,7 @@ Source: Debezium's PostgreSQL connector documentation, "Connector configuration 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -25,10 +25,6 @@ _PAIRS = (
     ("column.include.list", "column.exclude.list"),
     ("message.prefix.include.list", "message.prefix.exclude.list"),
 )
-
-
-def _check_patterns(patterns: Iterable[str]) -> None:
-    NameMatcher(tuple(patterns))
 
 
 class CaptureProperties(Properties):
@@ -472,7 +468,7 @@ class CaptureProperties(Properties):
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         # A bad pattern must fail when the profile is read, not at the first table.
-        _check_patterns(value)
+        NameMatcher(value)
         return value
 
     @field_validator("column_truncate", "column_mask", "column_hash", "column_hash_v2")

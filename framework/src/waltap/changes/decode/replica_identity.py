@@ -115,10 +115,6 @@ IdentityUnknown = PluginError.define("IdentityUnknown", "WT-1110")
 IdentityAmbiguous = PluginError.define("IdentityAmbiguous", "WT-1111")
 
 
-def _no_choice(_relation: Relation) -> None:
-    return None
-
-
 class ReplicaIdentities:
     """Provide the replica identities that plugins contribute.
 
@@ -130,7 +126,7 @@ class ReplicaIdentities:
     def __init__(
         self,
         specs: Iterable[IdentitySpec],
-        choose: Callable[[Relation], str | None] = _no_choice,
+        choose: Callable[[Relation], str | None] = lambda _relation: None,
     ) -> None:
         """Take the plugins' specs.
 

@@ -166,10 +166,6 @@ OldRowUnidentified = RecordError.define("OldRowUnidentified", "WT-3209", of_tran
 SameKey = Callable[[Tuple, Tuple], bool]
 
 
-def _no_topic(_relation: Relation) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
     """Carry the inputs of all plans of a pipeline."""
@@ -183,7 +179,7 @@ class EventContext:
     capture: "CaptureRules | None" = None
     # None: no column has a mapping.
     mapper: TypeMapper | None = None
-    choose_topic: Callable[[Relation], str | None] = _no_topic
+    choose_topic: Callable[[Relation], str | None] = lambda _relation: None
     cell: CellShape = PLAIN
     # As in `FormatContext`.
     stand_in_keys: bool = True

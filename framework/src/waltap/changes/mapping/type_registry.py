@@ -128,7 +128,11 @@ class TypeRegistry(TypeMapper):
         except KeyError:
             if len(self._mappings) >= _CACHE_LIMIT:
                 self._mappings.clear()
-            mapping = self._mappings[column] = self._build(_resolved(column))
+            resolved = _resolved(column)
+            assert resolved.data_type is not None
+            spec = self.spec(resolved.data_type)
+            mapping = None if spec is None else spec.build(resolved, self)
+            self._mappings[column] = mapping
             return mapping
 
     def of(self, relation: Relation, column: Column) -> ColumnMapping | None:
@@ -148,11 +152,6 @@ class TypeRegistry(TypeMapper):
         For a domain the caller passes its base.
         """
         return next((spec for spec in self._specs if spec.claims(data_type)), None)
-
-    def _build(self, column: Column) -> ColumnMapping | None:
-        assert column.data_type is not None
-        spec = self.spec(column.data_type)
-        return None if spec is None else spec.build(column, self)
 
 
 def _resolved(column: Column) -> Column:

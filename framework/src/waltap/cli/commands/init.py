@@ -16,7 +16,6 @@ from waltap.errors import usage_error
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties, PropertyDeclaration
-    from waltap.plugins.host import Host
     from waltap.ports.specs import ConnectorSpec, SinkSpec
 
 
@@ -72,7 +71,10 @@ def init(
     connector = host.find(ConnectorSpec, str(raw.types["source"].value))
     if sink is None:
         sinks = ", ".join(sorted(host.sinks))
-        sink = answered("--sink", f"Sink ({sinks})", default=_default_sink(host))
+        # Tables for Spark where a plugin writes them.
+        wanted = {"spark": "spark:tables", "changelog": "changelog:changes", "jsonl": "jsonl:-"}
+        offer = next((wanted[name] for name in wanted if name in host.sinks), "terminal")
+        sink = answered("--sink", f"Sink ({sinks})", default=offer)
     name, _, given = sink.partition(":")
     sink_spec = host.find(SinkSpec, name)
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
@@ -209,9 +211,3 @@ def _toml(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(str(value), ensure_ascii=False)
-
-
-def _default_sink(host: "Host") -> str:
-    """Return the offered sink: tables for Spark where a plugin writes them."""
-    wanted = (("spark", "spark:tables"), ("changelog", "changelog:changes"), ("jsonl", "jsonl:-"))
-    return next((offer for name, offer in wanted if name in host.sinks), "terminal")

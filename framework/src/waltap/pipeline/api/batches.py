@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
+
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.errors import WaltapError
 from waltap.pipeline.api.in_process import Pipeline
@@ -187,7 +189,7 @@ class BatchStreamSink(Sink):
                 receipt.give()
         if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
             return
-        self.ledger.put(StreamedBatch(**_fields(batch), receipt=receipt))
+        self.ledger.put(StreamedBatch(**msgspec.structs.asdict(batch), receipt=receipt))
         if self._each:
             self.ledger.wait_for(receipt)
 
@@ -215,10 +217,6 @@ def _empty(batch: Batch) -> bool:
     """
     ends = all(isinstance(part, TransactionPart) for part in batch.parts)
     return ends and not (batch.events or batch.records)
-
-
-def _fields(batch: Batch) -> dict[str, Any]:
-    return {name: getattr(batch, name) for name in Batch.__struct_fields__}
 
 
 class _LoopPlugin:

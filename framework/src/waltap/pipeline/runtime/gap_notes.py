@@ -72,8 +72,10 @@ class GapNotes:
             system_id=part.system_id,
             time=moment(part.as_of_ms or None),
         )
+        # For a file name, sorted by time.
+        compact = str.maketrans(".", "-", ":-")
         gap = CaptureGap(
-            identifier=_identifier(now_ms),
+            identifier=moment(now_ms).partition("+")[0].translate(compact),
             pipeline=self._pipeline,
             database=part.database,
             slot=part.slot,
@@ -193,8 +195,3 @@ def _text(sink_positions: Mapping[str, Position]) -> str:
     return ", ".join(
         f"{name} {position}".strip() for name, position in sorted(sink_positions.items())
     )
-
-
-def _identifier(now_ms: int) -> str:
-    """Return an identifier for a file name, sorted by time."""
-    return moment(now_ms).partition("+")[0].replace(":", "").replace("-", "").replace(".", "-")

@@ -265,7 +265,8 @@ class DescribedRelations:
         fitting = (
             (before.schema, now.schema), (before.table, now.table), (lost[0], found[0])
         )  # fmt: skip
-        parts = (_either(*map(re.escape, pair)) for pair in fitting)
+        either = ((re.escape(one), re.escape(other)) for one, other in fitting)
+        parts = (one if one == other else f"({one}|{other})" for one, other in either)
         raise MaskLost(problem, pattern=r"\.".join(parts))
 
     def _sent(self, relation: Relation) -> set[str]:
@@ -353,10 +354,6 @@ class DescribedRelations:
 
 def _names(relation: Relation) -> set[str]:
     return {column.name for column in relation.columns}
-
-
-def _either(one: str, other: str) -> str:
-    return one if one == other else f"({one}|{other})"
 
 
 def _type_name(column: Column) -> str:

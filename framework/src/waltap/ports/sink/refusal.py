@@ -183,22 +183,16 @@ def locations_of(
     # Equal changes may occur twice in a batch: compare the objects.
     changes = {id(each.change): each for each in refused if each.change is not None}
     rows = {(id(each.rows), each.index): each for each in refused if each.rows is not None}
-    found = {
-        where: each for where in every_event(parts) if (each := _named(parts, where, changes, rows))
-    }
-    return dict(sorted(found.items()))
-
-
-def _named(
-    parts: Sequence[Part],
-    where: BatchLocation,
-    changes: dict[int, RefusedEvent],
-    rows: dict[tuple[int, int], RefusedEvent],
-) -> RefusedEvent | None:
-    part = parts[where.part]
-    if isinstance(part, TransactionPart):
-        return changes.get(id(part.changes[where.at]))
-    return rows.get((id(part), where.at))
+    found: dict[BatchLocation, RefusedEvent] = {}
+    for where in every_event(parts):
+        part = parts[where.part]
+        if isinstance(part, TransactionPart):
+            each = changes.get(id(part.changes[where.at]))
+        else:
+            each = rows.get((id(part), where.at))
+        if each is not None:
+            found[where] = each
+    return found
 
 
 class FailStop:
@@ -222,10 +216,12 @@ class FailStop:
 
     def check(self) -> None:
         """Raise SinkError if a guarded block has failed since `reset`."""
-        if self._failure is not None:
+        failure = self._failure
+        if failure is not None:
+            why = failure.problem if isinstance(failure, SinkError) else repr(failure)
             raise SinkError(
-                f"{self._what} takes and promises nothing more: it failed before ({self._failure_text()})"
-            ) from self._failure
+                f"{self._what} takes and promises nothing more: it failed before ({why})"
+            ) from failure
 
     def fail(self, failure: BaseException) -> None:
         """Record a failure outside a guarded block; the first one stays."""
@@ -234,10 +230,6 @@ class FailStop:
     def reset(self) -> None:
         """Forget the failure: the engine redelivers unconfirmed batches."""
         self._failure = None
-
-    def _failure_text(self) -> str:
-        failure = self._failure
-        return failure.problem if isinstance(failure, SinkError) else repr(failure)
 
     def __enter__(self) -> None:
         self.check()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.transactions.position import Positions
-from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.specs import SinkSpec
 from waltap_testing.simulation.clock import VirtualClock
@@ -85,7 +85,8 @@ class _SimulatedSink(Sink):
             elif isinstance(part, SnapshotRows):
                 self._pending += [int(str(row[1])) for row in part.rows]
             else:
-                self._pending += _serials(part)
+                inserts = (change for change in part.changes if isinstance(change, Insert))
+                self._pending += [int(str(insert.new[1])) for insert in inserts]
         destination.writes.append((now, batch.events))
         self._written = self._written.advanced(batch.partition, batch.position)
 
@@ -109,10 +110,6 @@ class _SimulatedSink(Sink):
 
     def close(self) -> None:
         self._destination.closed += 1
-
-
-def _serials(part: TransactionPart) -> list[int]:
-    return [int(str(change.new[1])) for change in part.changes if isinstance(change, Insert)]
 
 
 def _never() -> bool:
