@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap.config.pipeline_properties import budget_bytes, octets
+from waltap.ports.source.slot_status import SlotStatus
 from waltap.services.slot_monitor import (
     SLACK,
     WINDOW_S,
@@ -13,6 +14,15 @@ from waltap.services.slot_monitor import (
     forecast,
     tightest,
 )
+
+
+def reading(at_s: float, server_lsn: int, restart_lsn: int, **more: int | None) -> SlotReading:
+    status = SlotStatus(
+        name="s", decoder="d", reader=None, restart_lsn=restart_lsn, confirmed_lsn=restart_lsn,
+        server_lsn=server_lsn, **more,
+    )  # fmt: skip
+    return at_s, status
+
 
 SIZES = st.integers(0, 1 << 50)
 SHARES = st.floats(0.01, 1.0)
@@ -24,12 +34,7 @@ def steady(
     """A server that writes and a slot that lets go at steady rates, in bytes a second."""
     base = 1 << 40
     return [
-        SlotReading(
-            at_s=float(at),
-            server_lsn=base + written * at,
-            restart_lsn=base - 1000 + released * at,
-            **more,
-        )
+        reading(float(at), base + written * at, base - 1000 + released * at, **more)
         for at in range(0, seconds + 1, step)
     ]
 
@@ -46,7 +51,7 @@ def test_steady_rates_are_predicted_exactly(
 ) -> None:
     released = min(released, written)
     readings = steady(written, released, max(seconds, step), step)
-    kept = readings[-1].retained_bytes
+    kept = readings[-1][1].retained_bytes
     reported = forecast(readings, kept + remaining)
     assert reported.limit is not None
     assert (reported.limit.kind, reported.limit.remaining) == ("budget", remaining)
@@ -74,11 +79,7 @@ def test_a_stall_is_never_the_better_case(
     for seconds, written, released in steps:
         at, server = at + seconds, server + written
         restart = min(server, restart + released)
-        readings.append(
-            SlotReading(
-                at_s=at, server_lsn=server, restart_lsn=restart, safe_bytes=safe, free_bytes=free
-            )
-        )
+        readings.append(reading(at, 1 + server, 1 + restart, safe_bytes=safe, free_bytes=free))
     reported = forecast(readings, budget)
     known = [each for each in (budget, safe, free) if each is not None]
     assert (reported.limit is None) == (not known)
@@ -96,12 +97,10 @@ def test_a_stall_is_never_the_better_case(
 def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
     """A slot that was created again in the window, behind the one before: what it keeps seems to grow faster."""
     readings = [
-        SlotReading(
-            at_s=float(at), server_lsn=(1 << 40) + 1000 * at, restart_lsn=(1 << 40) - 10 * at * at
-        )
+        reading(float(at), (1 << 40) + 1000 * at, (1 << 40) - 10 * at * at)
         for at in range(0, 601, 10)
     ]
-    reported = forecast(readings, readings[-1].retained_bytes + 600_000)
+    reported = forecast(readings, readings[-1][1].retained_bytes + 600_000)
     assert reported.growth == reported.written == pytest.approx(1000)
     assert reported.seconds == reported.stalled_seconds == pytest.approx(600)
 
@@ -110,7 +109,7 @@ def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
 def test_less_left_is_never_more_time(one: int, other: int) -> None:
     small, large = sorted((one, other))
     readings = steady(5000, 1000, 600, 10)
-    kept = readings[-1].retained_bytes
+    kept = readings[-1][1].retained_bytes
     tight, wide = (forecast(readings, kept + remaining).seconds for remaining in (small, large))
     assert tight is not None
     assert wide is not None
@@ -119,23 +118,18 @@ def test_less_left_is_never_more_time(one: int, other: int) -> None:
 
 def test_rates_are_those_of_the_window() -> None:
     """A day of silence before a burst does not hide the burst."""
-    quiet = [
-        SlotReading(at_s=float(at), server_lsn=1000, restart_lsn=0) for at in range(0, 80_000, 1000)
-    ]
-    burst = [
-        SlotReading(at_s=80_000.0 + at, server_lsn=1000 + 100 * at, restart_lsn=0)
-        for at in range(0, int(WINDOW_S) + 1, 10)
-    ]
-    reported = forecast([*quiet, *burst], burst[-1].retained_bytes + 1000)
+    quiet = [reading(float(at), 1000, 1) for at in range(0, 80_000, 1000)]
+    burst = [reading(80_000.0 + at, 1000 + 100 * at, 1) for at in range(0, int(WINDOW_S) + 1, 10)]
+    reported = forecast([*quiet, *burst], burst[-1][1].retained_bytes + 1000)
     assert reported.seconds == pytest.approx(10)
 
 
 def test_the_tightest_limit_counts() -> None:
-    reading = SlotReading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=300, free_bytes=200)
-    assert [tightest(reading, budget).kind for budget in (None, 700, 900)] == [  # type: ignore[union-attr]
+    _, slot = reading(0, 1000, 400, safe_bytes=300, free_bytes=200)
+    assert [tightest(slot, budget).kind for budget in (None, 700, 900)] == [  # type: ignore[union-attr]
         "disk", "budget", "disk",
     ]  # fmt: skip
-    lost = SlotReading(at_s=0, server_lsn=1000, restart_lsn=400, safe_bytes=-50)
+    _, lost = reading(0, 1000, 400, safe_bytes=-50)
     limit = tightest(lost, None)
     assert (limit.remaining, limit.used) == (0, 1.0)
 

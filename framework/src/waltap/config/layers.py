@@ -130,12 +130,13 @@ def load(path: Path) -> RawProfile:
         if path.suffix != ".properties":
             raise ConfigurationError.of(origin, "is not UTF-8 text", origin=origin) from cause
         text = data.decode("latin-1")  # what Java reads a .properties file as
-    readers = {".properties": _properties, ".json": _json, ".toml": _toml}
-    reader = (readers | dict.fromkeys((".yaml", ".yml"), _yaml)).get(path.suffix.lower())
-    if reader is None:
-        reader = _json if text.lstrip()[:1] == "{" else _toml
+    readers = {".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
+    reader = readers.get(path.suffix.lower(), _json if text.lstrip()[:1] == "{" else _toml)
     try:
-        raw = reader(text, origin)
+        if path.suffix.lower() == ".properties":
+            raw = read_debezium(parse_properties(text), origin)
+        else:
+            raw = reader(text, origin)
     except (ValueError, RecursionError) as cause:
         why = "it is nested too deep" if isinstance(cause, RecursionError) else str(cause)
         raise ConfigurationError.of(
@@ -269,10 +270,6 @@ def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBr
 
 def _toml(text: str, origin: str) -> RawProfile:
     return read_tables(tomllib.loads(text), origin)
-
-
-def _properties(text: str, origin: str) -> RawProfile:
-    return read_debezium(parse_properties(text), origin)
 
 
 def _json(text: str, origin: str) -> RawProfile:

@@ -14,7 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from waltap.base.plugin_errors import ImportFailed
-from waltap.changes.mapping.type_registry import TypeSpec
+from waltap.changes.mapping.type_registry import (
+    TypeSpec as TypeSpec,  # noqa: PLC0414 - plugins take every spec from here
+)
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties
@@ -43,39 +45,6 @@ if TYPE_CHECKING:
     from waltap.ports.source.connector import Connector, PreflightCheck
     from waltap.ports.source.lease import LeaderLease, LeaseContext
     from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
-
-__all__ = [
-    "KINDS",
-    "KIND_OF",
-    "CheckSpec",
-    "ColumnConverterSpec",
-    "CommandSpec",
-    "ConnectorSpec",
-    "DecoderSpec",
-    "EventTransformSpec",
-    "FormatSpec",
-    "LazyReference",
-    "ModelField",
-    "NotificationChannelSpec",
-    "OffsetStoreSpec",
-    "PredicateSpec",
-    "RecordTransformSpec",
-    "ReplicaIdentitySpec",
-    "SignalActionSpec",
-    "SignalChannelSpec",
-    "SinkSpec",
-    "SnapshotterSpec",
-    "SourceTransformContext",
-    "SourceTransformSpec",
-    "Spec",
-    "SpecKind",
-    "SpecRegistry",
-    "TableFormatSpec",
-    "TopicNamingSpec",
-    "TransformSpec",
-    "TypeSpec",
-    "lazy",
-]
 
 
 def lazy(reference: str) -> Any:

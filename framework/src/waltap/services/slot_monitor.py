@@ -35,23 +35,8 @@ SlotGivenUp = SourceError.define("SlotGivenUp", "WT-2030")
 WINDOW_S = 900.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotReading:
-    """One reading of a slot; None is an unknown value."""
-
-    # seconds of a monotonic clock
-    at_s: float
-    server_lsn: int
-    restart_lsn: int
-    # bytes that the server may write before the slot is in danger
-    safe_bytes: int | None = None
-    # free bytes of the server's disk
-    free_bytes: int | None = None
-
-    @property
-    def retained_bytes(self) -> int:
-        """Return how much WAL the slot keeps."""
-        return max(0, self.server_lsn - self.restart_lsn)
+SlotReading = tuple[float, SlotStatus]
+"""One reading of a slot, with its time in seconds of a monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,20 +71,20 @@ class WalForecast:
     stalled_seconds: float | None
 
 
-def tightest(reading: SlotReading, budget: int | None) -> WalLimit | None:
+def tightest(slot: SlotStatus, budget: int | None) -> WalLimit | None:
     """Return the limit with the fewest bytes left.
 
     None: no limit is known.
     """
-    retained = reading.retained_bytes
+    retained = slot.retained_bytes
     found = []
-    if reading.safe_bytes is not None:
-        remaining = max(0, reading.safe_bytes)
+    if slot.safe_bytes is not None:
+        remaining = max(0, slot.safe_bytes)
         found.append(WalLimit(kind="slot", total=retained + remaining, remaining=remaining))
     if budget is not None:
         found.append(WalLimit(kind="budget", total=budget, remaining=max(0, budget - retained)))
-    if reading.free_bytes is not None:
-        remaining = max(0, reading.free_bytes)
+    if slot.free_bytes is not None:
+        remaining = max(0, slot.free_bytes)
         found.append(WalLimit(kind="disk", total=retained + remaining, remaining=remaining))
     return min(found, key=lambda limit: limit.remaining, default=None)
 
@@ -109,10 +94,10 @@ def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast
 
     There must be at least one reading.
     """
-    last = readings[-1]
-    first = next(each for each in readings if last.at_s - each.at_s <= WINDOW_S)
-    written = max(0.0, _rate(last.server_lsn - first.server_lsn, last.at_s - first.at_s))
-    growth = _rate(last.retained_bytes - first.retained_bytes, last.at_s - first.at_s)
+    end, last = readings[-1]
+    begin, first = next((at, slot) for at, slot in readings if end - at <= WINDOW_S)
+    written = max(0.0, _rate(last.server_lsn - first.server_lsn, end - begin))
+    growth = _rate(last.retained_bytes - first.retained_bytes, end - begin)
     # a slot that was created again within the window seems to grow faster than the server writes
     growth = min(growth, written)
     limit = tightest(last, budget)
@@ -353,7 +338,7 @@ class SlotMonitor:
     def _outdated(self) -> bool:
         readings = self._memory.readings
         return (
-            not readings or self._about.monotonic() - readings[-1].at_s >= 1.5 * self._about.every_s
+            not readings or self._about.monotonic() - readings[-1][0] >= 1.5 * self._about.every_s
         )
 
     # --- judging, under the lock -------------------------------------------------------------------
@@ -361,39 +346,27 @@ class SlotMonitor:
     def _judged(
         self, slot: SlotStatus, orphans: tuple[str, ...]
     ) -> tuple[SlotHealth, ThresholdCrossing | None]:
-        memory, now = self._memory, self._about.monotonic()
-        reading = SlotReading(
-            at_s=now,
-            server_lsn=slot.server_lsn,
-            restart_lsn=slot.restart_lsn or slot.server_lsn,
-            safe_bytes=slot.safe_bytes,
-            free_bytes=slot.free_bytes,
-        )
-        readings = memory.readings
-        while readings and now - readings[0].at_s > WINDOW_S:
+        readings, now = self._memory.readings, self._about.monotonic()
+        while readings and now - readings[0][0] > WINDOW_S:
             readings.popleft()
-        if len(readings) > 1 and now - readings[-2].at_s < WINDOW_S / MOST_READINGS:
+        if len(readings) > 1 and now - readings[-2][0] < WINDOW_S / MOST_READINGS:
             readings.pop()  # faster readings replace the last one, so that the window fits the deque
-        readings.append(reading)
+        readings.append((now, slot))
         predicted = forecast(readings, self._budget(slot))
         crossing = (
             None if predicted.limit is None else self._thresholds.update(predicted.limit.used)
         )
-        return self._health(slot, reading, predicted, orphans), crossing
+        return self._health(slot, predicted, orphans), crossing
 
     def _health(
-        self,
-        slot: SlotStatus,
-        reading: SlotReading,
-        predicted: WalForecast,
-        orphans: tuple[str, ...],
+        self, slot: SlotStatus, predicted: WalForecast, orphans: tuple[str, ...]
     ) -> SlotHealth:
         limit = predicted.limit
         return SlotHealth(
             name=slot.name,
             at_ms=self._about.now_ms(),
             wal_status=slot.wal_status,
-            retained_bytes=reading.retained_bytes,
+            retained_bytes=slot.retained_bytes,
             limit_kind="" if limit is None else limit.kind,
             limit_bytes=None if limit is None else limit.total,
             left_bytes=None if limit is None else limit.remaining,
