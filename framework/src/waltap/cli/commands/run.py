@@ -289,7 +289,7 @@ def _all(
     ``of_one`` are options that several profiles cannot have. Raises: ConfigurationError.
     """
     from waltap.cli.commands.status import profiles
-    from waltap.cli.commands.supervisor import Supervisor, controlled_by_signals
+    from waltap.cli.commands.supervisor import Supervisor
     from waltap.cli.log_output import telemetry
     from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
     from waltap.plugins.host import Host
@@ -308,7 +308,11 @@ def _all(
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
     supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments, settings)
-    with telemetry(Host()) as show, controlled_by_signals(supervisor):
+
+    def act(number: int, _frame: object) -> None:
+        (supervisor.read_again if number == signal.SIGHUP else supervisor.stop)()
+
+    with telemetry(Host()) as show, handled(dict.fromkeys((*ENDS, signal.SIGHUP), act)):
         if log_file is not None:
             show.log_to(log_file.absolute())
         return supervisor.run()

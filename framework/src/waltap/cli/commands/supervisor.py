@@ -20,7 +20,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from waltap.cli.commands.run import ENDS, handled
 from waltap.clock import Clock, SystemClock
 from waltap.errors import WaltapError
 
@@ -294,14 +293,3 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-@contextmanager
-def controlled_by_signals(supervisor: Supervisor) -> Iterator[None]:
-    """Stop on SIGINT and SIGTERM, and reload on SIGHUP, in the block."""
-
-    def act(number: int, _frame: object) -> None:
-        (supervisor.read_again if number == signal.SIGHUP else supervisor.stop)()
-
-    with handled(dict.fromkeys((*ENDS, signal.SIGHUP), act)):
-        yield
