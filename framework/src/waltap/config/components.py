@@ -583,7 +583,21 @@ class SinkList:
             kind = settings.pop("type", None)
             if kind is not None:
                 types[section] = kind
-        survey = self._survey(self._only(given, sink, form, types))
+        raw = self._raw
+        # The profile with only this sink; its own format wins.
+        only = RawProfile(
+            origin=raw.origin,
+            folder=raw.folder,
+            debezium=raw.debezium,
+            settings={**raw.settings, **form},
+            types=types,
+            sink=sink,
+            sink_prefix=given.prefix,
+            transforms=given.transforms,
+            predicates=raw.predicates,
+            written=raw.written,
+        )
+        survey = self._survey(only)
         profile = survey.profile
         self._findings.problems += survey.problems
         self._findings.warnings += survey.warnings
@@ -598,28 +612,6 @@ class SinkList:
             format=profile.format,
             transforms=profile.transforms,
             properties=properties,
-        )
-
-    def _only(
-        self,
-        given: RawSinkBranch,
-        sink: dict[str, GivenProperty],
-        form: dict[str, GivenProperty],
-        types: dict[str, GivenProperty],
-    ) -> RawProfile:
-        """Return the profile with only this sink; its own format wins."""
-        raw = self._raw
-        return RawProfile(
-            origin=raw.origin,
-            folder=raw.folder,
-            debezium=raw.debezium,
-            settings={**raw.settings, **form},
-            types=types,
-            sink=sink,
-            sink_prefix=given.prefix,
-            transforms=given.transforms,
-            predicates=raw.predicates,
-            written=raw.written,
         )
 
 

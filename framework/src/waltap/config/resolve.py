@@ -408,12 +408,12 @@ class _ProfileResolver:
         name = str(setting.value) if setting else choice.connector
         property_name = "connector.class" if self._raw.debezium else "source.type"
         if name is None:
-            known = ", ".join(sorted(self._host.connectors)) or None
+            known = ", ".join(sorted(self._names(ConnectorSpec))) or None
             what = "is missing: which database is this?"
             self._findings.add_problem(property_name, what, allowed=known)
             self._missing.append((ConnectorSpec, True))
             return None
-        for spec in self._host.connectors.values():
+        for spec in self._host.specs(ConnectorSpec):
             if name.strip().casefold() in map(str.casefold, spec.classes):
                 self._chosen["connector"] = spec.name
                 return spec
@@ -449,7 +449,7 @@ class _ProfileResolver:
             if self._at_rest:
                 return self._stand_in(SinkSpec)
             what = "is missing: where should the changes go?"
-            known = ", ".join(sorted(self._host.sinks))
+            known = ", ".join(sorted(self._names(SinkSpec)))
             allowed = f"[sink] type = NAME, or --sink NAME:VALUE; names: {known}"
             if self._raw.debezium:
                 allowed = f"{SINK_PREFIX}type=NAME, or --sink NAME:VALUE; names: {known}"

@@ -404,12 +404,6 @@ S = TypeVar("S", bound=Spec | TypeSpec)
 class SpecRegistry(Protocol):
     """Read registered specs, as resolving a profile does; `Host` implements it."""
 
-    @property
-    def connectors(self) -> Mapping[str, ConnectorSpec]: ...
-
-    @property
-    def sinks(self) -> Mapping[str, SinkSpec]: ...
-
     def specs(self, kind: type[S]) -> list[S]:
         """Return every spec of a kind."""
         ...

@@ -117,9 +117,17 @@ class Redelivery:
                 with_this = (*ids, dead_letter.redelivery_id)
                 own = stored.get(dead_letter.location.partition, Position(0))
                 position = max(own, sink_positions.get(dead_letter.location.partition, own))
-                error = _refusal(dead_letter, position, with_this, sink, render)
-                ids = ids if error else with_this
-                found.append(RedeliveryResult(dead_letter, error))
+                try:
+                    batch = _batch(dead_letter, position, render)
+                    batch.redelivers = with_this
+                    sink.write(batch)
+                except RecordsRefused as error:
+                    found.append(RedeliveryResult(dead_letter, error.refused[0].error))
+                except RecordError as error:
+                    found.append(RedeliveryResult(dead_letter, error))
+                else:
+                    ids = with_this
+                    found.append(RedeliveryResult(dead_letter))
             sink.flush()
             now_ms = self._now_ms()
             self.dead_letters.mark_redelivered([e for e, error in found if error is None], now_ms)
@@ -128,25 +136,6 @@ class Redelivery:
 
     def _now_ms(self) -> int:
         return self.clock.time_ns() // 1_000_000
-
-
-def _refusal(
-    dead_letter: DeadLetter,
-    position: Position,
-    redelivery_ids: tuple[str, ...],
-    sink: Sink,
-    render: Callable[[Batch], Batch],
-) -> WaltapError | None:
-    """Write one dead letter and return its refusal, if any."""
-    try:
-        batch = _batch(dead_letter, position, render)
-        batch.redelivers = redelivery_ids
-        sink.write(batch)
-    except RecordsRefused as error:
-        return error.refused[0].error
-    except RecordError as error:
-        return error
-    return None
 
 
 def _batch(dead_letter: DeadLetter, position: Position, render: Callable[[Batch], Batch]) -> Batch:
