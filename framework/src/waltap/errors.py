@@ -209,26 +209,18 @@ class SystemRefused(WaltapError):
         return None
 
 
-class PropertyProblem:
+class PropertyProblem(NamedTuple):
     """One problem of a profile's property.
 
     It has the given value, the allowed values and the nearest known name.
     """
 
-    __slots__ = ("allowed", "native", "nearest", "property", "value", "what")
-
-    def __init__(
-        self,
-        property: str,  # noqa: A002 - the user's own word
-        what: str,
-        *,
-        value: str | None = None,
-        allowed: str | None = None,
-        nearest: str | None = None,
-        native: str | None = None,
-    ) -> None:
-        self.property, self.what, self.native = property, what, native
-        self.value, self.allowed, self.nearest = value, allowed, nearest
+    property: str
+    what: str
+    value: str | None = None
+    allowed: str | None = None
+    nearest: str | None = None
+    native: str | None = None
 
     def __str__(self) -> str:
         text = f"{self.property} ({self.native})" if self.native else self.property
