@@ -37,6 +37,29 @@ Convert = Callable[[Any], str]
 Shared = frozenset[int]
 
 
+class SharedTexts(Protocol):
+    """The texts that the events of one part share (`waltap.encoders.json.event_texts`)."""
+
+    a: str
+    b: str
+    x: str
+
+    def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
+        """Count an event and return its text after the LSN."""
+
+
+class WrittenRenderer(Protocol):
+    """Render one record that has ``after``.
+
+    ``old`` is the JSON of ``before``, ``unsent`` that of the list of unsent fields. The event is
+    counted last: a row that does not fit raises one of `MISFITS` before.
+    """
+
+    def __call__(
+        self, values: Tuple, old: str, op: str, lsn: str, unsent: str, texts: SharedTexts, /
+    ) -> Record: ...
+
+
 class CreateRenderer(Protocol):
     """Render records that have only ``after``.
 
@@ -89,6 +112,7 @@ class RowCodec:
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
     creates: CreateRenderer
+    written: WrittenRenderer
     # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
     key_columns: Mapping[int, ColumnCodec]
@@ -369,9 +393,8 @@ def compile_codec(
     # Inside `creates` the key uses the variables of columns that the value has too.
     shared_key = source.key_bytes(source.object(keys, "k", key_tail, shared), key_texts)
     common = [column for column in values if column.index in shared]
-    bindings = "".join(
-        f"\n        {source.json(column.index)} = {source.expression(column, 'v')}"
-        for column in common
+    bindings = "; ".join(
+        f"{source.json(column.index)} = {source.expression(column, 'v')}" for column in common
     )
     wrapped = "_prefix + " if value_prefix else ""
     row = source.object(values, "v", "", shared)
@@ -384,11 +407,23 @@ def key(_values):
     {source.unpack(keys)}
     return {key}
 
+def written(_values, _old, _op, _lsn, _unsent, _texts):
+    {source.unpack([*values, *keys])}
+    {bindings or "pass"}
+    return _Record(
+        _topic,
+        {shared_key if has_key else "None"},
+        {wrapped}f'''{{{{"before":{{_old}},"after":{row},"source":{{{{{{_texts.a}}{{_lsn}}{{_texts.b}}\\
+{{_table}}{{_texts.x}}{{_lsn}}{{_texts.c(_op, _lsn, _name, _unsent)}}'''.encode(),
+        _headers,
+    )
+
 def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
     for _values, _lsn, _end, _head, _middle, _id in zip(
         _rows, _lsns, _ends, _heads, _middles, _ids
     ):
-        {source.unpack([*values, *keys])}{bindings}
+        {source.unpack([*values, *keys])}
+        {bindings or "pass"}
         _append(_Record(
             _topic,
             {shared_key if has_key else "None"},
@@ -398,7 +433,7 @@ def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
         ))
 """
     space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
-    space |= {"_headers": headers, "_prefix": value_prefix, "_table": table}
+    space |= {"_headers": headers, "_prefix": value_prefix, "_table": table, "_name": plan.name}
     space |= dict(zip(("_before", "_after"), key_texts, strict=True))
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
     define(code, f"JSON codec of {len(relation.columns)} columns", space)
@@ -413,6 +448,7 @@ def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
         key=space["key"] if has_key else None,
         row=space["row"],
         creates=space["creates"],
+        written=space["written"],
         columns={column.index: column for column in values},
         key_columns={column.index: column for column in keys},
         row_schema=row_schema,

@@ -339,12 +339,11 @@ class JsonFormat(Format):
         n: str,
         texts: "PartTemplate",
     ) -> None:
-        key, row = _key(codec, after), codec.row(after)
         old_row = "null" if before is None else codec.row(before)
-        if not (self._skip_unchanged and old_row == row):
-            names = unsent(codec.plan, after) if self._wording.names_unsent else "null"
-            value = texts.value(codec, old_row, row, op, n, names)
-            texts.out.append(Record(codec.plan.topic, key, value, self._headers))
+        if self._skip_unchanged and old_row == codec.row(after):
+            return
+        names = unsent(codec.plan, after) if self._wording.names_unsent else "null"
+        texts.out.append(codec.written(after, old_row, op, n, names, texts))
 
     def _delete(
         self,
