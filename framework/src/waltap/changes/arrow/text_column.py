@@ -23,7 +23,7 @@ def text_column(values: "pa.Array") -> "pa.StringArray":
     kind, types = values.type, pa.types
     if types.is_string(kind):
         return values
-    if types.is_integer(kind) or types.is_date(kind):
+    if types.is_null(kind) or types.is_integer(kind) or types.is_date(kind):
         return values.cast(pa.string())
     if types.is_boolean(kind):
         import pyarrow.compute as pc

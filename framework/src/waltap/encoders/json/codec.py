@@ -38,7 +38,7 @@ Shared = frozenset[int]
 
 
 class SharedTexts(Protocol):
-    """The texts that the events of one part share (`waltap.encoders.json.event_texts`)."""
+    """Hold the texts that the events of one part share (`event_texts`)."""
 
     a: str
     b: str
@@ -51,8 +51,8 @@ class SharedTexts(Protocol):
 class WrittenRenderer(Protocol):
     """Render one record that has ``after``.
 
-    ``old`` is the JSON of ``before``, ``unsent`` that of the list of unsent fields. The event is
-    counted last: a row that does not fit raises one of `MISFITS` before.
+    ``old`` is the JSON of ``before``, ``unsent`` the JSON list of unsent fields. The event is counted
+    last: a row that does not fit raises one of `MISFITS` before.
     """
 
     def __call__(
