@@ -29,7 +29,6 @@ from benchmarks.report import write_cases
 
 WAIT_S = 600.0
 POLL_S = 0.05
-MIB = 2**20
 COLUMNS_MAX = 1600
 """As many as a table of PostgreSQL can have."""
 

@@ -77,14 +77,6 @@ def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") ->
     return [message for place in sorted(found) for message in found[place]]
 
 
-def ends(bootstrap: str, *topics: str) -> dict[tuple[str, int], int]:
-    """Return the offset behind the last record of each partition of ``topics``."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    known = admin.list_topics(timeout=WAIT_SECONDS).topics
-    places = [TopicPartition(t, p) for t in topics for p in known[t].partitions]
-    return {(place.topic, place.partition): _end(admin, place) for place in places}
-
-
 def _end(admin: AdminClient, place: TopicPartition) -> int:
     """Return where a partition ends, open transactions included."""
     deadline = time.monotonic() + WAIT_SECONDS

@@ -192,7 +192,6 @@ class _Plugin:
 
     def __init__(self, destinations: dict[str, Destination]) -> None:
         self._destinations = destinations
-        self.sinks_made = 0
         self.states: list[tuple[str, str]] = []
         self.failures: list[tuple[Exception, bool]] = []
         self.snapshots: list[tuple[str, str, int]] = []
@@ -203,7 +202,6 @@ class _Plugin:
     def register_sinks(self) -> Iterable[SinkSpec]:
         def kept(name: str, destination: Destination) -> SinkSpec:
             def build(_properties: object, _context: SinkContext) -> Sink:
-                self.sinks_made += 1
                 return _KeepingSink(destination)
 
             return SinkSpec(name=name, summary="Keeps everything.", factory=build)

@@ -45,13 +45,11 @@ OTHER: Final[Sequence[Step]] = (
 """Of one that is read again."""
 
 
-def sources_keep_to_themselves(
-    folder: Path, spark: Any, table_format: str, scripts: Sequence[Sequence[Step]] = (ONE, OTHER)
-) -> None:
+def sources_keep_to_themselves(folder: Path, spark: Any, table_format: str) -> None:
     """Play a script of each source, step by step, with the same keys in both."""
     rig = playground(folder, spark, table_format, places=INTO, parallel=3)
     machines = [Machine(rig, KINDS, f"t{number}") for number in (1, 2)]
-    for steps in zip_longest(*scripts):
+    for steps in zip_longest(ONE, OTHER):
         for machine, step in zip(machines, steps, strict=True):
             if step is not None:
                 machine.take(step)

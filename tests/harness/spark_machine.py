@@ -62,7 +62,6 @@ from waltap_spark.state.output import SparkOutput
 KINDS: Final = ("plain", "whole", "alone", "bare", "soft", "kept", "versions", "logged")
 """What tables are called, and how they are kept: `RULES`. "whole" sends whole old rows, "alone" keeps no history,
 "bare" has no key, and each row that is inserted twice."""
-KEYED: Final = ("plain", "whole", "alone")
 RULES: Final = ModeRules(
     modes=(r".*\.versions:scd2", r".*\.logged:append", "scd1"),
     deletes=(r".*\.soft:soft", r".*\.kept:kept", "hard"),

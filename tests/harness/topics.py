@@ -31,7 +31,7 @@ class Reader:
         self.choice = FormatChoice(table_format)
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
 
-    def feed(self, **changed: Any) -> KafkaFeed:
+    def feed(self) -> KafkaFeed:
         """Return the feed, which is to be opened."""
         return KafkaFeed(self.spark, self.topics, str(self.folder / "log"))
 

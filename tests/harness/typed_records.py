@@ -12,7 +12,7 @@ from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, OldTuple
 from waltap.changes.decode.relation import Column, Relation
-from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext
 from waltap.encoders.format.format import FormatContext
@@ -53,18 +53,6 @@ def records_of(
         changes=changes,
     )  # fmt: skip
     return made.records([part], NOW)
-
-
-def parts_of(relation: Relation, rows: list[tuple[Any, ...]]) -> list[Any]:
-    """Return a snapshot of ``rows``, and the same as creates in a transaction."""
-    changes: list[Any] = [Insert(relation, 20_000 * n + 16, row) for n, row in enumerate(rows)]
-    return [
-        SnapshotRows(relation=relation, rows=list(rows), ts=1_767_225_600_000_000, lsn=900, xid=7),
-        TransactionPart(
-            xid=7, begin_lsn=8, commit_lsn=64, commit_ts=1_767_225_600_000_000, end_lsn=99,
-            changes=changes,
-        ),
-    ]  # fmt: skip
 
 
 def table(column: Column, *, nullable: bool = True) -> Relation:

@@ -138,7 +138,6 @@ class Machine(Faults):
         self.beginnings = [Beginning(0, 0)]
         self.floating: set[int] = set()
         self.signals = 0
-        self.fresh_slot = True
         self.log: list[str] = []
 
     @property

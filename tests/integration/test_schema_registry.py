@@ -62,11 +62,11 @@ def written(url: str, topic: str, **more: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def nobody(login: str = "") -> Iterator[str]:
+def nobody() -> Iterator[str]:
     """Give an address where connections are refused: it is bound and nobody listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        yield f"http://{login}127.0.0.1:{held.getsockname()[1]}"
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
 def allow(registry: Registry, subject: str, compatibility: str) -> None:

@@ -26,7 +26,6 @@ CONF = {
     "spark.sql.catalog.lake.type": "jdbc",
     "spark.sql.catalog.lake.jdbc.schema-version": "V1",
 }
-PLACES = ("spark.sql.catalog.lake.uri", "spark.sql.catalog.lake.warehouse")
 """A JDBC catalogue called ``lake``; where it is says the session."""
 
 

@@ -13,11 +13,8 @@ CREATE FUNCTION yb_double.version() RETURNS text LANGUAGE sql STABLE AS $$
                   'PostgreSQL 15.12-YB-2025.2.4.0-b0 on x86_64-pc-linux-gnu')
 $$;
 
-CREATE FUNCTION yb_double.refuse(code text, words text, hinted text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION yb_double.refuse(code text, words text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-  IF hinted <> '' THEN
-    RAISE EXCEPTION USING ERRCODE = code, MESSAGE = words, HINT = hinted;
-  END IF;
   RAISE EXCEPTION USING ERRCODE = code, MESSAGE = words;
 END
 $$;

@@ -141,7 +141,6 @@ class Yugabyte:
         self._keepers: dict[int, tuple[str, Any]] = {}
         self._lock = threading.Lock()
         self.closed, self._copies = False, 0
-        self._down: tuple[str, str] | None = None
         self.numberings: dict[str, Numbering] = {}
         self._followed: dict[str, dict[int, int]] = {}
         self._confirmed: dict[str, list[tuple[int, int, int]]] = {}
@@ -325,11 +324,11 @@ class Yugabyte:
         return f"SET TRANSACTION SNAPSHOT '{kept[0]}'"
 
     @staticmethod
-    def _refusal(sqlstate: str, words: str, hint: str = "", *, parameters: int = 0) -> str:
+    def _refusal(sqlstate: str, words: str, *, parameters: int = 0) -> str:
         given = ", ".join(f"${n}::text" for n in range(1, parameters + 1))
         tail = f" FROM (SELECT {given}) given" if given else ""
-        words, hint = (text.replace("'", "''") for text in (words, hint))
-        return f"SELECT yb_double.refuse('{sqlstate}', '{words}', '{hint}'){tail}"
+        words = words.replace("'", "''")
+        return f"SELECT yb_double.refuse('{sqlstate}', '{words}'){tail}"
 
     # --- slots ---
 
