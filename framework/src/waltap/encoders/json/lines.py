@@ -7,6 +7,7 @@ present when a record names one.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from waltap.base.cache import BoundedDict
 from waltap.changes.events.event import Header, Record
@@ -18,6 +19,10 @@ _BARE = b',"headers":[]}\n'
 
 # Topics whose line start is cached.
 MAX_PREFIXES = 20_000
+
+
+# Texts of lines that are joined: some hundred KiB of usual records.
+JOINED_TEXTS: Final = 1024
 
 
 class JsonLines:
@@ -41,13 +46,17 @@ class JsonLines:
         if isinstance(records, MixedRecords):
             return chain.from_iterable([self.portions(piece) for piece in records.pieces])
         if not isinstance(records, RecordBlock):
-            return iter((self.lines(records),))
+            return _joined(self._texts(records))
         suffix = _suffix(records.headers) if records.headers else _BARE
         prefix = self._prefix(records.topic)
         return records.lines(prefix.decode(), ',"value":', suffix.decode())
 
     def lines(self, records: Iterable[Record]) -> bytes:
         """Return the lines of ``records`` with their newlines."""
+        return b"".join(self._texts(records))
+
+    def _texts(self, records: Iterable[Record]) -> list[bytes]:
+        """Return the lines of ``records`` in parts."""
         prefixes = self._prefixes
         out: list[bytes] = []
         append = out.append
@@ -68,11 +77,17 @@ class JsonLines:
                 append(b',"partition":%d' % record.partition)
             append(suffix)
         self._headers, self._suffix = headers, suffix
-        return b"".join(out)
+        return out
 
     def _prefix(self, topic: str) -> bytes:
         prefix = self._prefixes[topic] = f'{{"topic":{quote(topic)},"key":'.encode()
         return prefix
+
+
+def _joined(texts: list[bytes]) -> Iterator[bytes]:
+    """Join some texts at a time: the memory of one large text would be new each time."""
+    for start in range(0, len(texts), JOINED_TEXTS):
+        yield b"".join(texts[start : start + JOINED_TEXTS])
 
 
 def _suffix(headers: tuple[Header, ...]) -> bytes:

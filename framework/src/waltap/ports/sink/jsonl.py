@@ -21,6 +21,7 @@ from typing import Final
 from waltap.base.files.durable_file import sync
 from waltap.base.files.location import refusal
 from waltap.base.property import Properties, declare
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import MixedRecords, RecordBlock
@@ -134,11 +135,9 @@ class JsonLinesSink(Sink):
         if self._behind is None:  # else `_wait_for_write` raises the thread's own error
             self._fail_stop.check()
         records = batch.records or ()
-        blocks: Iterable[bytes | memoryview] = self._lines.portions(records)
-        large = isinstance(records, RecordBlock | MixedRecords)
-        if not large:
-            made = blocks = list(blocks)
-            large = sum(map(len, made)) >= BEHIND_BYTES
+        blocks = self._lines.portions(records)
+        columns = isinstance(records, RecordBlock | MixedRecords)
+        large = columns or _value_bytes(records) >= BEHIND_BYTES
         self._wait_for_write()
         partition, position = batch.partition, batch.position  # the batch itself may go
         if self._size is not None and large:
@@ -292,6 +291,10 @@ class JsonLinesSink(Sink):
 
     def _failure(self, what: str, cause: OSError) -> LinesFileError:
         return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
+
+
+def _value_bytes(records: Iterable[Record]) -> int:
+    return sum([0 if record.value is None else len(record.value) for record in records])
 
 
 class _BackgroundCall:
