@@ -222,7 +222,7 @@ def test_what_is_late_is_reported_from_what_differs(
     assert {name: each.verdict for name, each in found.items()} == {
         "same": "equal", "other": rest, "whole": rest, "bare": "late",
     }  # fmt: skip
-    assert "is suspended for WT-5241 at" in found["bare"].late
+    assert "is suspended for WT-5241 at" in found["bare"].lag_reason
     assert (found["bare"].source_rows, found["bare"].target_rows) == (2, 0)
     assert print_comparison(compared, "Spark") == (1 if arrived else 5)
     assert print_comparison([found["same"], found["bare"]], "Spark") == 5
