@@ -20,7 +20,8 @@ from tests.integration.test_spark_applier import PEOPLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply import applier, idle_tables
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.driver.follower import FollowOptions, LogFollower
+from waltap_spark.config.options import FollowOptions
+from waltap_spark.driver.follower import LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats.work import TableWriter

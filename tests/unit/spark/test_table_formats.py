@@ -2,6 +2,8 @@
 
 import decimal
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +33,24 @@ def test_formats_come_from_plugins_and_an_unknown_one_is_refused_with_the_known(
     assert {"parquet", "delta", "iceberg"} <= set(Host().table_formats)
     with pytest.raises(FormatUnknown, match=r"no table format called hudi.*delta, .*parquet"):
         _ = FormatChoice("hudi").factory
+
+
+ENGINE = """
+import sys
+import waltap_spark.cli.commands, waltap_spark.cli.status, waltap_spark.driver.mode_check
+import waltap_spark.sink.output_monitor, waltap_spark.sink.sink
+from waltap_spark.formats.choice import FormatChoice
+FormatChoice("delta").settings("4.2.1", {"spark.jars": "delta.jar"})
+FormatChoice("iceberg").settings("4.1.4", {"spark.jars": "iceberg.jar"})
+print(sorted({"pyspark", "pandas", "numpy"} & set(sys.modules)))
+"""
+
+
+def test_an_engine_checks_a_format_without_loading_pyspark() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENGINE], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:

@@ -16,7 +16,10 @@ be the end of the row before. Where the target has no MERGE that Spark knows (De
 """
 
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.existence import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
@@ -24,10 +27,6 @@ from waltap_spark.planning.temp_columns import unlike
 from waltap_spark.schema.expression import quoted
 from waltap_spark.source.catalogue import OWN, logged_tables
 from waltap_spark.source.options import parse_options
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 ORDER: Final = "struct(_epoch, _commit_lsn, _seq, _sub)"
 
@@ -39,7 +38,7 @@ def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
     the caller's. ``history``: SCD type 2, which needs pyspark 4.3. Raises: PipelinesUnfit,
     TableUnknown for a table without a key, SourceOption, TableNotLogged.
     """
-    from pyspark import pipelines as dp
+    from pyspark import pipelines as dp  # its own requirements are optional
 
     known = getattr(dp, "create_auto_cdc_flow", None)
     if known is None:
@@ -59,24 +58,20 @@ def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
     }
 
 
-def history(path: str, table: str, **options: str) -> "DataFrame":
+def history(path: str, table: str, **options: str) -> DataFrame:
     """Return all changes of ``table`` as a stream, for a streaming table.
 
     ``options`` are options of ``format("waltap")``.
     """
-    from pyspark.sql import SparkSession
-
     spark = SparkSession.active()
     return spark.readStream.format("waltap").options(path=path, table=table, **options).load()
 
 
-def changes(path: str, table: str, **options: str) -> "DataFrame":
+def changes(path: str, table: str, **options: str) -> DataFrame:
     """Return the changes of ``table`` as a stream for AUTO CDC.
 
     The stream ends with WT-5256 at a change that AUTO CDC would apply wrongly.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     emptied = F.raise_error(F.lit(str(ChangeUnfit(f"{table} was truncated"))))
     refused = F.raise_error(F.lit(str(ChangeUnfit(f"a change of {table} lacks values"))))
     op = (
@@ -87,7 +82,7 @@ def changes(path: str, table: str, **options: str) -> "DataFrame":
     return history(path, table, **options).withColumn("_op", op)
 
 
-def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
+def current(history: DataFrame, path: str, table: str) -> DataFrame:
     """Return the present rows of ``history``, for a view.
 
     Each key has one row; unsent values keep their earlier value. Columns and key are the last
@@ -95,8 +90,6 @@ def current(history: "DataFrame", path: str, table: str) -> "DataFrame":
     nor use an operation that does (``drop``), since only the pipeline knows the table. Raises:
     TableUnknown for a table without a key, SourceOption, TableNotLogged.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     options = parse_options({"path": path, "table": table})
     entry = logged_tables(options.log(), options)[table]
     if not entry.key:

@@ -75,14 +75,14 @@ def register_table_formats() -> Iterable[TableFormatSpec]:
         summary="Tables of Delta Lake, kept by MERGE, read as of any position within its retention.",
         properties=lazy("waltap_spark.config.properties:DeltaTableProperties"),
         factory=lazy("waltap_spark.formats.delta:DeltaFormat"),
-        session=lazy("waltap_spark.formats.delta:session"),
+        session=lazy("waltap_spark.formats.lake_sessions:delta_session"),
     )
     yield TableFormatSpec(
         name="iceberg",
         summary="Tables of Apache Iceberg in any catalogue, kept by MERGE, read as of a position.",
         properties=lazy("waltap_spark.config.properties:IcebergTableProperties"),
         factory=lazy("waltap_spark.formats.iceberg:IcebergFormat"),
-        session=lazy("waltap_spark.formats.iceberg:session"),
+        session=lazy("waltap_spark.formats.lake_sessions:iceberg_session"),
     )
 
 

@@ -7,9 +7,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
@@ -24,8 +27,8 @@ from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes
 from waltap_spark.errors import FormatDiffers, SegmentDamaged, first_words
-from waltap_spark.formats import CommitContext, TableFormat, TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext
 from waltap_spark.planning.added_keys import apply_added_key
 from waltap_spark.planning.column_identity import whereabouts
 from waltap_spark.planning.plan import TableTask, meets_none, plan
@@ -35,10 +38,6 @@ from waltap_spark.session.failures import OF_ONE, refused, require_one
 from waltap_spark.session.session import SizedSession, each_in_one, make_active, prepare
 from waltap_spark.state.output import CommitIntent, EntryId, OutputState, SparkOutput, TableState
 from waltap_spark.state.version_maps import noted
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 __all__ = [
     "RETRY_S",
@@ -113,7 +112,7 @@ class OutputApplier:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         changelog: ChangeLog,
         output: SparkOutput,
         options: ApplyOptions | None = None,
@@ -467,9 +466,6 @@ class OutputApplier:
         self, attempt: CommitAttempt, name: str, found: TableTask, before: OutputState
     ) -> tuple[TableState, WaltapError | None]:
         """Apply ``found`` to one table, or suspend the table."""
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
         table = before.tables.get(name) or self._new(found, before)
         if not table.columns:  # no row is stored yet
             place = self._options.places.of(table.schema, table.table)
@@ -514,7 +510,7 @@ class OutputApplier:
         fine = {"failed": "", "log_position": None, "attempts": (), "waits": (), "damaged": ""}
         return msgspec.structs.replace(done, **fine, passed=()), None
 
-    def _rows(self, session: "SparkSession", table: TableState, found: TableTask) -> int | None:
+    def _rows(self, session: SparkSession, table: TableState, found: TableTask) -> int | None:
         """Return about how many rows ``found`` has and meets, None if unknown."""
         if found.rows is None or all(meets_none(table, group) for group in found.groups):
             return found.rows
@@ -530,8 +526,8 @@ class OutputApplier:
 
 
 def _reported(
-    applied: "Iterable[tuple[TableState, WaltapError | None]]", count: int, before: OutputState
-) -> "Iterator[tuple[TableState, WaltapError | None]]":
+    applied: Iterable[tuple[TableState, WaltapError | None]], count: int, before: OutputState
+) -> Iterator[tuple[TableState, WaltapError | None]]:
     """Log each table of a first commit, which may take minutes."""
     for number, (table, error) in enumerate(applied, 1):
         if count > 1 and error is None and table.name not in before.tables:

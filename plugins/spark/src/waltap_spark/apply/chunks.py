@@ -11,18 +11,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
+
+import pyarrow as pa
+from pyspark import Accumulator, AccumulatorParam, Broadcast
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from waltap_spark.apply.snapshot_splits import AssignedSplits
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import arrow_schema, log_struct
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark import Accumulator, AccumulatorParam, Broadcast
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
 
 # Tasks for each slot of the cluster, with enough chunks: a killed task then costs little.
 TASKS_EACH: Final = 8
@@ -42,8 +40,8 @@ class ChunkRows:
     Tasks report those columns while Spark reads ``rows``.
     """
 
-    rows: "DataFrame"
-    _nulls: "Accumulator[frozenset[str]]"
+    rows: DataFrame
+    _nulls: Accumulator[frozenset[str]]
 
     def nulls(self) -> tuple[str, ...]:
         """Return the reports of the tasks so far, each once."""
@@ -52,7 +50,7 @@ class ChunkRows:
 
 @contextlib.contextmanager
 def chunk_rows(
-    spark: "SparkSession", chunks: AssignedSplits, types: dict[str, str]
+    spark: SparkSession, chunks: AssignedSplits, types: dict[str, str]
 ) -> Iterator[ChunkRows]:
     """Yield the rows of ``chunks`` as segments would have them.
 
@@ -85,7 +83,7 @@ def chunk_rows(
         given.destroy()
 
 
-def chunk_struct(types: dict[str, str]) -> "StructType":
+def chunk_struct(types: dict[str, str]) -> StructType:
     """Return the columns of `chunk_rows`: a segment's without the epoch."""
     struct = log_struct(types)
     return type(struct)([field for field in struct if field.name != "_epoch"])
@@ -104,9 +102,9 @@ class _TextAccumulator:
 
 
 def _reader(
-    given: "Broadcast[bytes]", nulls: "Accumulator[frozenset[str]]", struct: str
-) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
-    def read(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    given: Broadcast[bytes], nulls: Accumulator[frozenset[str]], struct: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         if numbers:
             yield from read_chunks(
@@ -118,7 +116,7 @@ def _reader(
 
 def read_chunks(
     pickled: bytes, numbers: list[int], struct: str, report: Callable[[str], None]
-) -> "Iterator[pa.RecordBatch]":
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the numbered chunks within a task.
 
     ``struct`` is Spark's schema as JSON. ``report`` receives a text for each column whose values
@@ -127,8 +125,6 @@ def read_chunks(
     Raises: SnapshotError, ConnectionLost, SourceError.
     """
     import json
-
-    from pyspark.sql.types import StructType
 
     from waltap.changes.mapping.type_registry import TypeRegistry
     from waltap.plugins.host import Host
@@ -153,9 +149,7 @@ def read_chunks(
                     yield _as(schema, batch)
 
 
-def _as(schema: "pa.Schema", batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    import pyarrow as pa
-
+def _as(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)

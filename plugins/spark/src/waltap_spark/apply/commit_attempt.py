@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
 
+from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.apply.damage import damage, require_sizes
@@ -18,7 +19,7 @@ from waltap_spark.compact.small_sets import is_small
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes, require_place
 from waltap_spark.errors import MadeOtherwise, ModeUnfit, TypeChanged
-from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat
+from waltap_spark.formats.table_format import CommitContext, GroupRows, TableChange, TableFormat
 from waltap_spark.history.retained_keys import spared
 from waltap_spark.planning.column_identity import (
     dropped,
@@ -38,17 +39,12 @@ from waltap_spark.session.failures import OF_ONE
 from waltap_spark.state.modes import describe_mode, of_rules, unfit
 from waltap_spark.state.output import SparkOutput, TableState
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from waltap.base.files.store import FileStore
-
 
 def readable_types(
     commit: CommitContext,
     table: TableState,
     group: SegmentGroup,
-    store: "FileStore",
+    store: FileStore,
     output: SparkOutput,
 ) -> dict[str, str]:
     """Return the columns of ``group``, and make its segments readable."""
@@ -87,7 +83,7 @@ class CommitAttempt:
         self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
         self.table_splits: Callable[[str], TableSplits | None] = lambda _name: None
 
-    def table(self, session: "SparkSession", table: TableState, found: TableTask) -> TableState:
+    def table(self, session: SparkSession, table: TableState, found: TableTask) -> TableState:
         """Apply ``found`` in ``session``; return the resulting table."""
         commit = replace(self._commit, spark=session)
         for group in found.groups:
@@ -211,7 +207,7 @@ class CommitAttempt:
         """Remove changes of ``group`` that the history already has."""
         make_readable(self._log.store, self._output, group, lambda: commit.path(table, "changes"))
 
-        def write(left: "DataFrame") -> str:
+        def write(left: DataFrame) -> str:
             path = self._output.uri(commit.path(table, "changes"))
             left.write.mode("overwrite").parquet(path)
             group.called = {}

@@ -34,17 +34,15 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import SparkSession
 
-from waltap_spark.formats import CommitContext, TableFormat
+from waltap_spark.formats.table_format import CommitContext, TableFormat
 from waltap_spark.session.session import SizedSession, make_active
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 log = logging.getLogger(__name__)
 
@@ -122,10 +120,8 @@ def _replaced(
     return (*new, *found)
 
 
-def _own(session: "SparkSession") -> None:
+def _own(session: SparkSession) -> None:
     """Give this thread's jobs in ``session`` a pool of their own."""
-    from pyspark.errors import PySparkAttributeError
-
     with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server decides
         session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
 
@@ -137,7 +133,7 @@ class CompactionWorker:
     """
 
     def __init__(
-        self, session: Callable[[], "SparkSession"], output: SparkOutput, tables: TableFormat
+        self, session: Callable[[], SparkSession], output: SparkOutput, tables: TableFormat
     ) -> None:
         self._make_session, self._output, self._format = session, output, tables
         self._session: SizedSession | None = None

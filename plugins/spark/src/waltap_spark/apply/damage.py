@@ -12,6 +12,8 @@ before it (`waltap_spark.driver.follower`). Knows no Spark.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import pyarrow as pa
+
 from waltap.base.files.errors import (
     AccessRefused,
     BucketMissing,
@@ -74,8 +76,6 @@ def _wrong_size(store: FileStore, path: str, size: int) -> str:
 
 
 def _unreadable(store: FileStore, path: str, rows: int) -> str:
-    import pyarrow as pa
-
     try:
         found = sum(batch.num_rows for batch in store.parquet_batches(path, ROWS))
     except (AccessRefused, BucketMissing, ObjectStoreUnavailable):

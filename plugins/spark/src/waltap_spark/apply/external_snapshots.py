@@ -17,11 +17,13 @@ survive the engine.
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.sql import DataFrame
 
 from waltap.base.files.errors import FilesUnavailable
+from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
@@ -33,16 +35,10 @@ from waltap_spark.errors import (
     ChunksRefused,
     RowsAwaited,
 )
-from waltap_spark.formats import CommitContext, GroupRows, TableFormat
+from waltap_spark.formats.table_format import CommitContext, GroupRows, TableFormat
 from waltap_spark.planning.plan import SegmentGroup, TableTask
 from waltap_spark.schema.expression import with_names
 from waltap_spark.state.output import SparkOutput, TableState
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from waltap.base.files.store import FileStore
-
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +169,7 @@ def replaced_from_chunks(
     table: TableState,
     group: SegmentGroup,
     table_splits: TableSplits | None,
-    files: "FileStore",
+    files: FileStore,
     output: SparkOutput,
 ) -> TableState:
     """Return ``table`` with only the snapshot rows of ``group``.
@@ -182,7 +178,7 @@ def replaced_from_chunks(
     """
     types = stored_as(group, table.file_schemas[group.fingerprint])
 
-    def replaced(rows: "DataFrame") -> TableState:
+    def replaced(rows: DataFrame) -> TableState:
         named = with_names(rows, group.called) if group.called else rows
         brought = GroupRows(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
         done = format_.replace(commit, table, brought)

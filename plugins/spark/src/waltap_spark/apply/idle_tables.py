@@ -8,15 +8,13 @@ once in a while; the newest version has the same rows of it.
 
 import time
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from waltap_spark.formats import CommitContext, TableFormat
+from pyspark.sql import SparkSession
+
+from waltap_spark.formats.table_format import CommitContext, TableFormat
 from waltap_spark.session.session import SizedSession, each_in_one
 from waltap_spark.state.output import OutputState, TableState
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 # Seconds between two looks, far below the few days that formats keep old versions.
 REST_S: Final = 3600.0
@@ -47,7 +45,7 @@ class IdleTables:
             self._next, self._remaining = began + REST_S, list(state.tables)
         found = dict[str, TableState]()
 
-        def find(spark: "SparkSession") -> None:
+        def find(spark: SparkSession) -> None:
             commit = CommitContext(
                 spark=spark, number=state.number, log_position=state.log_position, attempt=""
             )

@@ -12,9 +12,9 @@ retention, however long the table was idle.
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.apply.applier import OutputApplier
@@ -26,9 +26,6 @@ from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules, TableMode
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.version_maps import committed
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ def take(output: SparkOutput) -> OutputState:
 
 
 def maintain(
-    spark: "SparkSession", output: SparkOutput, *, retention_s: float = 600.0
+    spark: SparkSession, output: SparkOutput, *, retention_s: float = 600.0
 ) -> Iterator[MaintenanceResult]:
     """Maintain all tables of ``output``, and yield each result.
 
@@ -109,7 +106,7 @@ def maintain(
 
 
 def _in_place(
-    spark: "SparkSession",
+    spark: SparkSession,
     output: SparkOutput,
     applier: OutputApplier,
     kind: MergingFormat,

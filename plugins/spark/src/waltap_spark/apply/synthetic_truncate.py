@@ -6,19 +6,18 @@ name.
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore
-from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat
+from waltap_spark.formats.table_format import CommitContext, GroupRows, TableChange, TableFormat
 from waltap_spark.planning.column_identity import former_columns_renamed, spare_names
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import log_struct
 from waltap_spark.state.output import TableState
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 # A sequence number before all changes and rows of a snapshot (-1).
 BEHIND_NOTHING: Final = -3
@@ -28,7 +27,7 @@ def ending(
     commit: CommitContext,
     table: TableState,
     group: SegmentGroup,
-    rows: "DataFrame | None",
+    rows: DataFrame | None,
     at_us: int,
     files: FileStore,
 ) -> GroupRows:
@@ -37,8 +36,6 @@ def ending(
     Without rows it is at the position of the empty snapshot. ``at_us`` is its time (µs since 1970) if
     the snapshot has none.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     position, seq = None, BEHIND_NOTHING
     if rows is not None:
         position = rows.selectExpr(

@@ -3,19 +3,20 @@
 import logging
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from waltap.base.files.store import FileStore
 from waltap.cli.terminal import answers, echo, notices
 from waltap.errors import WaltapError
 from waltap_spark.cli.prompt import SqlPrompt, history_file, sql_words
 from waltap_spark.errors import first_words
 from waltap_spark.read.live import LiveTables, open_tables
 from waltap_spark.schema.expression import EXACT, quoted
-
-if TYPE_CHECKING:
-    from waltap.base.files.store import FileStore
 
 
 class SqlQueries:
@@ -28,7 +29,7 @@ class SqlQueries:
     def __init__(
         self,
         spark: Any,
-        files: "FileStore",
+        files: FileStore,
         rows: int,
         *,
         allow_stale: bool = False,
@@ -51,8 +52,6 @@ class SqlQueries:
 
         Raises: TableSuspended, SnapshotNeeded, TableDisplaced, typer.BadParameter for a syntax error.
         """
-        from pyspark.errors import PySparkException
-
         try:
             self._print(_run(self._spark, query))
         except PySparkException as error:
@@ -85,7 +84,6 @@ class SqlQueries:
 
     def _print(self, frame: Any) -> None:
         """Print the first rows of a frame."""
-        from pyspark.sql import functions as F  # noqa: N812
         from rich.table import Table
         from rich.text import Text
 
@@ -111,9 +109,6 @@ class SqlQueries:
 
 
 def _refused(error: Exception) -> bool:
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     known = isinstance(error, (typer.BadParameter, WaltapError, PySparkException, Py4JJavaError))
     if known:
         text = error.message if isinstance(error, typer.BadParameter) else first_words(error)
@@ -128,8 +123,6 @@ def _in_sql(view: str) -> str:
 
 def _run(spark: Any, query: str) -> Any:
     """Run a query; a syntax error becomes one line."""
-    from pyspark.errors import AnalysisException, ParseException
-
     # it would print the plan and Java frames
     logging.getLogger("SQLQueryContextLogger").disabled = True
     try:

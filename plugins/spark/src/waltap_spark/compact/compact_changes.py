@@ -10,26 +10,26 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyspark.errors import PySparkException, PySparkTypeError, UnsupportedOperationException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.log_columns import log_columns
-from waltap_spark.compact.net_changes import NetRows, numbered
+from waltap_spark.compact.net_changes import Fill, Flags, Integers, NetRows, numbered
 from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.errors import first_words
 from waltap_spark.planning.temp_columns import gone, unlike
 from waltap_spark.schema.expression import LISTED, ORDER, column_of, long_bytes, one_of, quoted
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
-from waltap_spark.state.output import unpacked_in_all
+from waltap_spark.state.output import LogFacts, TableState, unpacked_in_all
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from waltap_spark.compact.net_changes import Fill, Flags, Integers
-    from waltap_spark.state.output import LogFacts, TableState
-
-    Array = Integers | Flags
-    Rows = Callable[[], DataFrame]
+Array = Integers | Flags
+Rows = Callable[[], DataFrame]
 
 
 log = logging.getLogger(__name__)
@@ -48,16 +48,16 @@ BROADCAST: Final = 500_000
 
 
 def compact(
-    spark: "SparkSession",
-    table: "TableState",
-    changes: "Sequence[LogFacts]",
-    rows: "Rows",
-    base: "Rows",
+    spark: SparkSession,
+    table: TableState,
+    changes: Sequence[LogFacts],
+    rows: Rows,
+    base: Rows,
     *,
-    read: "pa.Table | None" = None,
-    segments: "Callable[[], pa.Table | None]" = lambda: None,
+    read: pa.Table | None = None,
+    segments: Callable[[], pa.Table | None] = lambda: None,
     live: bool = False,
-) -> "DataFrame":
+) -> DataFrame:
     """Return one row for each key of ``rows``, with a `gone` flag.
 
     ``live``: only keys that have a row, without the flag. Each row has the final values of the
@@ -73,15 +73,15 @@ def compact(
     return found
 
 
-def only_live(table: "TableState", rows: "DataFrame") -> "DataFrame":
+def only_live(table: TableState, rows: DataFrame) -> DataFrame:
     """Return the ``rows`` without `gone` ones, and without the flag."""
     away = gone(table)
     return rows.where(f"not {away}").drop(away)
 
 
 def carry_values(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+) -> DataFrame:
     """Fill in unsent values of rows whose key changed.
 
     Such a row keeps the values that it had under its earlier key.
@@ -99,29 +99,26 @@ def carry_values(
     return found
 
 
-def unsent_columns(table: "TableState", changes: "Sequence[LogFacts]") -> list[str]:
+def unsent_columns(table: TableState, changes: Sequence[LogFacts]) -> list[str]:
     """Return the columns that some change did not send."""
     names = dict.fromkeys(name for change in changes for name in change.unchanged)
     return [name for name in names if name not in table.key]
 
 
 def _compacted_here(
-    spark: "SparkSession",
-    table: "TableState",
-    changes: "Sequence[LogFacts]",
-    rows: "Rows",
-    base: "Rows",
-    read: "pa.Table | None",
+    spark: SparkSession,
+    table: TableState,
+    changes: Sequence[LogFacts],
+    rows: Rows,
+    base: Rows,
+    read: pa.Table | None,
     made: "Callable[[_Set], DataFrame | None]",
-) -> "DataFrame | None":
+) -> DataFrame | None:
     """Return the result of ``made``, or None where Spark must move the values.
 
     None also means that Arrow cannot carry a type. After any other fault Spark tries, and reports
     the error.
     """
-    import pyarrow as pa
-    from pyspark.errors import PySparkException, PySparkTypeError, UnsupportedOperationException
-
     if sum(change.rows for change in changes) > FEW:
         return None
     try:
@@ -147,14 +144,12 @@ def _log_fallback(table: str, problem: str) -> None:
     log.warning("%s: few changes are left to Spark, which is slower: %s", table, problem)
 
 
-def _are_light(table: "TableState", changes: "Sequence[LogFacts]", rows: "Rows") -> bool:
+def _are_light(table: TableState, changes: Sequence[LogFacts], rows: Rows) -> bool:
     """Return whether the values of ``rows`` fit into the driver.
 
     Spark computes the size where the change log does not have it: a few thousand rows may hold
     gigabytes.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     unpacked = unpacked_in_all(changes)
     if unpacked:
         return unpacked <= LARGE
@@ -181,12 +176,12 @@ class _Set:
 
     def __init__(
         self,
-        spark: "SparkSession",
-        table: "TableState",
-        changes: "Sequence[LogFacts]",
-        read: "pa.Table",
-        base: "Rows",
-        key: "Sequence[KeyPart] | None" = None,
+        spark: SparkSession,
+        table: TableState,
+        changes: Sequence[LogFacts],
+        read: pa.Table,
+        base: Rows,
+        key: Sequence[KeyPart] | None = None,
     ) -> None:
         self._spark, self._table, self._read, self._base = spark, table, read, base
         self._key = key or [KeyPart(n, quoted(n), table.columns[n]) for n in table.key]
@@ -204,15 +199,12 @@ class _Set:
 
     # --- values in the driver ---------------------------------------------------------------------
 
-    def last_rows(self, *, live: bool) -> "DataFrame | None":
+    def last_rows(self, *, live: bool) -> DataFrame | None:
         """Return one row for each key, and its `gone` flag.
 
         ``live``: only keys that have a row, without the flag. None means that the base has too many
         of the values.
         """
-        import pyarrow as pa
-        from pyarrow import compute as pc
-
         rows, fills = self.net.last_rows()
         if sum(int((fill.asked >= 0).sum()) for fill in fills.values()) > LOCAL_KEYS:
             return None
@@ -223,10 +215,8 @@ class _Set:
         made = {name: filled.column(name).take(at) for name in names}
         return self.local(made if live else {**made, gone(self._table): away})
 
-    def carried(self) -> "DataFrame":
+    def carried(self) -> DataFrame:
         """Return the rows, with the earlier values of rows whose key changed."""
-        import pyarrow as pa
-
         fills = self.net.carried()
         filled = self._filled(fills)
         # a filled value is no longer unsent
@@ -238,11 +228,8 @@ class _Set:
         made = {name: filled.column(name) for name in [*self._table.columns, *LOG_FIELDS]}
         return self.local({**made, "_unchanged": pa.array(unchanged, kind)})
 
-    def _filled(self, fills: "Mapping[str, Fill]") -> "pa.Table":
+    def _filled(self, fills: Mapping[str, Fill]) -> pa.Table:
         """Return the rows with the values of ``fills``."""
-        import numpy as np
-        import pyarrow as pa
-
         rows, count = self._read, self._read.num_rows
         base = self._base_values(fills)
         for name, fill in fills.items():
@@ -262,14 +249,12 @@ class _Set:
         return rows
 
     def _base_values(
-        self, fills: "Mapping[str, Fill]"
-    ) -> "dict[str, tuple[Integers, pa.ChunkedArray]]":
+        self, fills: Mapping[str, Fill]
+    ) -> dict[str, tuple[Integers, pa.ChunkedArray]]:
         """Return by column the base's values, and each row's value by number.
 
         The number is -1 where the base has none.
         """
-        import numpy as np
-
         asked = {name: fill.asked[fill.asked >= 0] for name, fill in fills.items()}
         # no question means no Spark job
         names = [name for name, rows in asked.items() if len(rows)]
@@ -282,10 +267,8 @@ class _Set:
 
     # --- rows of the base -------------------------------------------------------------------------
 
-    def _live_keys(self, rows: "Integers") -> "Flags":
+    def _live_keys(self, rows: Integers) -> Flags:
         """Return whether the base has a source row under the keys of ``rows``."""
-        import numpy as np
-
         asked = rows
         if self._table.mode.deletes == "kept":  # an INSERT meets only deleted rows
             log = self._log
@@ -294,14 +277,12 @@ class _Set:
             return np.zeros(len(rows), bool)
         return np.isin(rows, self._found(asked, ()).column(self.temp("row")).to_numpy())
 
-    def _found(self, rows: "Integers", names: Sequence[str]) -> "pa.Table":
+    def _found(self, rows: Integers, names: Sequence[str]) -> pa.Table:
         """Return the rows of `lookup`, with the numbers ``rows`` as ``row``.
 
         If the keys are few, a condition lists them: the base skips files, and there is nothing to
         join.
         """
-        import pyarrow as pa
-
         key, row, numbers = self._table.key, self.temp("row"), dict[Any, int]()
         if len(rows) <= LISTED and not any(each.kind.startswith("{") for each in self._key):
             at = pa.array(rows)
@@ -315,15 +296,11 @@ class _Set:
         keys = zip(*(found.column(n).to_pylist() for n in range(len(key))), strict=True)
         return found.append_column(row, pa.array([numbers[each] for each in keys], pa.int64()))
 
-    def lookup(
-        self, rows: "Integers", names: Sequence[str], more: "Mapping[str, Array]"
-    ) -> "DataFrame":
+    def lookup(self, rows: Integers, names: Sequence[str], more: Mapping[str, Array]) -> DataFrame:
         """Return rows of the base under the keys of ``rows``.
 
         The result has ``more`` columns of these rows, and the columns ``names`` as ``was`` 0, 1, ….
         """
-        from pyspark.sql import functions as F  # noqa: N812
-
         asked = self.local({**self.keys(rows), **more}, self.kinds)
         was = (f"{quoted(name)} AS {quoted(self.temp('was', n))}" for n, name in enumerate(names))
         own = (f"{each.sql} AS {quoted(self.temp('of', n))}" for n, each in enumerate(self._key))
@@ -337,23 +314,19 @@ class _Set:
         found = base.join(asked, F.expr(same))
         return found.select(*more, *(self.temp("was", n) for n in range(len(names))))
 
-    def keys(self, rows: "Integers") -> "dict[str, pa.ChunkedArray]":
+    def keys(self, rows: Integers) -> dict[str, pa.ChunkedArray]:
         """Return the key columns of ``rows``."""
-        import pyarrow as pa
-
         at = pa.array(rows)
         keys = ((self.temp("key", n), each.name) for n, each in enumerate(self._key))
         return {name: self._read.column(column).take(at) for name, column in keys}
 
     def local(
-        self, columns: "Mapping[str, Any]", kinds: "Mapping[str, str] | None" = None
-    ) -> "DataFrame":
+        self, columns: Mapping[str, Any], kinds: Mapping[str, str] | None = None
+    ) -> DataFrame:
         """Return ``columns`` as a Spark frame.
 
         ``kinds`` are the types of temporary columns, if not numbers of rows or flags.
         """
-        import pyarrow as pa
-
         rows, own = pa.table(dict(columns)), {**self._table.columns, **LOG_FIELDS, **(kinds or {})}
         rest = {True: '"boolean"', False: '"long"'}
         types = {
@@ -381,16 +354,12 @@ class _Set:
         return bool(numbered(self._log.positions).max(initial=-1) == self.count - 1)
 
     @cached_property
-    def numbers(self) -> "Integers":
+    def numbers(self) -> Integers:
         """Numbers that are equal where rows have one position and one key."""
         return numbered((*self._log.positions, self._log.keys))
 
-    def identities(
-        self, rows: "Integers", more: "Mapping[str, Array]", *, keys: bool
-    ) -> "pa.Table":
+    def identities(self, rows: Integers, more: Mapping[str, Array], *, keys: bool) -> pa.Table:
         """Return the positions of ``rows``, their ``keys``, and ``more`` columns."""
-        import pyarrow as pa
-
         positions = {
             self.temp("at", n): position[rows] for n, position in enumerate(self._log.positions)
         }
@@ -416,12 +385,12 @@ class _LargeSet:
 
     def __init__(
         self,
-        spark: "SparkSession",
-        table: "TableState",
-        changes: "Sequence[LogFacts]",
-        rows: "DataFrame",
-        base: "Rows",
-        read: "pa.Table | None",
+        spark: SparkSession,
+        table: TableState,
+        changes: Sequence[LogFacts],
+        rows: DataFrame,
+        base: Rows,
+        read: pa.Table | None,
     ) -> None:
         self._spark, self._table, self._changes = spark, table, changes
         self._rows, self._base, self._read = rows, base, read
@@ -435,30 +404,24 @@ class _LargeSet:
         self._base_values: list[DataFrame] = []
         self._count, self._slices = 0, 1
 
-    def last_rows(self) -> "DataFrame":
+    def last_rows(self) -> DataFrame:
         """Return one row for each key, and its `gone` flag."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         for part in self._parts():
             self._add(part, *part.net.last_rows())
         own = map(column_of, [*self._table.columns, *self._table.mode.extra])
         is_gone = (column_of("_op") == F.lit("d")).alias(gone(self._table))
         return self._moved().select(*own, is_gone)
 
-    def carried(self) -> "DataFrame":
+    def carried(self) -> DataFrame:
         """Return the rows, with the earlier values of rows whose key changed."""
-        import numpy as np
-
         for part in self._parts():
             self._add(part, np.arange(part.count), part.net.carried())
         return self._moved()
 
     # --- keys and positions -----------------------------------------------------------------------
 
-    def _parts(self) -> "Iterator[_Set]":
+    def _parts(self) -> Iterator[_Set]:
         """Yield the rows, or slices of their keys."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         given = self._spark, self._table, self._changes
         if self._read is not None:
             yield _Set(*given, self._read, self._base)
@@ -482,10 +445,8 @@ class _LargeSet:
             )
             yield _Set(*given, found.toArrow(), self._base, key)
 
-    def _add(self, part: _Set, rows: "Integers", fills: "Mapping[str, Fill]") -> None:
+    def _add(self, part: _Set, rows: Integers, fills: Mapping[str, Fill]) -> None:
         """Add the ``rows`` of ``part`` that remain, and the values that they get."""
-        import numpy as np
-
         self._part = part
         as_is, missing = np.zeros((2, part.count), bool)
         as_is[rows] = True
@@ -504,10 +465,8 @@ class _LargeSet:
             self._add_values(np.flatnonzero(missing), fills)
         self._count += part.count
 
-    def _add_values(self, targets: "Integers", fills: "Mapping[str, Fill]") -> None:
+    def _add_values(self, targets: Integers, fills: Mapping[str, Fill]) -> None:
         """Add the ``targets``, and the positions of their values."""
-        import numpy as np
-
         part, numbers = self._part, {name: n for n, name in enumerate(self._unsent)}
         lacks = {
             part.temp("lacks", n): np.isin(targets, fills[name].rows if name in fills else ())
@@ -529,23 +488,19 @@ class _LargeSet:
             moved = {name: values[asks] for name, values in to.items()}
             self._base_values.append(part.lookup(asked[asks], self._unsent, moved))
 
-    def _identities(
-        self, rows: "Integers", more: "Mapping[str, Array] | None" = None
-    ) -> "pa.Table":
+    def _identities(self, rows: Integers, more: Mapping[str, Array] | None = None) -> pa.Table:
         keys = self._slices > 1 or not self._part.has_own_positions
         return self._part.identities(rows, more or {}, keys=keys)
 
     # --- frames -----------------------------------------------------------------------------------
 
-    def _moved(self) -> "DataFrame":
+    def _moved(self) -> DataFrame:
         """Return the rows that remain, with their values."""
         rows = self._joined(self._listed, "left_anti" if self._lists_others else "left_semi")
         return rows.unionByName(self._filled()) if self._targets else rows
 
-    def _filled(self) -> "DataFrame":
+    def _filled(self) -> DataFrame:
         """Return the rows that get values."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         temp, numbers = self._part.temp, {name: n for n, name in enumerate(self._unsent)}
         row, column = temp("row"), column_of(temp("column"))
         there = (column_of(name).alias(temp("was", n)) for name, n in numbers.items())
@@ -574,12 +529,9 @@ class _LargeSet:
         return rows.select(*map(column_of, self._rows.columns))
 
     def _joined(
-        self, tables: "Sequence[pa.Table]", how: 'Literal["inner", "left_semi", "left_anti"]'
-    ) -> "DataFrame":
+        self, tables: Sequence[pa.Table], how: Literal["inner", "left_semi", "left_anti"]
+    ) -> DataFrame:
         """Return the rows that ``tables`` identify, or all others."""
-        import pyarrow as pa
-        from pyspark.sql import functions as F  # noqa: N812
-
         listed = pa.concat_tables(tables)
         if not listed.num_rows and how == "left_anti":
             return self._rows

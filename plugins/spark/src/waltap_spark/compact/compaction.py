@@ -6,7 +6,10 @@ send (`_unchanged`) is the last value sent for that key, among the rows or else 
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.existence import alive_keys
 from waltap_spark.planning.column_identity import file_column, older_value
@@ -14,12 +17,7 @@ from waltap_spark.planning.temp_columns import GONE, unlike, with_temp_names
 from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
 from waltap_spark.schema.nested import fitted
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, floating, struct_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from waltap_spark.state.output import LogFacts, TableState
-
+from waltap_spark.state.output import LogFacts, TableState
 
 # Most changes whose keys Spark broadcasts instead of shuffling the base.
 SMALL_ROWS: Final = 500_000
@@ -29,23 +27,21 @@ SMALL_ROWS: Final = 500_000
 
 
 def widened(
-    frame: "DataFrame",
-    table: "TableState",
+    frame: DataFrame,
+    table: TableState,
     has: Mapping[str, str],
     ids: Mapping[str, int],
     *,
     log: bool = True,
     filled: bool,
     more: Sequence[str] = (),
-) -> "DataFrame":
+) -> DataFrame:
     """Return ``frame`` with the columns of ``table``.
 
     ``has`` are the types of the frame's columns, ``ids`` their numbers. The result has the
     table's names and types. A missing column is null, or (``filled``) the value of older rows.
     ``log``: the log's own columns follow; ``more``: these columns do.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     kinds = {field.name: field.dataType for field in struct_of(table.columns).fields}
     columns = []
     called: dict[str, str] = {}
@@ -73,13 +69,11 @@ def widened(
     return frame.select(*columns, *map(column_of, more))
 
 
-def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, str]) -> "DataFrame":
+def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str]) -> DataFrame:
     """Return rows of ``table`` with their source column.
 
     Columns in ``columns`` get the types there. Columns that the server generates are left out.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     assert table.place is not None
     return frame.select(
         *(
@@ -96,28 +90,24 @@ def with_source(frame: "DataFrame", table: "TableState", columns: Mapping[str, s
 # --- rows with a key ----------------------------------------------------------------------------------
 
 
-def after_last_truncate(rows: "DataFrame") -> "DataFrame":
+def after_last_truncate(rows: DataFrame) -> DataFrame:
     """Return the ``rows`` after the last truncate."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     truncated = unlike(rows.columns, "__waltap_truncated")
     last = rows.where("_op = 't'").agg(F.max(order()).alias(truncated))
     return rows.crossJoin(F.broadcast(last)).where(order() > F.col(truncated)).drop(truncated)
 
 
 def of_touched_keys(
-    base: "DataFrame",
+    base: DataFrame,
     key: Sequence[str],
-    rows: "DataFrame",
-    changes: "Sequence[LogFacts]",
+    rows: DataFrame,
+    changes: Sequence[LogFacts],
     how: Literal["left_semi", "left_anti"],
-) -> "DataFrame":
+) -> DataFrame:
     """Return the rows of ``base`` with keys of ``rows``.
 
     ``left_anti`` returns all other rows.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     own = unlike(base.columns) + "key"
     keys = rows.select(*map(column_of, key)).distinct()
     keys = keys.select(*(column_of(name).alias(f"{own}{n}") for n, name in enumerate(key)))
@@ -127,8 +117,8 @@ def of_touched_keys(
 
 @with_temp_names
 def compacted(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+) -> DataFrame:
     """Compact changes to one row per key, for readers of pending changes.
 
     These have no changed keys and no truncates: `waltap_spark.compact.compact_changes` compacts a
@@ -136,8 +126,6 @@ def compacted(
     its mode's columns, and `gone`. ``changes`` describes the rows; ``base`` has the table before
     them.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     key = list(table.key)
     partial = [name for change in changes for name in change.unchanged]
     partial = [name for name in dict.fromkeys(partial) if name not in key]
@@ -191,10 +179,8 @@ def compacted(
     return last.select(*values, GONE)
 
 
-def _match(key: Sequence[str], other: str) -> "Column":
+def _match(key: Sequence[str], other: str) -> Column:
     """Return the condition that a key equals ``other`` 0, 1, …."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     same = [the_same(column_of(name), F.col(f"{other}{n}")) for n, name in enumerate(key)]
     return functools.reduce(lambda one, two: one & two, same)
 
@@ -203,15 +189,13 @@ def _match(key: Sequence[str], other: str) -> "Column":
 
 
 def copies(
-    table: "TableState", changes: "Sequence[LogFacts]", base: "DataFrame", rows: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], base: DataFrame, rows: DataFrame
+) -> DataFrame:
     """Return ``base`` with added ``rows``, and without deleted ones.
 
     Each delete removes one equal row. Rows are equal when the columns that changes report are
     equal (`TableState.comparable`).
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     names = list(table.columns)
     own = [column_of(name) for name in names]
     # inserts alone need no comparison of rows
@@ -239,16 +223,13 @@ def copies(
 
 
 def _remaining(
-    table: "TableState", signed: "DataFrame", weight: str, alike: "Sequence[Column]"
-) -> "DataFrame":
+    table: TableState, signed: DataFrame, weight: str, alike: Sequence[Column]
+) -> DataFrame:
     """Return the remaining rows of ``signed``.
 
     Equal rows (``alike``) may differ in columns that changes no longer report. Rows with values
     there are kept first.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     names_of_values = table.comparable
     others = {name: kind for name, kind in table.columns.items() if name not in names_of_values}
     own = unlike(table.columns, "__waltap_")
@@ -263,14 +244,12 @@ def _remaining(
     return found.where((F.col(weight) > 0) & (F.col(place) <= F.col(count)))
 
 
-def distinguishing(name: str, kind: str) -> "Column":
+def distinguishing(name: str, kind: str) -> Column:
     """Return the expression that groups equal values.
 
     Floating point becomes text, in which 0 and -0 differ. Maps become JSON, because Spark does
     not compare maps.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     column = column_of(name)
     if '"map"' in kind:
         return F.to_json(column, EXACT)

@@ -6,22 +6,18 @@ compacted, but read: pending changes of Parquet tables, row versions, and views 
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.schema.expression import column_of, the_same
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")
 
 
-def alive_keys(key: Sequence[str], rows: "DataFrame", base: "DataFrame") -> "DataFrame":
+def alive_keys(key: Sequence[str], rows: DataFrame, base: DataFrame) -> DataFrame:
     """Return the keys that have a row after ``rows``."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     names = [column_of(name) for name in key]
     steps = rows.groupBy(*names, *TRANSACTION).agg(verdict().alias("_verdict"))
     last = F.max_by("_verdict", F.when(F.col("_verdict").isNotNull(), F.struct(*TRANSACTION)))
@@ -34,14 +30,12 @@ def alive_keys(key: Sequence[str], rows: "DataFrame", base: "DataFrame") -> "Dat
     return found.where(F.coalesce("_alive", "_was", F.lit(False))).select(*names)
 
 
-def verdict() -> "Column":
+def verdict() -> Column:
     """Return an aggregate: whether a key has a row afterwards.
 
     It aggregates the rows that a transaction has under one key. Null means as before the
     transaction.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     more = F.count_if(F.col("_op") == "c") - F.count_if(F.col("_op") == "d")
     return (
         F.when(F.max_by("_op", F.struct(*WITHIN)) != "d", F.lit(True))
@@ -50,9 +44,7 @@ def verdict() -> "Column":
     )
 
 
-def inserted() -> "Column":
+def inserted() -> Column:
     """Return an aggregate: whether a transaction begins with an INSERT."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     # The second half of a key change (`_sub` = 1) is an insert too, but no INSERT.
     return F.min_by((F.col("_op") == "c") & (F.col("_sub") == 0), F.struct(*WITHIN))

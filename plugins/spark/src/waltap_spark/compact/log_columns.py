@@ -2,22 +2,20 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
 
 from waltap.base.files.errors import FilesUnavailable
-from waltap_spark.compact.net_changes import LogColumns
+from waltap.base.files.store import FileStore
+from waltap_spark.compact.net_changes import Flags, Integers, LogColumns
 from waltap_spark.compact.small_sets import renamed
 from waltap_spark.planning.column_identity import file_column
+from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import ORDER
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from waltap.base.files.store import FileStore
-    from waltap_spark.compact.net_changes import Flags, Integers
-    from waltap_spark.planning.plan import SegmentGroup
-    from waltap_spark.state.output import TableState
-
+from waltap_spark.state.output import TableState
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +26,11 @@ MOST: Final = 128 << 20
 WHOLE: Final = ('"byte"', '"short"', '"integer"', '"long"')
 
 
-def log_columns(rows: "pa.Table", key: Sequence[str], partial: Iterable[str]) -> LogColumns:
+def log_columns(rows: pa.Table, key: Sequence[str], partial: Iterable[str]) -> LogColumns:
     """Return the arrays of ``rows``.
 
     ``partial`` are the columns that some rows did not send.
     """
-    from pyarrow import compute as pc
-
     operations = rows.column("_op")
     puts, deletes, truncates = (pc.equal(operations, op).to_numpy() for op in "cdt")
     return LogColumns(
@@ -47,11 +43,8 @@ def log_columns(rows: "pa.Table", key: Sequence[str], partial: Iterable[str]) ->
     )
 
 
-def _unsent(rows: "pa.Table", names: Iterable[str]) -> "dict[str, Flags]":
+def _unsent(rows: pa.Table, names: Iterable[str]) -> dict[str, Flags]:
     """Return for each column of ``names`` whether rows did not send it."""
-    import numpy as np
-    from pyarrow import compute as pc
-
     flags = {name: np.zeros(rows.num_rows, bool) for name in names}
     if flags:
         lists = rows.column("_unchanged").combine_chunks()
@@ -61,13 +54,11 @@ def _unsent(rows: "pa.Table", names: Iterable[str]) -> "dict[str, Flags]":
     return flags
 
 
-def key_codes(keys: "Sequence[pa.ChunkedArray]") -> "Integers":
+def key_codes(keys: Sequence[pa.ChunkedArray]) -> Integers:
     """Return numbers that are equal where Spark takes keys for equal.
 
     They are below the number of rows. Nulls are one value.
     """
-    import pyarrow as pa
-
     codes: Integers | None = None
     for key in keys:
         encoded = _canonical(key.combine_chunks()).dictionary_encode(null_encoding="encode")
@@ -80,11 +71,8 @@ def key_codes(keys: "Sequence[pa.ChunkedArray]") -> "Integers":
     return codes
 
 
-def _canonical(key: "pa.Array") -> "pa.Array":
+def _canonical(key: pa.Array) -> pa.Array:
     """Return ``key`` with values that Arrow compares as Spark does."""
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
     if pa.types.is_floating(key.type):  # 0 and -0 are one key, and so is every NaN
         nan = pa.scalar(float("nan"), key.type)
         return pc.if_else(pc.is_nan(key), nan, pc.add(key, pa.scalar(0.0, key.type)))
@@ -103,16 +91,12 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def segment_rows(
-    table: "TableState", group: "SegmentGroup", store: "FileStore"
-) -> "pa.Table | None":
+def segment_rows(table: TableState, group: SegmentGroup, store: FileStore) -> pa.Table | None:
     """Return keys, positions and operations of ``group``, without Spark.
 
     The columns have the names of ``table``. None means that Spark must read the rows: they are too
     many, or the segments have another key than the table. Spark also reports damaged segments.
     """
-    import pyarrow as pa
-
     stored = _stored_key(table, group)
     if stored is None or not group.segments or group.converted or group.external_snapshot:
         return None
@@ -131,7 +115,7 @@ def segment_rows(
     return renamed(rows, names) if names else rows
 
 
-def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
+def _stored_key(table: TableState, group: SegmentGroup) -> list[str] | None:
     """Return the key's column names in segments.
 
     None means that segments lack a key column, or that different values there may become equal in
@@ -149,15 +133,13 @@ def _stored_key(table: "TableState", group: "SegmentGroup") -> list[str] | None:
     return found or None
 
 
-def _read(store: "FileStore", group: "SegmentGroup", key: Sequence[str]) -> "pa.Table | None":
+def _read(store: FileStore, group: SegmentGroup, key: Sequence[str]) -> pa.Table | None:
     """Return ``key``, positions and operations of ``group``.
 
     None means that they are too many, or that timestamps have units that Spark does not have.
 
     Raises: FilesUnavailable, OSError, ArrowException.
     """
-    import pyarrow as pa
-
     parts, left = [], MOST
     columns = [*key, *(name for name in ORDER if name != "_epoch"), "_op"]
     columns += ["_unchanged"] if group.unchanged else []

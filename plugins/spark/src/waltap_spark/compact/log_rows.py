@@ -1,6 +1,7 @@
 """Read rows and columns of the change log's segments."""
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.small_sets import stored_types
@@ -9,18 +10,15 @@ from waltap_spark.schema.expression import with_names
 from waltap_spark.schema.schema import log_struct, types_of
 from waltap_spark.session.addresses import address
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 def logged(
-    spark: "SparkSession",
+    spark: SparkSession,
     store: FileStore,
     group: SegmentGroup,
     types: dict[str, str] | None = None,
     *,
     first: bool = False,
-) -> "DataFrame":
+) -> DataFrame:
     """Return the rows of ``group`` as a data frame.
 
     ``types`` are the columns; None lets Spark read them from the footer. ``first``: only the
@@ -42,7 +40,7 @@ def stored_as(group: SegmentGroup, types: dict[str, str]) -> dict[str, str]:
     return {stored.get(name, name): kind for name, kind in types.items()}
 
 
-def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -> dict[str, str]:
+def logged_types(spark: SparkSession, store: FileStore, group: SegmentGroup) -> dict[str, str]:
     """Return the columns of the group's segments.
 
     They come from a segment's footer, because Spark would start a job to read it. Spark reads
@@ -55,8 +53,6 @@ def logged_types(spark: "SparkSession", store: FileStore, group: SegmentGroup) -
     return types_of(logged(spark, store, group, first=True).schema)
 
 
-def with_epoch(rows: "DataFrame", epoch: int) -> "DataFrame":
+def with_epoch(rows: DataFrame, epoch: int) -> DataFrame:
     """Return ``rows`` with the epoch of their change log."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     return rows.withColumn("_epoch", F.lit(epoch).cast("int"))

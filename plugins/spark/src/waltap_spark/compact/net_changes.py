@@ -15,14 +15,13 @@ When two rows have one key, a delete means the older one.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-Flags: TypeAlias = "NDArray[np.bool_]"
-Integers: TypeAlias = "NDArray[np.integer[Any]]"
+Flags: TypeAlias = NDArray[np.bool_]
+Integers: TypeAlias = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +29,14 @@ class LogColumns:
     """Rows of the change log without their values, in any order."""
 
     # Equal numbers for equal keys.
-    keys: "Integers"
+    keys: Integers
     # Epoch, commit LSN, sequence and part of an update: the order of rows.
-    positions: "Sequence[Integers]"
-    puts: "Flags"
-    deletes: "Flags"
-    truncates: "Flags"
+    positions: Sequence[Integers]
+    puts: Flags
+    deletes: Flags
+    truncates: Flags
     # Column → rows that did not send it.
-    unsent: "Mapping[str, Flags]"
+    unsent: Mapping[str, Flags]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ class Fill:
     A row with neither a source nor a question has no value.
     """
 
-    rows: "Integers"
+    rows: Integers
     # The rows that have the values, or -1.
-    sources: "Integers"
+    sources: Integers
     # The first rows of the keys under which the table has the values, or -1.
-    asked: "Integers"
+    asked: Integers
 
 
 class NetRows:
@@ -62,10 +61,8 @@ class NetRows:
     """
 
     def __init__(
-        self, log: LogColumns, *, key_reused: bool, live_keys: "Callable[[Integers], Flags]"
+        self, log: LogColumns, *, key_reused: bool, live_keys: Callable[[Integers], Flags]
     ) -> None:
-        import numpy as np
-
         keys, self._eras, self._last_era = log.keys, None, int(log.truncates.sum())
         if self._last_era:
             # the same key before and after a truncate counts as two keys
@@ -82,13 +79,11 @@ class NetRows:
         self._keys = _Runs(_starts(keys[order]))
         self._at = np.arange(len(order))
 
-    def last_rows(self) -> "tuple[Integers, dict[str, Fill]]":
+    def last_rows(self) -> tuple[Integers, dict[str, Fill]]:
         """Return one row for each key, and the columns that they lack.
 
         The row is a delete where the key has no row afterwards.
         """
-        import numpy as np
-
         rows, alive = self._keys.last, ~self._deletes[self._keys.last]
         if self._key_reused:
             alive = self._alive()
@@ -110,10 +105,8 @@ class NetRows:
         found = {name: self._carried(name) for name in self._unsent}
         return {name: self._fill(*each) for name, each in found.items() if len(each[0])}
 
-    def _last_values(self, name: str, rows: "Integers") -> Fill:
+    def _last_values(self, name: str, rows: Integers) -> Fill:
         """Return the last values of column ``name`` of the keys of ``rows``."""
-        import numpy as np
-
         moves, origins, leaving = self._carried(name)
         origin, left = np.full((2, len(self._at)), -1)
         origin[moves], left[moves] = origins, leaving
@@ -125,13 +118,11 @@ class NetRows:
         asked = np.where(moved, left[sources], self._keys.first[keys])
         return self._fill(rows, np.where(moved, origin[sources], sources), asked)
 
-    def _fill(self, rows: "Integers", sources: "Integers", asked: "Integers") -> Fill:
+    def _fill(self, rows: Integers, sources: Integers, asked: Integers) -> Fill:
         """Return the fill of ``rows``.
 
         ``asked`` are rows of the keys whose values those without source have.
         """
-        import numpy as np
-
         first = self._keys.first[self._keys.number[asked]]
         ask = sources < 0
         if self._eras is not None:
@@ -156,8 +147,6 @@ class NetRows:
 
         1 and 0 mean yes and no, and -1: as before the transaction.
         """
-        import numpy as np
-
         runs = self._transactions
         more = runs.sum(self._puts) - runs.sum(self._deletes)
         # Anything but a delete at the end leaves a row. A first operation other than an insert
@@ -167,10 +156,8 @@ class NetRows:
         verdicts = np.where(self._deletes[runs.last], decided, 1)
         return _Runs(_starts(self._keys.number[runs.first])), verdicts
 
-    def _alive(self) -> "Flags":
+    def _alive(self) -> Flags:
         """Return whether each key has a row after all rows."""
-        import numpy as np
-
         keys, verdicts = self._verdicts
         last = keys.last_of(verdicts >= 0)
         alive = np.where(last >= 0, verdicts[last] == 1, False)
@@ -180,10 +167,8 @@ class NetRows:
         return alive
 
     @cached_property
-    def _existed_before(self) -> "Flags":
+    def _existed_before(self) -> Flags:
         """Whether the first row of each transaction's key existed before the transaction."""
-        import numpy as np
-
         runs, (keys, verdicts) = self._transactions, self._verdicts
         puts = self._puts[runs.first]
         if not self._key_reused:
@@ -197,10 +182,8 @@ class NetRows:
         found: Flags = ~puts | (doubtful & (there | (existed[keys.number] & (earlier < 0))))
         return found
 
-    def _existed(self, keys: "Integers") -> "Flags":
+    def _existed(self, keys: Integers) -> Flags:
         """Return whether the base has ``keys``, given by their numbers."""
-        import numpy as np
-
         first, found = self._keys.first[keys], np.zeros(len(keys), bool)
         asked = (
             np.arange(len(keys)) if self._eras is None else np.flatnonzero(self._eras[first] == 0)
@@ -212,10 +195,8 @@ class NetRows:
     # --- rows whose key changed -------------------------------------------------------------------
 
     @cached_property
-    def _partners(self) -> "Integers":
+    def _partners(self) -> Integers:
         """The delete of the old key for each insert of a new key, or -1."""
-        import numpy as np
-
         epoch, lsn, seq, sub = self._positions
         order = np.lexsort((sub, seq, lsn, epoch))
         one, other = order[:-1], order[1:]
@@ -226,42 +207,38 @@ class NetRows:
         return found
 
     @property
-    def _sub(self) -> "Integers":
+    def _sub(self) -> Integers:
         """The part of an update that changes a key: 0 its delete, 1 its insert."""
         return self._positions[3]
 
     @cached_property
-    def _leaves(self) -> "Flags":
+    def _leaves(self) -> Flags:
         found: Flags = self._deletes & (self._sub == 0)
         return found
 
     @cached_property
-    def _arrives(self) -> "Flags":
+    def _arrives(self) -> Flags:
         found: Flags = self._puts & (self._sub == 1)
         return found
 
     @cached_property
-    def _row_numbers(self) -> "tuple[Integers, Integers]":
+    def _row_numbers(self) -> tuple[Integers, Integers]:
         """The row that each event means, and the row that its transaction leaves.
 
         Several rows may have the key within a transaction, one after the other. Row 1 existed
         before it where `_existed_before` is true.
         """
-        import numpy as np
-
         runs = self._transactions
         gone, was = runs.counted(self._deletes), self._existed_before[runs.number]
         number = np.where(self._deletes, gone, gone + 1)
         number = np.where(self._puts, runs.counted(self._puts) + was, number)
         return number, (runs.sum(self._deletes) + 1)[runs.number]
 
-    def _before(self, name: str) -> "Integers":
+    def _before(self, name: str) -> Integers:
         """Return for each deleted old key the last event that has the value of ``name``.
 
         -1 means that the base has the value.
         """
-        import numpy as np
-
         runs, (number, left) = self._transactions, self._row_numbers
         brings = ~self._deletes & (~self._unsent[name] | self._arrives)
         order = np.lexsort((number, runs.number))
@@ -274,14 +251,12 @@ class NetRows:
         started_there = self._existed_before[runs.number] & (number == 1)
         return np.where((within < 0) & started_there, earlier, within)
 
-    def _carried(self, name: str) -> "tuple[Integers, Integers, Integers]":
+    def _carried(self, name: str) -> tuple[Integers, Integers, Integers]:
         """Return rows with changed keys, their sources, and deletes of earlier keys.
 
         The source had the value of ``name`` under that earlier key. Without source (-1) the base
         has it.
         """
-        import numpy as np
-
         none = self._at[:0]
         unsent = self._unsent[name]
         if not (self._arrives & unsent).any():
@@ -303,54 +278,42 @@ class NetRows:
 class _Runs:
     """Neighbouring rows that belong together; ``starts`` flags the first row of each."""
 
-    def __init__(self, starts: "Flags") -> None:
-        import numpy as np
-
+    def __init__(self, starts: Flags) -> None:
         self.first = np.flatnonzero(starts)
         self.last = np.append(self.first, len(starts))[1:] - 1
         # The number of each row's run.
         self.number = np.cumsum(starts) - 1
 
-    def last_before(self, flags: "Flags") -> "Integers":
+    def last_before(self, flags: Flags) -> Integers:
         """Return for each row the last flagged row before it in its run, or -1."""
-        import numpy as np
-
         before = np.concatenate(([-1], _last_flagged(flags)))[:-1]
         return np.where(before >= self.first[self.number], before, -1)
 
-    def last_of(self, flags: "Flags") -> "Integers":
+    def last_of(self, flags: Flags) -> Integers:
         """Return the last flagged row of each run, or -1."""
-        import numpy as np
-
         last = _last_flagged(flags)[self.last]
         return np.where(last >= self.first, last, -1)
 
-    def counted(self, flags: "Flags") -> "Integers":
+    def counted(self, flags: Flags) -> Integers:
         """Return for each row the number of flagged rows of its run so far."""
-        import numpy as np
-
         total = np.cumsum(flags)
         found: Integers = total - (total - flags)[self.first][self.number]
         return found
 
-    def sum(self, flags: "Flags") -> "Integers":
+    def sum(self, flags: Flags) -> Integers:
         """Return the number of flagged rows of each run."""
         found: Integers = self.counted(flags)[self.last]
         return found
 
 
-def _last_flagged(flags: "Flags") -> "Integers":
+def _last_flagged(flags: Flags) -> Integers:
     """Return for each row the last flagged row so far, or -1."""
-    import numpy as np
-
     found: Integers = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
     return found
 
 
-def _starts(*columns: "Integers") -> "Flags":
+def _starts(*columns: Integers) -> Flags:
     """Return whether each row differs from the one before."""
-    import numpy as np
-
     found = np.ones(len(columns[0]), bool)
     if len(found):
         found[1:] = False
@@ -359,10 +322,8 @@ def _starts(*columns: "Integers") -> "Flags":
     return found
 
 
-def _ordered(keys: "Integers", positions: "Sequence[Integers]") -> "Integers":
+def _ordered(keys: Integers, positions: Sequence[Integers]) -> Integers:
     """Return the rows by key, and the rows of each key in the order of the log."""
-    import numpy as np
-
     ahead = np.ones(max(0, len(keys) - 1), bool)
     for position in reversed(positions):
         ahead = (position[1:] > position[:-1]) | ((position[1:] == position[:-1]) & ahead)
@@ -372,10 +333,8 @@ def _ordered(keys: "Integers", positions: "Sequence[Integers]") -> "Integers":
     return np.lexsort((*reversed(positions), keys))
 
 
-def _eras(log: LogColumns) -> "Integers":
+def _eras(log: LogColumns) -> Integers:
     """Return the number of truncates before each row."""
-    import numpy as np
-
     order = np.lexsort((*reversed(log.positions),))
     truncates = log.truncates[order]
     found = np.empty_like(order)
@@ -383,10 +342,8 @@ def _eras(log: LogColumns) -> "Integers":
     return found
 
 
-def numbered(columns: "Sequence[Integers]") -> "Integers":
+def numbered(columns: Sequence[Integers]) -> Integers:
     """Return numbers from 0 on that are equal where rows are equal in all ``columns``."""
-    import numpy as np
-
     order = np.lexsort((*reversed(columns),))
     found = np.empty_like(order)
     found[order] = np.cumsum(_starts(*(column[order] for column in columns))) - 1

@@ -5,16 +5,16 @@ for each, as for 100,000 rows; pyarrow takes one or two milliseconds. Spark read
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_type
 
 from waltap.base.files.store import FileStore
+from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.schema import LOG_FIELDS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from waltap_spark.planning.plan import SegmentGroup
-
 
 # Below both limits pyarrow is faster than the fixed cost of a Spark job.
 SMALL_ROWS: Final = 20_000
@@ -25,7 +25,7 @@ SMALL_BYTES: Final = 1 << 20
 LARGE: Final = 64 << 20
 
 
-def is_small(group: "SegmentGroup") -> bool:
+def is_small(group: SegmentGroup) -> bool:
     """Return whether the driver writes the rows of ``group`` itself."""
     if group.converted or group.external_snapshot or not group.segments:
         return False
@@ -38,14 +38,11 @@ def stored_types(store: FileStore, segment: str) -> dict[str, str] | None:
     return arrow_types(store.parquet_schema(segment))
 
 
-def arrow_types(schema: "pa.Schema") -> dict[str, str] | None:
+def arrow_types(schema: pa.Schema) -> dict[str, str] | None:
     """Return the columns of ``schema`` without the log's own.
 
     Name → type as Spark infers it, in JSON. None means that only Spark itself can infer a type.
     """
-    from pyspark.errors import PySparkTypeError
-    from pyspark.sql.pandas.types import from_arrow_type
-
     own = [field for field in schema if field.name not in LOG_FIELDS]
     try:
         types = {each.name: from_arrow_type(each.type, prefer_timestamp_ntz=True) for each in own}
@@ -54,13 +51,11 @@ def arrow_types(schema: "pa.Schema") -> dict[str, str] | None:
     return {name: kind.json() for name, kind in types.items()}
 
 
-def rows_of(store: FileStore, group: "SegmentGroup", names: Sequence[str]) -> "pa.Table":
+def rows_of(store: FileStore, group: SegmentGroup, names: Sequence[str]) -> pa.Table:
     """Return the rows of ``group``: columns ``names``, then the log's own.
 
     Raises: ValueError if the manifests have another number of rows.
     """
-    import pyarrow as pa
-
     stored = {new: name for name, new in group.called.items()}
     own = [stored.get(name, name) for name in names]
     columns = [*own, *(name for name in LOG_FIELDS if name != "_epoch")]
@@ -76,10 +71,8 @@ def rows_of(store: FileStore, group: "SegmentGroup", names: Sequence[str]) -> "p
     )
 
 
-def renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
+def renamed(rows: pa.Table, called: dict[str, str]) -> pa.Table:
     """Rename columns of ``rows``, also in lists of unsent columns if there are any."""
-    import pyarrow as pa
-
     rows = rows.rename_columns([called.get(name, name) for name in rows.column_names])
     at = rows.schema.get_field_index("_unchanged")
     if at < 0:
@@ -92,17 +85,13 @@ def renamed(rows: "pa.Table", called: dict[str, str]) -> "pa.Table":
     return rows.set_column(at, field, pa.array(list(values), field.type))
 
 
-def merged_rows(store: FileStore, paths: Sequence[str]) -> "pa.Table":
+def merged_rows(store: FileStore, paths: Sequence[str]) -> pa.Table:
     """Return the rows of sets of one schema."""
-    import pyarrow as pa
-
     return pa.concat_tables([store.read_parquet(path) for path in paths])
 
 
-def write_rows(store: FileStore, path: str, rows: "pa.Table") -> int:
+def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:
     """Write one file and return its size; the commit makes it durable."""
-    from pyarrow import parquet
-
     with store.create(path) as file, store.writing(path):
         # Spark ignores the Arrow schema, and dictionaries of few values save nothing.
         parquet.write_table(rows, file, use_dictionary=False, store_schema=False)

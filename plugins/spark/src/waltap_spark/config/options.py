@@ -1,4 +1,4 @@
-"""Options of an applier and its table formats."""
+"""Options of an applier, its table formats and its follower."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -34,3 +34,17 @@ class ApplyOptions:
     names: ColumnNames = field(default_factory=ColumnNames)
     # The tables that share a target with others.
     places: TargetMappings = field(default_factory=TargetMappings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """How often and how much a follower applies."""
+
+    # How often the follower looks at the log.
+    trigger_ms: int = 200
+    # The most rows of one commit, unless a single manifest has more.
+    batch_rows: int = 5_000_000
+    # About how long one commit may take.
+    batch_s: float = 5.0
+    # How long applied changes stay in the log.
+    retention_h: float = 2.0

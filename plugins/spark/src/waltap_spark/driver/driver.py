@@ -22,10 +22,8 @@ from waltap.base.files.store import FileStore
 from waltap.errors import RetryVerdict, WaltapError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.snapshot_splits import DriverInput, TableSplits
 from waltap_spark.config.properties import SparkProperties
-from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, properties_of, taken_pairs
 from waltap_spark.errors import (
     CatalogueUnreachable,
@@ -95,6 +93,10 @@ def _apply(
     table_splits: Callable[[str], TableSplits | None] | None,
 ) -> int:
     """Follow the log until ``stopping``; None applies it once."""
+    # they import pyspark, whose version is checked before
+    from waltap_spark.apply.applier import OutputApplier
+    from waltap_spark.driver.follower import LogFollower
+
     started = time.monotonic()
     log.info("starting spark")
     choice = FormatChoice(properties.format, properties.format_properties)

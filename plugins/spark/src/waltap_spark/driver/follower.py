@@ -10,7 +10,6 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from waltap.errors import WaltapError
@@ -18,6 +17,7 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import FollowOptions
 from waltap_spark.driver.batch_size import AdaptiveBatchSize
 from waltap_spark.errors import RowsAwaited, TablesSuspended
 from waltap_spark.state.output import applied_by_all
@@ -25,20 +25,6 @@ from waltap_spark.state.output import applied_by_all
 log = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowOptions:
-    """How often and how much a follower applies."""
-
-    # How often the follower looks at the log.
-    trigger_ms: int = 200
-    # The most rows of one commit, unless a single manifest has more.
-    batch_rows: int = 5_000_000
-    # About how long one commit may take.
-    batch_s: float = 5.0
-    # How long applied changes stay in the log.
-    retention_h: float = 2.0
 
 
 class LogFollower:

@@ -10,7 +10,7 @@ from waltap.errors import WaltapError
 from waltap.plugins.check_context import CheckContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap.ports.source.roles import planned
-from waltap_spark.apply.applier import ApplyOptions
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.targets import FileLayout
 from waltap_spark.driver.settings import apply_options

@@ -15,11 +15,10 @@ from waltap.base.property import declarations
 from waltap.config.layers import GivenProperty
 from waltap.config.namespace import Namespace, ValidationResult
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-from waltap_spark.apply.applier import ApplyOptions
 from waltap_spark.config.column_names import ColumnNames
+from waltap_spark.config.options import ApplyOptions, FollowOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.shared_targets import TargetMappings
-from waltap_spark.driver.follower import FollowOptions
 from waltap_spark.state.modes import ModeRules
 
 # The variable that passes the profile's properties to the Spark process.

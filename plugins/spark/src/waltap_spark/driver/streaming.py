@@ -6,32 +6,29 @@ which changes are applied, so the checkpoint may be lost. Files arrive in any or
 sorted by position, and missing manifests are read from the log.
 """
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.manifest import parse_manifest
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.driver.follower import FollowOptions, LogFollower
+from waltap_spark.config.options import FollowOptions
+from waltap_spark.driver.follower import LogFollower
 from waltap_spark.session.addresses import address
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
 
 # Manifests of one micro-batch; the applier divides it further by `AdaptiveBatchSize`.
 BATCH_FILES = 500
 
 
 def start_query(
-    spark: "SparkSession",
+    spark: SparkSession,
     changelog: ChangeLog,
     applier: OutputApplier,
     checkpoint: str,
     options: FollowOptions | None = None,
     *,
     available_now: bool = False,
-) -> "StreamingQuery":
+) -> StreamingQuery:
     """Start a streaming query that applies ``changelog``; ``applier`` is open.
 
     With ``available_now`` it applies the present manifests, then ends. A failure ends the query. So do
@@ -60,7 +57,7 @@ def start_query(
         if ends:
             follower.complain()
 
-    def batch(frame: "DataFrame", _number: int) -> None:
+    def batch(frame: DataFrame, _number: int) -> None:
         found = [parse_manifest(row[0], "a manifest") for row in frame.collect()]
         follower.apply(_chain(changelog, applier, found))
         end_batch()

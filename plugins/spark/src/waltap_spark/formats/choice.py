@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from waltap_spark.errors import FormatUnknown
-from waltap_spark.formats.parquet import ParquetFormat
-from waltap_spark.formats.table_format import TableFormat, TableFormatContext
 from waltap_spark.state.output import OutputState
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from waltap.ports.specs import TableFormatSpec
+    from waltap_spark.formats.table_format import TableFormat, TableFormatContext
+
+    Factory = Callable[[TableFormatContext], TableFormat]
 
 
 PARQUET: Final = "parquet"
@@ -26,10 +27,12 @@ class FormatChoice:
         self.name, self.values = name, dict(values or {})
 
     @property
-    def factory(self) -> Callable[[TableFormatContext], TableFormat]:
+    def factory(self) -> "Factory":
         """Return the format's factory. Raises: FormatUnknown, ConfigurationError."""
         # The default needs no plugin host, whose start loads every distribution.
         if self.name == PARQUET and not self.values:
+            from waltap_spark.formats.parquet import ParquetFormat
+
             return ParquetFormat
         spec = self._spec()
         properties = self._properties(spec)
@@ -87,7 +90,11 @@ def choice_of(state: OutputState | None) -> FormatChoice:
     return FormatChoice() if state is None else FormatChoice(state.format, state.format_values)
 
 
-def _made(spec: "TableFormatSpec", properties: object, context: TableFormatContext) -> TableFormat:
+def _made(
+    spec: "TableFormatSpec", properties: object, context: "TableFormatContext"
+) -> "TableFormat":
+    from waltap_spark.formats.table_format import TableFormat
+
     made = spec.factory(properties, context)
     if not isinstance(made, TableFormat):
         text = f"the table format {spec.name} is a {type(made).__name__}, not a TableFormat"

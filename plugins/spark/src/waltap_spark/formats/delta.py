@@ -13,16 +13,21 @@ import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 import msgspec
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
-from waltap_spark.errors import FormatNotReady, FormatUnsupported, LayoutUnfit, VersionGone
+from waltap_spark.errors import LayoutUnfit, VersionGone
+from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import NOWHERE, CommitNote
@@ -32,22 +37,6 @@ from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-
-
-# Version of pyspark → Delta's release for it.
-RELEASES: Final = {
-    "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
-    "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
-}
-
-EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-EXTENSIONS: Final = "spark.sql.extensions"
-SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
-JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 # Column mapping allows any name, rename and drop; deletion vectors save rewriting files; types can
 # widen.
@@ -81,14 +70,6 @@ TRAVEL: Final = "Cannot time travel"
 
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
-# Delta reads its log with a Spark plan for most writes, and the log of most tables is small. The
-# histograms are optional fields of its checksum file; each has a hundred literals in that plan.
-SMALL_LOGS: Final = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
-    "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
-}
-
 # Bytes of a table that is rewritten where a few of its rows change. Marking the old rows would take
 # eight Spark jobs instead of three, and leave one more small file and a deletion vector.
 SMALL_TABLE: Final = 32 << 10
@@ -98,44 +79,6 @@ BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
 _WHOLE: Final = ("byte", "short", "integer", "long")
 _ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-
-
-def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the session's settings for Delta besides ``settings``.
-
-    Raises: FormatUnsupported, FormatNotReady.
-    """
-    generation = ".".join(pyspark.split(".")[:2])
-    release = RELEASES.get(generation)
-    if release is None:
-        raise FormatUnsupported(f"Delta Lake has no release for pyspark {pyspark}", wanted="4.2")
-    if not any("delta" in settings.get(name, "") for name in JARS) and not _brought():
-        raise FormatNotReady(
-            "Delta Lake's jars are in none of " + ", ".join(JARS),
-            packages=release,
-            settings=_conf(),
-        )
-    known = settings.get(EXTENSIONS, "")
-    found = {}
-    if EXTENSION not in known:
-        found[EXTENSIONS] = f"{known},{EXTENSION}" if known else EXTENSION
-    if SESSION_CATALOG not in settings:
-        found[SESSION_CATALOG] = CATALOG
-    return {**{name: value for name, value in SMALL_LOGS.items() if name not in settings}, **found}
-
-
-def _brought() -> bool:
-    """Return whether Spark's own folder has the jars."""
-    import importlib.util
-    from pathlib import Path
-
-    spec = importlib.util.find_spec("pyspark")
-    home = None if spec is None or spec.origin is None else Path(spec.origin).parent
-    return home is not None and any(home.glob("jars/delta-spark_*.jar"))
-
-
-def _conf() -> str:
-    return f"{EXTENSIONS}={EXTENSION} and {SESSION_CATALOG}={CATALOG}"
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -173,7 +116,7 @@ class DeltaFormat(MergingFormat):
         parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
         return ".".join(map(quoted, parts))
 
-    def is_case_sensitive(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: SparkSession) -> bool:
         """Return whether the name is a path: catalogues ignore case."""
         return not self._properties.catalog
 
@@ -186,7 +129,7 @@ class DeltaFormat(MergingFormat):
             raise LayoutUnfit(text)
         return found
 
-    def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
+    def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
         """Create the table, and the catalogue's schema if missing."""
         if self._properties.catalog:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
@@ -195,10 +138,8 @@ class DeltaFormat(MergingFormat):
             f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided} {_properties()}"
         )
 
-    def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
+    def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
         """Return the rows of a version. Raises: FormatNotReady, VersionGone."""
-        from pyspark.errors import AnalysisException
-
         try:
             return super().at_version(spark, target)
         except AnalysisException as error:
@@ -210,10 +151,8 @@ class DeltaFormat(MergingFormat):
                 text, oldest="the oldest version of its log", newest="the last commit"
             ) from error
 
-    def identity_of(self, spark: "SparkSession", at: str) -> str | None:
+    def identity_of(self, spark: SparkSession, at: str) -> str | None:
         """Return Delta's id of the table."""
-        from pyspark.errors import AnalysisException
-
         try:
             return str(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["id"])
         except AnalysisException as error:
@@ -223,7 +162,7 @@ class DeltaFormat(MergingFormat):
 
     def rewriting(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         target: TargetTable,
         names: Sequence[str],
         types: Mapping[str, str],
@@ -237,7 +176,7 @@ class DeltaFormat(MergingFormat):
         )
         return [lambda: spark.sql(sql)]
 
-    def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
+    def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
         """Read Delta's log.
 
         For a table by path it reads the log's files, which costs no Spark job; otherwise DESCRIBE
@@ -268,9 +207,7 @@ class DeltaFormat(MergingFormat):
                 return None
             raise
 
-    def _described(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
-        from pyspark.errors import AnalysisException
-
+    def _described(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
         most = 8
         while True:
             try:
@@ -297,14 +234,14 @@ class DeltaFormat(MergingFormat):
             if row["version"] > target.version
         ]
 
-    def puts(self, spark: "SparkSession", *, listed: bool) -> bool:
+    def puts(self, spark: SparkSession, *, listed: bool) -> bool:
         """Return whether this Delta Lake supports REPLACE ON; all have REPLACE WHERE."""
         if self._puts is None and not listed:
             self._puts = _replaces_on(spark)
         return listed or bool(self._puts)
 
     def put(
-        self, target: TargetTable, rows: "DataFrame", key: Sequence[str], listed: str | None
+        self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
     ) -> None:
         """Replace rows by REPLACE WHERE or REPLACE ON, or rewrite a small table.
 
@@ -325,7 +262,7 @@ class DeltaFormat(MergingFormat):
         else:
             writer(rows).save(_path(at))
 
-    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Estimate rows from Delta's checksum file, else by Spark's statistics.
 
         The statistics need Delta's log, which costs a Spark job.
@@ -345,7 +282,7 @@ class DeltaFormat(MergingFormat):
             and all(known.metadata.configuration.get(name) != "true" for name in BY_ROW)
         )
 
-    def _checksum(self, target: TargetTable) -> "_Checksum | None":
+    def _checksum(self, target: TargetTable) -> _Checksum | None:
         """Read Delta's checksum file of a version; None if it cannot be read here."""
         if self._properties.catalog:
             return None
@@ -355,7 +292,7 @@ class DeltaFormat(MergingFormat):
             self._checksums[target.at] = target.version, known
         return known
 
-    def _read_checksum(self, target: TargetTable) -> "_Checksum | None":
+    def _read_checksum(self, target: TargetTable) -> _Checksum | None:
         text = self._entry(f"{self._log_folder(target)}/{max(target.version, 0):020d}.crc")
         try:
             return None if text is None else msgspec.json.decode(text, type=_Checksum)
@@ -366,7 +303,7 @@ class DeltaFormat(MergingFormat):
         return _path(target.at).removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
 
     @contextlib.contextmanager
-    def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
+    def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
         """Set the session's commit metadata, and in Spark Connect the transaction id."""
         spark.conf.set(OVERWRITE, "static")  # dynamic keeps partitions that get no rows
         chosen = {METADATA: msgspec.json.encode(note).decode()}
@@ -384,7 +321,7 @@ class DeltaFormat(MergingFormat):
             for name in chosen:
                 spark.conf.unset(name)
 
-    def clear(self, spark: "SparkSession", at: str) -> None:
+    def clear(self, spark: SparkSession, at: str) -> None:
         """Overwrite with nothing: a DELETE without a match commits nothing."""
         spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
 
@@ -415,15 +352,15 @@ class DeltaFormat(MergingFormat):
         """Return text for times of day, which Delta lacks."""
         return kind.replace('"time(6)"', '"string"') if "time(" in kind else kind
 
-    def files(self, spark: "SparkSession", at: str) -> int:
+    def files(self, spark: SparkSession, at: str) -> int:
         """Return the number of files by DESCRIBE DETAIL."""
         return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
 
-    def compact_files(self, spark: "SparkSession", at: str) -> None:
+    def compact_files(self, spark: SparkSession, at: str) -> None:
         """Run OPTIMIZE."""
         spark.sql(f"OPTIMIZE {at}")
 
-    def vacuum(self, spark: "SparkSession", at: str) -> None:
+    def vacuum(self, spark: SparkSession, at: str) -> None:
         """Run VACUUM with the retention of the profile."""
         hours = self._properties.retention_hours
         check = "spark.databricks.delta.retentionDurationCheck.enabled"
@@ -432,22 +369,15 @@ class DeltaFormat(MergingFormat):
         spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
         spark.sql(f"VACUUM {at} RETAIN {hours} HOURS")
 
-    def _require_delta(self, spark: "SparkSession") -> None:
+    def _require_delta(self, spark: SparkSession) -> None:
         if spark in self._ready:
             return
-        if EXTENSION not in (spark.conf.get(EXTENSIONS, "") or ""):
-            import pyspark
-
-            generation = ".".join(pyspark.__version__.split(".")[:2])
-            raise FormatNotReady(
-                "this Spark session has no Delta Lake",
-                packages=RELEASES.get(generation, RELEASES["4.2"]),
-                settings=_conf(),
-            )
+        if DELTA.extension not in (spark.conf.get(EXTENSIONS, "") or ""):
+            raise DELTA.not_ready("this Spark session has no Delta Lake", pyspark.__version__)
         self._ready.add(spark)
 
 
-def _putting(rows: "DataFrame", key: Sequence[str], listed: str | None) -> "DataFrameWriter":
+def _putting(rows: DataFrame, key: Sequence[str], listed: str | None) -> DataFrameWriter:
     if listed is not None:
         return rows.write.format("delta").mode("overwrite").option("replaceWhere", listed)
     on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
@@ -455,15 +385,12 @@ def _putting(rows: "DataFrame", key: Sequence[str], listed: str | None) -> "Data
     return writer.option(REPLACE_ON, on).option("targetAlias", OLD)
 
 
-def _replaces_on(spark: "SparkSession") -> bool:
+def _replaces_on(spark: SparkSession) -> bool:
     """Return whether Delta and the session support REPLACE ON.
 
     A Delta Lake without the option ignores it, and would overwrite the whole table. So a release
     without a list of options, or a session of Spark Connect, counts as unsupported.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     jvm = getattr(spark, "_jvm", None)
     try:
         known = operator.attrgetter(OPTIONS)(jvm).validOptionKeys().contains(REPLACE_ON)

@@ -14,21 +14,24 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import msgspec
+import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.config.properties import IcebergTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import (
     CatalogueUnreachable,
     FormatLimit,
-    FormatNotReady,
-    FormatUnsupported,
     SessionTaken,
     VersionGone,
 )
+from waltap_spark.formats.lake_sessions import ICEBERG
 from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.notes import NOWHERE, CommitNote
@@ -39,10 +42,6 @@ from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.schema.schema import sql_type, type_text
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.state.output import TableState, TargetTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 log = logging.getLogger(__name__)
 
@@ -128,13 +127,7 @@ def needed_since(
     return needed
 
 
-# Version of pyspark → Iceberg's release for it.
-RELEASES: Final = {"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"}
-
-EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
-EXTENSIONS: Final = "spark.sql.extensions"
-JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 # Spark's name of the output's own Hadoop catalogue, if the profile names none.
 OWN: Final = "waltap_iceberg"
@@ -185,44 +178,6 @@ ORPHANS_S: Final = 3 * 86_400
 SILENT_S: Final = 7 * 86_400
 
 
-def session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the session's settings for Iceberg besides ``settings``.
-
-    Raises: FormatUnsupported, FormatNotReady.
-    """
-    release = RELEASES.get(".".join(pyspark.split(".")[:2]))
-    if release is None:
-        text = f"Apache Iceberg has no release for pyspark {pyspark}"
-        raise FormatUnsupported(text, wanted="4.1")
-    if not any("iceberg" in settings.get(name, "") for name in JARS) and not _brought():
-        raise _not_ready("Apache Iceberg's jar is in none of " + ", ".join(JARS))
-    known = settings.get(EXTENSIONS, "")
-    found = {}
-    if EXTENSION not in known:
-        found[EXTENSIONS] = f"{known},{EXTENSION}" if known else EXTENSION
-    for name, value in settings.items():
-        if name.startswith("spark.sql.catalog.") and value.startswith("org.apache.iceberg.spark."):
-            # each table is applied in a session of its own: what one remembers would be another's past
-            cache = f"{name}.cache-enabled"
-            found |= {} if cache in settings else {cache: "false"}
-    return found
-
-
-def _not_ready(what: str) -> FormatNotReady:
-    conf = f"{EXTENSIONS}={EXTENSION}"
-    return FormatNotReady(what, packages=next(iter(RELEASES.values())), settings=conf)
-
-
-def _brought() -> bool:
-    """Return whether Spark's own folder has the jar."""
-    import importlib.util
-    from pathlib import Path
-
-    spec = importlib.util.find_spec("pyspark")
-    home = None if spec is None or spec.origin is None else Path(spec.origin).parent
-    return home is not None and any(home.glob("jars/iceberg-spark-runtime-*.jar"))
-
-
 class IcebergFormat(MergingFormat):
     """Tables of Apache Iceberg; writing needs the session's own JVM."""
 
@@ -263,7 +218,7 @@ class IcebergFormat(MergingFormat):
 
     # --- tables -------------------------------------------------------------------------------------
 
-    def is_case_sensitive(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: SparkSession) -> bool:
         """Return whether the catalogue is known to respect case."""
         setting = f"spark.sql.catalog.{self._properties.catalog.partition('.')[0]}"
         kind = spark.conf.get(f"{setting}.type", "") or ""
@@ -277,7 +232,7 @@ class IcebergFormat(MergingFormat):
         name = table.target_name + ("" if what == "current" else OF_HISTORY)
         return FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
 
-    def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
+    def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
         """Create table and schema, then add an empty snapshot."""
         if self._properties.catalog:
             with self._starting:  # catalogues look first, and insert then
@@ -299,10 +254,8 @@ class IcebergFormat(MergingFormat):
         with self._transaction(spark, at):
             pass
 
-    def identity_of(self, spark: "SparkSession", at: str) -> str | None:
+    def identity_of(self, spark: SparkSession, at: str) -> str | None:
         """Return the table's UUID."""
-        from pyspark.errors import AnalysisException
-
         try:
             return str(self._load(spark, at).uuid())
         except AnalysisException as error:
@@ -312,7 +265,7 @@ class IcebergFormat(MergingFormat):
 
     def rewriting(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         target: TargetTable,
         names: Sequence[str],
         types: Mapping[str, str],
@@ -338,12 +291,12 @@ class IcebergFormat(MergingFormat):
 
         return exchange, fill
 
-    def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
+    def rename_column(self, spark: SparkSession, at: str, old: str, new: str) -> None:
         """Rename; the column keeps Iceberg's id, and its values."""
         with self._transaction(spark, at) as transaction:
             transaction.updateSchema().renameColumn(old, new).commit()
 
-    def drop_columns(self, spark: "SparkSession", at: str, names: Sequence[str]) -> None:
+    def drop_columns(self, spark: SparkSession, at: str, names: Sequence[str]) -> None:
         """Drop columns; older versions keep theirs."""
         with self._transaction(spark, at) as transaction:
             change = transaction.updateSchema()
@@ -351,7 +304,7 @@ class IcebergFormat(MergingFormat):
                 change = change.deleteColumn(name)
             change.commit()
 
-    def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
+    def add_columns(self, spark: SparkSession, at: str, columns: Mapping[str, str]) -> None:
         """Add columns with new ids."""
         with self._transaction(spark, at) as transaction:
             change = transaction.updateSchema()
@@ -361,7 +314,7 @@ class IcebergFormat(MergingFormat):
             change.commit()
 
     def add_fields(
-        self, spark: "SparkSession", at: str, fields: Sequence[tuple[tuple[str, ...], str]]
+        self, spark: SparkSession, at: str, fields: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
         """Add fields with new ids."""
         with self._transaction(spark, at) as transaction:
@@ -371,13 +324,13 @@ class IcebergFormat(MergingFormat):
                 change = change.addColumn(".".join(way[:-1]), way[-1], type_)
             change.commit()
 
-    def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
+    def widen_column(self, spark: SparkSession, at: str, name: str, kind: str) -> None:
         """Promote a type without rewriting a file."""
         type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
         with self._transaction(spark, at) as transaction:
             transaction.updateSchema().updateColumn(name, type_).commit()
 
-    def clear(self, spark: "SparkSession", at: str) -> None:
+    def clear(self, spark: SparkSession, at: str) -> None:
         """Remove all files."""
         jvm = _jvm(spark)
         table = self._load(spark, at)
@@ -386,7 +339,7 @@ class IcebergFormat(MergingFormat):
         deletion.deleteFromRowFilter(rows).commit()
 
     @contextlib.contextmanager
-    def _transaction(self, spark: "SparkSession", at: str) -> Iterator[Any]:
+    def _transaction(self, spark: SparkSession, at: str) -> Iterator[Any]:
         """Commit Iceberg's transaction with an empty snapshot and the note."""
         transaction = self._load(spark, at).newTransaction()
         yield transaction
@@ -395,13 +348,11 @@ class IcebergFormat(MergingFormat):
 
     # --- versions -----------------------------------------------------------------------------------
 
-    def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
+    def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
         """Return snapshots from the newest back, without rolled-back ones.
 
         Raises: FormatNotReady.
         """
-        from pyspark.errors import AnalysisException
-
         try:
             table = self._load(spark, target.at)
         except AnalysisException as error:
@@ -428,7 +379,7 @@ class IcebergFormat(MergingFormat):
         return found[::-1]
 
     @contextlib.contextmanager
-    def noted(self, spark: "SparkSession", note: CommitNote) -> Iterator[None]:
+    def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
         """Set the note of snapshots by this session in the block."""
         self._require_iceberg(spark)  # another session may have looked into the table before
         spark.conf.set(NOTED, msgspec.json.encode(note).decode())
@@ -438,13 +389,13 @@ class IcebergFormat(MergingFormat):
         finally:
             spark.conf.unset(NOTED)
 
-    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Return rows by Spark's statistics, with the catalogue loaded."""
         if table.stored_table is not None:
             self._require_iceberg(spark)
         return super().estimated_rows(spark, table)
 
-    def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
+    def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
         """Return a snapshot's rows. Raises: VersionGone if it expired."""
         self._require_iceberg(spark)
         sql = f"SELECT * FROM {target.at} VERSION AS OF {target.version}"
@@ -464,7 +415,7 @@ class IcebergFormat(MergingFormat):
                 text, oldest="the oldest snapshot", newest="the last commit"
             ) from error
 
-    def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
+    def newest_of(self, spark: SparkSession, at: str, versions: Collection[int]) -> int:
         """Compare sequence numbers: snapshot ids have no order."""
         if len(versions) == 1:
             return next(iter(versions))
@@ -474,7 +425,7 @@ class IcebergFormat(MergingFormat):
         }
         return max(turns, key=lambda each: turns[each])
 
-    def sign(self, spark: "SparkSession", at: str) -> None:
+    def sign(self, spark: SparkSession, at: str) -> None:
         """Add an empty snapshot, so other outputs keep later ones."""
         with self._transaction(spark, at):
             pass
@@ -502,13 +453,13 @@ class IcebergFormat(MergingFormat):
 
     # --- maintenance --------------------------------------------------------------------------------
 
-    def files(self, spark: "SparkSession", at: str) -> int:
+    def files(self, spark: SparkSession, at: str) -> int:
         """Return the number of data and delete files."""
         summary = self._load(spark, at).currentSnapshot().summary()
         counts = (summary.get(f"total-{kind}-files") for kind in ("data", "delete"))
         return sum(int(count or 0) for count in counts)
 
-    def compact_files(self, spark: "SparkSession", at: str) -> None:
+    def compact_files(self, spark: SparkSession, at: str) -> None:
         """Rewrite small data files and position deletes; expire old versions."""
         table = self._load(spark, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
@@ -519,10 +470,8 @@ class IcebergFormat(MergingFormat):
         table.refresh()
         self._expire(table, at)
 
-    def vacuum(self, spark: "SparkSession", at: str) -> None:
+    def vacuum(self, spark: SparkSession, at: str) -> None:
         """Expire snapshots, and remove files that no snapshot names."""
-        from py4j.protocol import Py4JJavaError
-
         table = self._load(spark, at)
         self._expire(table, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
@@ -562,11 +511,11 @@ class IcebergFormat(MergingFormat):
 
     # --- sessions -----------------------------------------------------------------------------------
 
-    def _load(self, spark: "SparkSession", at: str) -> Any:
+    def _load(self, spark: SparkSession, at: str) -> Any:
         self._require_iceberg(spark)
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java(spark), at)
 
-    def _require_iceberg(self, spark: "SparkSession") -> None:
+    def _require_iceberg(self, spark: SparkSession) -> None:
         """Require Iceberg in the session, and our catalogue if none is set."""
         if spark in self._ready:
             return
@@ -574,14 +523,11 @@ class IcebergFormat(MergingFormat):
             self._start(spark)
         self._ready.add(spark)
 
-    def _start(self, spark: "SparkSession") -> None:
+    def _start(self, spark: SparkSession) -> None:
         """Set our own catalogue, or load the named one.
 
         Loading shows a failure that Iceberg would hide. Raises: SessionTaken, CatalogueUnreachable.
         """
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
         own = {
             OWN_SETTING: CATALOG,
             f"{OWN_SETTING}.type": "hadoop",
@@ -596,7 +542,7 @@ class IcebergFormat(MergingFormat):
         if jvm is None:
             return
         if "JavaClass" not in type(jvm.org.apache.iceberg.Snapshot).__name__:
-            raise _not_ready("this Spark session has no Apache Iceberg")
+            raise ICEBERG.not_ready("this Spark session has no Apache Iceberg", pyspark.__version__)
         name = self._properties.catalog.partition(".")[0] or OWN
         try:
             with _active(spark):
@@ -606,7 +552,7 @@ class IcebergFormat(MergingFormat):
             raise CatalogueUnreachable(text, catalog=name) from None
 
     @staticmethod
-    def _require_free(spark: "SparkSession", warehouse: str) -> None:
+    def _require_free(spark: SparkSession, warehouse: str) -> None:
         """Require that our catalogue serves no other output.
 
         A session cannot change a loaded catalogue. Raises: SessionTaken.
@@ -626,9 +572,6 @@ class IcebergFormat(MergingFormat):
 
 def _twice(act: Callable[[], object]) -> None:
     """Run an action twice if another pipeline created the same object."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         act()
     except (Py4JJavaError, PySparkException):
@@ -645,19 +588,21 @@ def _reason(error: BaseException) -> str:
     return "; ".join(texts)
 
 
-def _jvm(spark: "SparkSession") -> Any:
+def _jvm(spark: SparkSession) -> Any:
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
-        raise _not_ready("Iceberg tables are not written by a session of Spark Connect")
+        raise ICEBERG.not_ready(
+            "Iceberg tables are not written by a session of Spark Connect", pyspark.__version__
+        )
     return jvm
 
 
-def _java(spark: "SparkSession") -> Any:
+def _java(spark: SparkSession) -> Any:
     return spark._jsparkSession  # noqa: SLF001 - Iceberg's own entry
 
 
 @contextlib.contextmanager
-def _active(spark: "SparkSession") -> Iterator[None]:
+def _active(spark: SparkSession) -> Iterator[None]:
     """Make ``spark`` the active session for Java code outside SQL."""
     sessions = _jvm(spark).org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
@@ -671,7 +616,7 @@ def _active(spark: "SparkSession") -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def _iceberg_type(spark: "SparkSession", kind: str) -> Any:
+def _iceberg_type(spark: SparkSession, kind: str) -> Any:
     jvm = _jvm(spark)
     spark_type = jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
     return jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)

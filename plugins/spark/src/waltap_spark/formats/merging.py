@@ -11,10 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.errors import WaltapError
 from waltap_spark.compact.compaction import copies, distinguishing
@@ -37,10 +41,6 @@ from waltap_spark.planning.temp_columns import gone, unlike
 from waltap_spark.schema.expression import column_of, namespace_of, within_catalogue
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import StoredTable, TableState, TargetMove, TargetTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 # Steps of a table between two compactions of its small files.
 COMPACT_STEPS: Final = 50
@@ -136,7 +136,7 @@ class MergingFormat(StepwiseFormat):
         else:
             work.merge(compacted)
 
-    def _puts_all(self, spark: "SparkSession", table: TableState, *, listed: bool) -> bool:
+    def _puts_all(self, spark: SparkSession, table: TableState, *, listed: bool) -> bool:
         """Return whether rows of ``table`` may be replaced as a whole.
 
         Not in a shared target with ended rows or with columns of another source.
@@ -161,7 +161,7 @@ class MergingFormat(StepwiseFormat):
         work.clear()
         return work.done(epoch=0, continuity_id="")
 
-    def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
+    def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:
         """Return the rows at the table's version, in the source's types."""
         if table.mode.name == "append":
             what = "changes"
@@ -225,7 +225,7 @@ class MergingFormat(StepwiseFormat):
             return self.newest(commit.spark, table, target)
         return target
 
-    def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
+    def afterwards(self) -> Sequence[Callable[[SparkSession], None]]:
         """Remove old files after a commit, which may have needed them."""
         asked, self._cluttered = self._cluttered, {}
         tables = self._tables()
@@ -235,7 +235,7 @@ class MergingFormat(StepwiseFormat):
     def _stays(self, table: TableState | None) -> bool:
         return table is None or bool(table.failed) or self.is_awaited(table)
 
-    def _cleared(self, at: str, spark: "SparkSession") -> None:
+    def _cleared(self, at: str, spark: SparkSession) -> None:
         with _forgiven(at, "vacuumed"):
             self.vacuum(spark, at)
 
@@ -247,7 +247,7 @@ class MergingFormat(StepwiseFormat):
             for each in self._tables().values()
         )
 
-    def moves(self, spark: "SparkSession", tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
+    def moves(self, spark: SparkSession, tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
         """Return the targets that have other names in the catalogue."""
         found = []
         for table in tables if self._in_catalogue else ():
@@ -264,7 +264,7 @@ class MergingFormat(StepwiseFormat):
         return tuple(found)
 
     def rename_targets(
-        self, spark: "SparkSession", tables: Mapping[str, TableState], moves: Sequence[TargetMove]
+        self, spark: SparkSession, tables: Mapping[str, TableState], moves: Sequence[TargetMove]
     ) -> Mapping[str, TableState]:
         """Rename tables in the catalogue, by their ids."""
         found: dict[str, TableState] = {}
@@ -280,11 +280,8 @@ class MergingFormat(StepwiseFormat):
             found[move.table] = msgspec.structs.replace(table, stored_table=stored_table)
         return found
 
-    def rename_table(self, spark: "SparkSession", old: str, new: str) -> bool:
+    def rename_table(self, spark: SparkSession, old: str, new: str) -> bool:
         """Rename a table in the catalogue; return whether it did."""
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
         try:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(new)}")
             spark.sql(f"ALTER TABLE {old} RENAME TO {within_catalogue(new)}")
@@ -294,7 +291,7 @@ class MergingFormat(StepwiseFormat):
         return True
 
     def aligned(
-        self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]
+        self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
         """Move the sources of a written target to one version.
 
@@ -330,9 +327,6 @@ class MergingFormat(StepwiseFormat):
         outputs write, a suspended table stays at its version and signs it. A failure affects only
         its own target.
         """
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
         found = dict[str, TableState]()
         for table in tables.values():
             current = table
@@ -383,24 +377,22 @@ class MergingFormat(StepwiseFormat):
         )
 
     def read_together(
-        self, spark: "SparkSession", tables: Sequence[TableState], what: What
-    ) -> "DataFrame":
+        self, spark: SparkSession, tables: Sequence[TableState], what: What
+    ) -> DataFrame:
         """Return the rows of a target's tables; equal versions are read once."""
         return together(self, spark, tables, what)
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def _work(self, commit: CommitContext, table: TableState) -> "TableWriter":
+    def _work(self, commit: CommitContext, table: TableState) -> TableWriter:
         assert table.stored_table is not None
         kind = TableWriter if table.place is None else SharedWork
         return kind(self, commit, table, table.stored_table)
 
     def _made(
-        self, spark: "SparkSession", table: TableState, at: str, columns: str, layout: FileLayout
+        self, spark: SparkSession, table: TableState, at: str, columns: str, layout: FileLayout
     ) -> None:
         """Create a table. Raises: NameTaken if the catalogue refuses the name."""
-        from pyspark.errors import AnalysisException
-
         try:
             self.create(spark, at, columns, layout)
         except AnalysisException as error:
@@ -446,13 +438,13 @@ class MergingFormat(StepwiseFormat):
         return msgspec.structs.replace(table, stored_table=stored_table)
 
     @staticmethod
-    def _log(work: "TableWriter", table: TableState, rows: GroupRows) -> None:
+    def _log(work: TableWriter, table: TableState, rows: GroupRows) -> None:
         if table.mode.history:
             work.insert("changes", rows.log(table))
 
     def _remaining_rows(
         self, commit: CommitContext, table: TableState, rows: GroupRows
-    ) -> "DataFrame":
+    ) -> DataFrame:
         """Return the rows after changes that include a truncate."""
         base = self.read(commit.spark, table, "current")
         if table.key:
@@ -460,13 +452,11 @@ class MergingFormat(StepwiseFormat):
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 
-    def _exchanged(self, commit: CommitContext, table: TableState, rows: GroupRows) -> "DataFrame":
+    def _exchanged(self, commit: CommitContext, table: TableState, rows: GroupRows) -> DataFrame:
         """Return rows to remove and add, for a table without key.
 
         A row with `gone` removes all rows that are equal to it.
         """
-        from pyspark.sql import functions as F  # noqa: N812
-
         changes, base = rows.changes(table, self.read(commit.spark, table, "current"))
         names = list(table.columns)
         alike = [distinguishing(name, kind) for name, kind in table.comparable.items()]
@@ -492,9 +482,6 @@ class MergingFormat(StepwiseFormat):
 @contextlib.contextmanager
 def _forgiven(at: str, what: str) -> Iterator[None]:
     """Log a failed compaction: the written rows count, and it runs again."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except (Py4JJavaError, PySparkException, FormatError) as error:

@@ -8,9 +8,11 @@ leaves only files that no commit names. Only this format uses `TableState.base`,
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.compact.compact_changes import FEW, carry_values, compact
 from waltap_spark.compact.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
@@ -23,6 +25,7 @@ from waltap_spark.formats.table_format import (
     What,
 )
 from waltap_spark.history.resolve import changes_frame, current_frame
+from waltap_spark.history.retained_keys import RetainedKeys
 from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.plan import SegmentGroup, only_adds
 from waltap_spark.schema.schema import log_struct
@@ -34,13 +37,6 @@ from waltap_spark.state.output import (
     shared_continuity_id,
     unpacked_in_all,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from waltap_spark.history.retained_keys import RetainedKeys
-
 
 # Bytes of files that the driver merges itself; Spark merges more.
 MERGED: Final = 4 << 20
@@ -101,7 +97,7 @@ class ParquetFormat(TableFormat):
         """Remove the base and pending changes; the history stays."""
         return _without_unused(msgspec.structs.replace(table, base=(), pending=()))
 
-    def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
+    def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:
         """Return the rows, with pending changes applied, or the history."""
         if what == "changes" or table.mode.name == "append":
             return changes_frame(spark, table, table.changes, self._output.uri)
@@ -156,7 +152,7 @@ class ParquetFormat(TableFormat):
         return msgspec.structs.replace(table, changes=(*table.changes, written)), written
 
     def _compact(
-        self, commit: CommitContext, table: TableState, spared: "RetainedKeys | None" = None
+        self, commit: CommitContext, table: TableState, spared: RetainedKeys | None = None
     ) -> TableState:
         """Compact the pending changes into a new base.
 
@@ -191,7 +187,7 @@ class ParquetFormat(TableFormat):
 
     def _compacted(
         self, commit: CommitContext, table: TableState
-    ) -> "tuple[DataFrame, DataFrame | None]":
+    ) -> tuple[DataFrame, DataFrame | None]:
         """Return rows with the keys of the pending changes, and their net changes.
 
         The net changes are None where the mode needs every change, or the table has no key.
@@ -213,7 +209,7 @@ class ParquetFormat(TableFormat):
         self,
         commit: CommitContext,
         table: TableState,
-        frame: "DataFrame",
+        frame: DataFrame,
         expected: int,
         epoch: int,
         continuity_id: str = "",
@@ -290,17 +286,17 @@ class ParquetFormat(TableFormat):
             base=_merged_base(table, run, merged),
         )
 
-    def _write_file(self, path: str, rows: "pa.Table") -> int:
+    def _write_file(self, path: str, rows: pa.Table) -> int:
         size = write_rows(self._output.store, path, rows)
         self._output.sync(path, size)
         return size
 
-    def _count(self, commit: CommitContext, frame: "DataFrame", path: str) -> int:
+    def _count(self, commit: CommitContext, frame: DataFrame, path: str) -> int:
         """Return the number of rows in ``path``."""
         stored = commit.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return int(stored.count())
 
-    def _write(self, frame: "DataFrame", path: str, rows: int | None = None) -> None:
+    def _write(self, frame: DataFrame, path: str, rows: int | None = None) -> None:
         """Write ``frame`` to ``path``.
 
         ``rows`` is their approximate number, for the number of files. None: one file for each task.

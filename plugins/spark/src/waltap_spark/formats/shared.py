@@ -8,9 +8,12 @@ may need it, so it stays; the values move to the new name or become null.
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
@@ -25,9 +28,6 @@ from waltap_spark.schema.expression import column_of, quoted
 from waltap_spark.schema.nested import fitted, new_fields, same_type
 from waltap_spark.schema.schema import common_type, sql_type, struct_of
 from waltap_spark.state.output import TableState, TargetTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 CREATION_POLL_S: Final = 0.25
 
@@ -56,11 +56,9 @@ def make_room(
 
 
 def _create_or_wait(
-    tables: StepwiseFormat, spark: "SparkSession", target: TargetTable, create: Callable[[], object]
+    tables: StepwiseFormat, spark: SparkSession, target: TargetTable, create: Callable[[], object]
 ) -> None:
     """Create the target, or wait for another output that creates it."""
-    from pyspark.errors import PySparkException
-
     try:
         create()
     except PySparkException:
@@ -121,7 +119,7 @@ def begin(
     commit.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
 
 
-def part_of(frame: "DataFrame", table: TableState, own: Mapping[str, str]) -> "DataFrame":
+def part_of(frame: DataFrame, table: TableState, own: Mapping[str, str]) -> DataFrame:
     """Return the rows of ``table`` in a target's ``frame``.
 
     ``own`` are its columns: name → type in JSON.
@@ -131,8 +129,8 @@ def part_of(frame: "DataFrame", table: TableState, own: Mapping[str, str]) -> "D
 
 
 def together(
-    tables: StepwiseFormat, spark: "SparkSession", sources: Sequence[TableState], what: What
-) -> "DataFrame":
+    tables: StepwiseFormat, spark: SparkSession, sources: Sequence[TableState], what: What
+) -> DataFrame:
     """Return the rows of ``sources`` in one target, with sources."""
     kind: What = "changes" if sources[0].mode.name == "append" else what
     columns, first = union_columns(sources), sources[0]
@@ -159,13 +157,11 @@ def together(
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _as(frame: "DataFrame", wanted: Mapping[str, str]) -> "DataFrame":
+def _as(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
     """Return ``frame`` with the columns ``wanted``; missing ones are null.
 
     ``wanted``: name → type in JSON.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
     there = {field.name: field.dataType.json() for field in frame.schema.fields}
     return frame.select(
@@ -226,7 +222,7 @@ class SharedWork(TableWriter):
         )
         self.take("current", lambda: self._spark.sql(sql), "clear")
 
-    def overwrite(self, what: What, frame: "DataFrame") -> None:
+    def overwrite(self, what: What, frame: DataFrame) -> None:
         """Replace the table's rows, by a MERGE without matches."""
 
         def action() -> None:
@@ -244,7 +240,7 @@ class SharedWork(TableWriter):
 
         self.take(what, action, ROWS)
 
-    def view(self, frame: "DataFrame") -> dict[str, str]:
+    def view(self, frame: DataFrame) -> dict[str, str]:
         """Create SQL's view of ``frame``; return its columns, with the source column."""
         return super().view(self._ordered(frame))
 
@@ -254,7 +250,7 @@ class SharedWork(TableWriter):
         assert place is not None
         return {**super().values(names), place.column: literal(place.source, "string")}
 
-    def _ordered(self, frame: "DataFrame") -> "DataFrame":
+    def _ordered(self, frame: DataFrame) -> DataFrame:
         """Return ``frame`` with fields in the order of the target."""
         if not any('"fields"' in kind for kind in self._table.columns.values()):
             return frame

@@ -14,10 +14,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from msgspec.structs import replace
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
 from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, CommitNote
@@ -26,12 +30,6 @@ from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type
 from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import TableState, TargetTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from waltap_sinks.changelog.manifest import LogPosition
-
 
 log = logging.getLogger(__name__)
 
@@ -94,13 +92,13 @@ class StepwiseFormat(TableFormat):
         """Return the table's name in SQL."""
 
     @abstractmethod
-    def create(self, spark: "SparkSession", at: str, columns: str, layout: FileLayout) -> None:
+    def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
         """Create the table; ``columns`` as in CREATE TABLE."""
 
     @abstractmethod
     def rewriting(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         target: TargetTable,
         names: Sequence[str],
         types: Mapping[str, str],
@@ -111,14 +109,14 @@ class StepwiseFormat(TableFormat):
         """
 
     @abstractmethod
-    def commits(self, spark: "SparkSession", target: TargetTable) -> list[TableCommit] | None:
+    def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
         """Return the commits after the version of ``target``, oldest first.
 
         None if the table or that version does not exist.
         """
 
     @abstractmethod
-    def noted(self, spark: "SparkSession", note: CommitNote) -> AbstractContextManager[None]:
+    def noted(self, spark: SparkSession, note: CommitNote) -> AbstractContextManager[None]:
         """Attach ``note`` to commits of this session within the block.
 
         Where a session outlives its driver, the format ignores a step that exists already.
@@ -133,18 +131,18 @@ class StepwiseFormat(TableFormat):
         """Return whether a type (JSON) can change without a rewrite."""
 
     @abstractmethod
-    def identity_of(self, spark: "SparkSession", at: str) -> str | None:
+    def identity_of(self, spark: SparkSession, at: str) -> str | None:
         """Return the table's own id, which a rename keeps; None if it is not there."""
 
     @abstractmethod
-    def compact_files(self, spark: "SparkSession", at: str) -> None:
+    def compact_files(self, spark: SparkSession, at: str) -> None:
         """Rewrite many small files as few large ones."""
 
     @abstractmethod
-    def vacuum(self, spark: "SparkSession", at: str) -> None:
+    def vacuum(self, spark: SparkSession, at: str) -> None:
         """Remove files that no retained version needs."""
 
-    def is_case_sensitive(self, spark: "SparkSession") -> bool:
+    def is_case_sensitive(self, spark: SparkSession) -> bool:
         """Return whether table names may differ only by case."""
         return False
 
@@ -152,36 +150,36 @@ class StepwiseFormat(TableFormat):
         """Return the file layout of a new table. Raises: FormatLimit."""
         return FileLayout()
 
-    def files(self, spark: "SparkSession", at: str) -> int:
+    def files(self, spark: SparkSession, at: str) -> int:
         """Return the number of files of the newest version."""
         return 0
 
-    def rename_column(self, spark: "SparkSession", at: str, old: str, new: str) -> None:
+    def rename_column(self, spark: SparkSession, at: str, old: str, new: str) -> None:
         """Rename a column, in one commit."""
         spark.sql(f"ALTER TABLE {at} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
 
-    def drop_columns(self, spark: "SparkSession", at: str, names: Sequence[str]) -> None:
+    def drop_columns(self, spark: SparkSession, at: str, names: Sequence[str]) -> None:
         """Drop columns, in one commit."""
         spark.sql(f"ALTER TABLE {at} DROP COLUMNS ({', '.join(map(quoted, names))})")
 
-    def add_columns(self, spark: "SparkSession", at: str, columns: Mapping[str, str]) -> None:
+    def add_columns(self, spark: SparkSession, at: str, columns: Mapping[str, str]) -> None:
         """Add columns (name → type in JSON), in one commit."""
         spark.sql(f"ALTER TABLE {at} ADD COLUMNS ({', '.join(self.declared(columns))})")
 
     def add_fields(
-        self, spark: "SparkSession", at: str, fields: Sequence[tuple[tuple[str, ...], str]]
+        self, spark: SparkSession, at: str, fields: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
         """Add fields (path, type in JSON) to structs, in one commit."""
         listed = ", ".join(f"{'.'.join(map(quoted, way))} {sql_type(kind)}" for way, kind in fields)
         spark.sql(f"ALTER TABLE {at} ADD COLUMNS ({listed})")
 
-    def widen_column(self, spark: "SparkSession", at: str, name: str, kind: str) -> None:
+    def widen_column(self, spark: SparkSession, at: str, name: str, kind: str) -> None:
         """Widen a column to a type (JSON), in one commit."""
         declared = next(iter(self.declared({name: kind})))
         type_ = declared.removeprefix(f"{quoted(name)} ")
         spark.sql(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {type_}")
 
-    def clear(self, spark: "SparkSession", at: str) -> None:
+    def clear(self, spark: SparkSession, at: str) -> None:
         """Remove all rows, in one commit."""
         spark.sql(f"DELETE FROM {at}")
 
@@ -193,12 +191,12 @@ class StepwiseFormat(TableFormat):
         """Return the stored name of a mode's own column."""
         return name
 
-    def puts(self, spark: "SparkSession", *, listed: bool) -> bool:
+    def puts(self, spark: SparkSession, *, listed: bool) -> bool:
         """Return whether this session supports `put`, with or without a condition."""
         return False
 
     def put(
-        self, target: TargetTable, rows: "DataFrame", key: Sequence[str], listed: str | None
+        self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
     ) -> None:
         """Replace rows in one commit and one pass.
 
@@ -206,14 +204,14 @@ class StepwiseFormat(TableFormat):
         """
         raise NotImplementedError
 
-    def sign(self, spark: "SparkSession", at: str) -> None:
+    def sign(self, spark: SparkSession, at: str) -> None:
         """Mark this output's version, for outputs that expire versions."""
 
-    def at_version(self, spark: "SparkSession", target: TargetTable) -> "DataFrame":
+    def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
         """Return the rows of a version."""
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
 
-    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Return rows by Spark's statistics, estimated from bytes if needed."""
         target = None if table.stored_table is None else table.stored_table.targets.get("current")
         if target is None:
@@ -295,9 +293,6 @@ class StepwiseFormat(TableFormat):
 
         This applies only if other outputs write the target of ``table``.
         """
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
         if table.place is None:
             action()
             return
@@ -313,14 +308,14 @@ class StepwiseFormat(TableFormat):
                 return
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
-    def _foreign(self, spark: "SparkSession", target: TargetTable) -> int | None:
+    def _foreign(self, spark: SparkSession, target: TargetTable) -> int | None:
         """Return the newest version by another output after ``target``."""
         own = self._identity()
         later = self.commits(spark, target) or []
         made = (each.version for each in later if each.note and each.note.waltap != own)
         return next(reversed(list(made)), None)
 
-    def others(self, spark: "SparkSession", table: TableState, target: TargetTable) -> bool:
+    def others(self, spark: SparkSession, table: TableState, target: TargetTable) -> bool:
         """Return whether other outputs wrote since the version of ``target``."""
         own = self._identity()
         later = (each.note for each in self.commits(spark, target) or ())
@@ -361,7 +356,7 @@ class StepwiseFormat(TableFormat):
         return next((each.version for each in targets if each.at == at), NOWHERE)
 
     def taken(
-        self, spark: "SparkSession", table: TableState, target: TargetTable
+        self, spark: SparkSession, table: TableState, target: TargetTable
     ) -> dict[int, TableCommit]:
         """Return existing later steps of ``target`` with their commits."""
         key = (table.owner, target.at)
@@ -372,7 +367,7 @@ class StepwiseFormat(TableFormat):
         return found
 
     def _steps_of(
-        self, spark: "SparkSession", table: TableState, target: TargetTable
+        self, spark: SparkSession, table: TableState, target: TargetTable
     ) -> dict[int, TableCommit]:
         """Read later steps of ``target`` from the table's log.
 
@@ -437,11 +432,11 @@ class StepwiseFormat(TableFormat):
         own = note.waltap == self._identity()
         return note.step == 0 or (note.table != table.owner if own else note.source != place.source)
 
-    def newest_of(self, spark: "SparkSession", at: str, versions: Collection[int]) -> int:
+    def newest_of(self, spark: SparkSession, at: str, versions: Collection[int]) -> int:
         """Return the newest of ``versions``."""
         return max(versions)
 
-    def newest(self, spark: "SparkSession", table: TableState, target: TargetTable) -> TargetTable:
+    def newest(self, spark: SparkSession, table: TableState, target: TargetTable) -> TargetTable:
         """Return ``target`` at its newest version. Raises: TargetChanged."""
         if self._steps_of(spark, table, target):
             raise self._changed(target, "has steps that no commit names")
@@ -516,14 +511,11 @@ def stored_columns(table: TableState, what: What) -> dict[str, str]:
     return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
 
 
-def _rows_by_statistics(spark: "SparkSession", at: str, plan: str) -> int | None:
+def _rows_by_statistics(spark: SparkSession, at: str, plan: str) -> int | None:
     """Estimate a table's rows from the newest version's metadata.
 
     None if the session cannot ask, as with Spark Connect.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         frame = getattr(spark.sql(f"SELECT * FROM {at}"), "_jdf", None)
         if frame is None:

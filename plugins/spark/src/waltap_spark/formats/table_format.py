@@ -20,29 +20,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from waltap.base.files.store import FileStore
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.compact.compact_changes import carry_values, compact, only_live
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
+from waltap_spark.history.retained_keys import RetainedKeys
 from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import one_of
 from waltap_spark.schema.schema import log_struct
 from waltap_spark.state.output import SparkOutput, TableState, TargetMove
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from waltap_sinks.changelog.manifest import LogPosition
-    from waltap_spark.history.retained_keys import RetainedKeys
-
 
 # The rows of a table, or its history: the rows of the change log.
 What = Literal["current", "changes"]
@@ -66,12 +63,12 @@ class TableFormatContext:
 class CommitContext:
     """One unfinished commit: number, end position, and its own session."""
 
-    spark: "SparkSession"
+    spark: SparkSession
     number: int
-    log_position: "LogPosition"
+    log_position: LogPosition
     attempt: str
     # End position of the written group (`SegmentGroup.until`).
-    until: "LogPosition | None" = None
+    until: LogPosition | None = None
     # Allocated paths: after the commit, those that it does not name are orphans.
     given: list[str] = field(default_factory=list)
     _counter: "count[int]" = field(default_factory=count)
@@ -114,25 +111,25 @@ class GroupRows:
     """
 
     group: SegmentGroup
-    read: Callable[[], "DataFrame"]
+    read: Callable[[], DataFrame]
     files: FileStore
-    spark: "SparkSession | None" = None
-    spared: "RetainedKeys | None" = None
-    _local: "dict[tuple[str, ...], pa.Table | None]" = field(default_factory=dict)
+    spark: SparkSession | None = None
+    spared: RetainedKeys | None = None
+    _local: dict[tuple[str, ...], pa.Table | None] = field(default_factory=dict)
     """Columns → the rows of a small group."""
-    _frames: "dict[tuple[tuple[str, ...], bool], DataFrame]" = field(default_factory=dict)
+    _frames: dict[tuple[tuple[str, ...], bool], DataFrame] = field(default_factory=dict)
     """Columns, and whether older rows have values → the frame of the rows."""
 
     @cached_property
-    def frame(self) -> "DataFrame":
+    def frame(self) -> DataFrame:
         """The rows with their original columns and the log's own."""
         return self.read()
 
-    def log(self, table: TableState) -> "DataFrame":
+    def log(self, table: TableState) -> DataFrame:
         """Return the history's rows: the table's columns, then the log's."""
         return self._widened(table, filled=False)
 
-    def rows(self, table: TableState) -> "DataFrame":
+    def rows(self, table: TableState) -> DataFrame:
         """Return a snapshot's rows in the table's columns.
 
         See `waltap_spark.state.modes.row_columns`.
@@ -140,8 +137,8 @@ class GroupRows:
         return fresh(table, self._widened(table, filled=True))
 
     def compacted(
-        self, table: TableState, base: "Callable[[], DataFrame]", *, live: bool = False
-    ) -> "DataFrame":
+        self, table: TableState, base: Callable[[], DataFrame], *, live: bool = False
+    ) -> DataFrame:
         """Return one net row for each touched key, with a `gone` flag.
 
         ``live``: only keys that have a row, without the flag. The key is
@@ -167,7 +164,7 @@ class GroupRows:
             segments=lambda: segment_rows(table, self.group, self.files),
         )
 
-    def changes(self, table: TableState, base: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+    def changes(self, table: TableState, base: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the changes with resolved keys, and their ``base``.
 
         After a truncate the base is empty.
@@ -201,21 +198,21 @@ class GroupRows:
         keys = zip(*(read.column(name).to_pylist() for name in table.key), strict=True)
         return one_of(keys, table.key, table.columns)
 
-    def _widened(self, table: TableState, *, filled: bool) -> "DataFrame":
+    def _widened(self, table: TableState, *, filled: bool) -> DataFrame:
         read = self._read_here(table)
         own = tuple(table.columns), filled and read is None
         if own not in self._frames:
             self._frames[own] = self._widen(table, read, filled=filled)
         return self._frames[own]
 
-    def _widen(self, table: TableState, read: "pa.Table | None", *, filled: bool) -> "DataFrame":
+    def _widen(self, table: TableState, read: pa.Table | None, *, filled: bool) -> DataFrame:
         if read is not None and self.spark is not None:
             return self.spark.createDataFrame(read, log_struct(table.columns))
         version = self.group.fingerprint
         has, ids = table.file_schemas[version], table.version_ids.get(version, {})
         return widened(self.frame, table, has, ids, filled=filled)
 
-    def _read_here(self, table: TableState) -> "pa.Table | None":
+    def _read_here(self, table: TableState) -> pa.Table | None:
         """Return the rows of a small group, read by this process.
 
         None if the group is large, or its columns differ from the table's.
@@ -237,7 +234,7 @@ class GroupRows:
         return self._local[names]
 
 
-def _has_types(rows: "pa.Table", types: Mapping[str, str]) -> bool:
+def _has_types(rows: pa.Table, types: Mapping[str, str]) -> bool:
     """Return whether Spark takes the columns of ``rows`` for those in ``types``."""
     # not every release of Spark takes times of day and intervals from Arrow
     if any("time(" in kind or "interval" in kind for kind in types.values()):
@@ -260,25 +257,25 @@ class TableFormat(ABC):
         """Return the columns that the table must have."""
         return frozenset()
 
-    def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
+    def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Estimate the rows that a change may meet, to choose a plan.
 
         None if unknown.
         """
         return None if self.writes_in_place else table.stored_rows
 
-    def moves(self, spark: "SparkSession", tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
+    def moves(self, spark: SparkSession, tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
         """Return the renames in a catalogue after the source renamed ``tables``."""
         return ()
 
     def rename_targets(
-        self, spark: "SparkSession", tables: Mapping[str, TableState], moves: Sequence[TargetMove]
+        self, spark: SparkSession, tables: Mapping[str, TableState], moves: Sequence[TargetMove]
     ) -> Mapping[str, TableState]:
         """Rename targets that are not renamed yet; return changed tables."""
         return {}
 
     def aligned(
-        self, spark: "SparkSession", tables: Mapping[str, TableState], moved: Iterable[str]
+        self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
         """Return tables that changed since ``moved`` were written.
 
@@ -286,7 +283,7 @@ class TableFormat(ABC):
         """
         return {}
 
-    def afterwards(self) -> Sequence[Callable[["SparkSession"], None]]:
+    def afterwards(self) -> Sequence[Callable[[SparkSession], None]]:
         """Return actions after the commit; each gets its own session."""
         return ()
 
@@ -297,8 +294,8 @@ class TableFormat(ABC):
         return {}
 
     def read_together(
-        self, spark: "SparkSession", tables: Sequence[TableState], what: What
-    ) -> "DataFrame":
+        self, spark: SparkSession, tables: Sequence[TableState], what: What
+    ) -> DataFrame:
         """Return rows or history of a target's tables, with sources.
 
         Raises: SourcesDiffer.
@@ -332,7 +329,7 @@ class TableFormat(ABC):
         """
 
     @abstractmethod
-    def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
+    def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:
         """Return rows or history at the table's version."""
 
     @abstractmethod

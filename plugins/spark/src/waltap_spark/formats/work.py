@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.sql import DataFrame
 
 from waltap_spark.formats.merge_sql import equal, inserted, literal
 from waltap_spark.formats.notes import ROWS
@@ -17,10 +18,6 @@ from waltap_spark.schema.nested import new_fields, same_type
 from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
 from waltap_spark.state.modes import row_key
 from waltap_spark.state.output import StoredTable, TableState
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 VIEW: Final = "__waltap_rows"
 
@@ -88,11 +85,11 @@ class TableWriter:
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def insert(self, what: What, frame: "DataFrame") -> None:
+    def insert(self, what: What, frame: DataFrame) -> None:
         """Add rows."""
         self._write(what, frame, "INSERT INTO")
 
-    def overwrite(self, what: What, frame: "DataFrame") -> None:
+    def overwrite(self, what: What, frame: DataFrame) -> None:
         """Replace all rows."""
         self._write(what, frame, "INSERT OVERWRITE")
 
@@ -100,7 +97,7 @@ class TableWriter:
         """Remove all rows."""
         self.take("current", partial(self._format.clear, self._spark, self.at("current")), "clear")
 
-    def _write(self, what: What, frame: "DataFrame", verb: str) -> None:
+    def _write(self, what: What, frame: DataFrame, verb: str) -> None:
         def action() -> None:
             values = self.view(frame)
             into = f"{verb} {self.at(what)} ({', '.join(map(quoted, values))})"
@@ -108,7 +105,7 @@ class TableWriter:
 
         self.take(what, action, ROWS)
 
-    def merge(self, compacted: "DataFrame") -> None:
+    def merge(self, compacted: DataFrame) -> None:
         """MERGE rows with `gone` by the key."""
 
         def action() -> None:
@@ -131,7 +128,7 @@ class TableWriter:
 
         self.take("current", action, ROWS)
 
-    def put(self, frame: "DataFrame", listed: str | None) -> None:
+    def put(self, frame: DataFrame, listed: str | None) -> None:
         """Replace the rows ``listed``, or else the rows with the keys of ``frame``."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self._table.mode.columns
@@ -141,7 +138,7 @@ class TableWriter:
         put = partial(self._format.put, target, stored, row_key(self._table), listed)
         self.take("current", put, ROWS)
 
-    def exchange(self, frame: "DataFrame") -> None:
+    def exchange(self, frame: DataFrame) -> None:
         """MERGE rows without a key: remove equals of `gone` rows, add others."""
 
         def action() -> None:
@@ -170,7 +167,7 @@ class TableWriter:
     def _casts(self) -> dict[str, str]:
         return self._format.casts({**self._table.columns, **LOG_FIELDS})
 
-    def view(self, frame: "DataFrame") -> dict[str, str]:
+    def view(self, frame: DataFrame) -> dict[str, str]:
         """Create SQL's view of ``frame``; return its columns (`values`).
 
         SQL casts them: each column of a frame would be round trips to the JVM.

@@ -6,7 +6,8 @@ starts a Spark job.
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.compact.compaction import (
     after_last_truncate,
@@ -15,6 +16,7 @@ from waltap_spark.compact.compaction import (
     of_touched_keys,
     widened,
 )
+from waltap_spark.history.retained_keys import RetainedKeys
 from waltap_spark.history.timeline import fresh, rows_after
 from waltap_spark.planning.temp_columns import gone
 from waltap_spark.schema.expression import column_of
@@ -22,23 +24,17 @@ from waltap_spark.schema.schema import log_struct, struct_of
 from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import BasePart, ChangeSet, TableState
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from waltap_spark.history.retained_keys import RetainedKeys
-
-
 Uri = Callable[[str], str]
 
 
 def changes_frame(
-    spark: "SparkSession",
+    spark: SparkSession,
     table: TableState,
     sets: Iterable[ChangeSet],
     uri: Uri,
     *,
     filled: bool = False,
-) -> "DataFrame":
+) -> DataFrame:
     """Return the rows of ``sets`` with all columns the table ever had.
 
     The log's own columns follow. ``filled``: rows from before a column was added have its
@@ -63,14 +59,14 @@ def changes_frame(
 
 
 def current_frame(
-    spark: "SparkSession",
+    spark: SparkSession,
     table: TableState,
     uri: Uri,
     *,
-    pending: "DataFrame | None" = None,
-    after: "DataFrame | None" = None,
-    spared: "RetainedKeys | None" = None,
-) -> "DataFrame":
+    pending: DataFrame | None = None,
+    after: DataFrame | None = None,
+    spared: RetainedKeys | None = None,
+) -> DataFrame:
     """Return the table's rows: its base with the pending changes applied.
 
     ``pending`` replaces the stored pending sets; ``after`` are their net changes. Rows of
@@ -99,7 +95,7 @@ def current_frame(
     return _latest(table, base, rows, compacted(table, table.pending, rows, base))
 
 
-def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
+def _base(spark: SparkSession, table: TableState, uri: Uri) -> DataFrame:
     alike: dict[tuple[object, ...], list[BasePart]] = {}
     for part in table.base:
         shape = tuple((name, kind, part.ids.get(name)) for name, kind in part.columns.items())
@@ -121,9 +117,7 @@ def _base(spark: "SparkSession", table: TableState, uri: Uri) -> "DataFrame":
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
-def _latest(
-    table: TableState, base: "DataFrame", rows: "DataFrame", after: "DataFrame"
-) -> "DataFrame":
+def _latest(table: TableState, base: DataFrame, rows: DataFrame, after: DataFrame) -> DataFrame:
     """Return the base with the rows of touched keys replaced.
 
     ``rows`` name the keys; ``after`` has the new rows.

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from pyspark.sql import DataFrame
 
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.compaction import of_touched_keys
@@ -13,9 +15,6 @@ from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.expression import column_of
 from waltap_spark.state.output import SparkOutput, TableState
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 @dataclass(frozen=True)
 class RetainedKeys:
@@ -24,12 +23,12 @@ class RetainedKeys:
     The first group removes the table's rows that it lacks, except these.
     """
 
-    keys: "DataFrame"
+    keys: DataFrame
     groups: Sequence[SegmentGroup]
 
     def of(
-        self, base: "DataFrame", key: Sequence[str], how: Literal["left_semi", "left_anti"]
-    ) -> "DataFrame":
+        self, base: DataFrame, key: Sequence[str], how: Literal["left_semi", "left_anti"]
+    ) -> DataFrame:
         """Return rows of ``base`` with these keys, or the others."""
         return of_touched_keys(base, key, self.keys, self.groups, how)
 
@@ -37,7 +36,7 @@ class RetainedKeys:
 def spared(
     table: TableState,
     group: SegmentGroup,
-    rows: "DataFrame",
+    rows: DataFrame,
     files: FileStore,
     output: SparkOutput,
     path: Callable[[TableState, Literal["changes"]], str],

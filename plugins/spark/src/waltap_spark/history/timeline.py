@@ -6,7 +6,11 @@ redelivered changes. Positions give the order; times are only values.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.window import WindowSpec
 
 from waltap_spark.compact.compaction import distinguishing, of_touched_keys
 from waltap_spark.compact.existence import inserted, verdict
@@ -14,13 +18,7 @@ from waltap_spark.planning.temp_columns import GONE, with_temp_names
 from waltap_spark.schema.expression import column_of, order, quoted, sent
 from waltap_spark.schema.schema import LOG_FIELDS, floating
 from waltap_spark.state.modes import row_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.window import WindowSpec
-
-    from waltap_spark.state.output import LogFacts, TableState
-
+from waltap_spark.state.output import LogFacts, TableState
 
 CHANGED: Final = "__waltap_changed"
 AT: Final = ("_epoch", "_commit_lsn")
@@ -28,10 +26,8 @@ AT: Final = ("_epoch", "_commit_lsn")
 BEFORE_ALL: Final = -2
 
 
-def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
+def fresh(table: TableState, frame: DataFrame) -> DataFrame:
     """Convert log rows to the first table rows of their keys."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     if not table.mode.columns:  # columns of a frame would be round trips to the JVM
         return frame.selectExpr(*map(quoted, table.columns))
     made = {
@@ -50,15 +46,15 @@ def fresh(table: "TableState", frame: "DataFrame") -> "DataFrame":
     return frame.select(*own, *more)
 
 
-def live_rows(table: "TableState", base: "DataFrame") -> "DataFrame":
+def live_rows(table: TableState, base: DataFrame) -> DataFrame:
     """Return the rows of ``table`` that exist in the source."""
     return base.where(table.mode.live_condition) if table.mode.live_condition else base
 
 
 @with_temp_names
 def changed(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+) -> DataFrame:
     """Return changed and added rows of ``table``, with a `gone` flag.
 
     ``base`` has the earlier rows; ``rows`` have resolved keys and values.
@@ -68,8 +64,8 @@ def changed(
 
 @with_temp_names
 def rows_after(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+) -> DataFrame:
     """Return all rows of ``table`` after ``rows``; see `changed`."""
     done = base.limit(0)
     if table.mode.name == "scd2":
@@ -80,7 +76,7 @@ def rows_after(
     return done.unionByName(found.drop(CHANGED, GONE))
 
 
-def _empties(table: "TableState", changes: "Sequence[LogFacts]") -> bool:
+def _empties(table: TableState, changes: Sequence[LogFacts]) -> bool:
     """Return whether rows end without their own change.
 
     A truncate ends them, or a snapshot that lacks them.
@@ -91,8 +87,8 @@ def _empties(table: "TableState", changes: "Sequence[LogFacts]") -> bool:
 
 
 def _outcome(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+) -> DataFrame:
     """Return the rows of all touched keys, with `CHANGED` and `GONE`.
 
     Of versions only the open ones.
@@ -112,12 +108,9 @@ def _outcome(
 
 
 def _events(
-    table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+) -> DataFrame:
     """Return single-row changes in the form that the mode needs."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     if table.mode.deletes == "kept":  # a key change deletes the old key: that row must not stay
         if not any("d" in each.operations for each in changes):
             return rows.where("_op in ('c', 'u', 'r')")
@@ -149,10 +142,8 @@ def _events(
     return found.unionByName(each, allowMissingColumns=True)
 
 
-def _of_one_moment(rows: "DataFrame") -> "tuple[DataFrame, DataFrame]":
+def _of_one_moment(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Move a snapshot's rows to its first position, after a truncate."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     when = ("_epoch", "_commit_lsn", "_commit_ts")
     first = rows.agg(F.min(F.struct(*when)).alias("__first"), F.min("_xid").alias("__xid"))
     moved = rows.drop(*when).crossJoin(F.broadcast(first)).select("*", "__first.*")
@@ -172,15 +163,12 @@ def _of_one_moment(rows: "DataFrame") -> "tuple[DataFrame, DataFrame]":
 
 
 def _states(
-    table: "TableState", changes: "Sequence[LogFacts]", events: "DataFrame", base: "DataFrame"
-) -> "DataFrame":
+    table: TableState, changes: Sequence[LogFacts], events: DataFrame, base: DataFrame
+) -> DataFrame:
     """Return all states of each key, with unsent values filled in.
 
     ``__stored`` marks the state in ``base``.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     key, mode = list(table.key), table.mode
     partial = [name for change in changes for name in change.unchanged]
     partial = [name for name in dict.fromkeys(partial) if name not in key]
@@ -228,7 +216,7 @@ def _states(
         both = _without_dead(table, both)
     so_far = _by_key(table).rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
-    def carried(name: str) -> "Column":
+    def carried(name: str) -> Column:
         return F.last(name, ignorenulls=True).over(so_far)
 
     return both.select(
@@ -247,27 +235,20 @@ def _states(
     )  # fmt: skip
 
 
-def _without_dead(table: "TableState", states: "DataFrame") -> "DataFrame":
+def _without_dead(table: TableState, states: DataFrame) -> DataFrame:
     """End stored rows whose key is inserted: they were deleted before."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     free = F.coalesce(F.lead("__free").over(_by_key(table)), F.lit(False))
     dead = F.col("__stored") & free
     return states.withColumn("__alive", F.when(dead, F.lit(False)).otherwise(F.col("__alive")))
 
 
-def _by_key(table: "TableState") -> "WindowSpec":
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
+def _by_key(table: TableState) -> WindowSpec:
     keys = [column_of(name) for name in table.key]
     return Window.partitionBy(*keys).orderBy(F.desc("__stored"), "__epoch", "__lsn")
 
 
-def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
+def _compared(table: TableState, states: DataFrame) -> DataFrame:
     """Add ``__turns``: whether the row differs from the state before."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     values = F.struct(
         F.lit(True).alias("__is"),
         *(
@@ -287,14 +268,12 @@ def _compared(table: "TableState", states: "DataFrame") -> "DataFrame":
 # --- rows ---------------------------------------------------------------------------------------------
 
 
-def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
+def _versions(table: TableState, states: DataFrame) -> DataFrame:
     """Turn ``states`` into row versions.
 
     A stored version may have only a part of its transaction: the schema changed within it, or a
     snapshot was taken at its position.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     by_key = _by_key(table)
     turned = states.where("__stored or __turns").select(
         "*",
@@ -321,11 +300,8 @@ def _versions(table: "TableState", states: "DataFrame") -> "DataFrame":
     return made
 
 
-def _last_states(table: "TableState", states: "DataFrame") -> "DataFrame":
+def _last_states(table: TableState, states: DataFrame) -> DataFrame:
     """Return the last state of each row, also of deleted rows."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     by_key = _by_key(table)
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ends = F.col("__turns") & ~F.col("__alive")

@@ -3,15 +3,13 @@
 import base64
 import json
 from hashlib import md5
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
+
+from pyspark.sql import SparkSession
 
 from waltap_spark.kafka.connect_schema import DECIMAL, TopicField
 from waltap_spark.schema.expression import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 # The field in which Spark's JSON reader stores an unreadable row.
 CORRUPT: Final = "__waltap_corrupt"
@@ -50,7 +48,7 @@ _FAR: Final = r"infinity|^[+-]?\\d{5,}-|^-|^0000-| BC$"
 _DIGITS: Final = "waltap_digits"
 
 
-def learn_functions(spark: "SparkSession") -> None:
+def learn_functions(spark: SparkSession) -> None:
     """Register the function that reads numbers of any length."""
 
     def digits(number: bytes | None, scale: int | None) -> str | None:

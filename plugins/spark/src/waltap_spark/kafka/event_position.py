@@ -7,14 +7,13 @@ name a commit from before the snapshot; it comes after the snapshot all the same
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.topics import Place, Reached
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 # Whether the event has the row of its operation.
 AFTER_ROW: Final = "has_row"
@@ -27,8 +26,8 @@ _FIRST_GAP: Final = 8
 
 
 def placed(
-    events: "DataFrame", reached: Mapping[Place, Reached], spread: frozenset[str]
-) -> "DataFrame":
+    events: DataFrame, reached: Mapping[Place, Reached], spread: frozenset[str]
+) -> DataFrame:
     """Return ``events`` with their positions.
 
     - ``_stated``, ``rank``: the position that grows within a partition
@@ -40,9 +39,6 @@ def placed(
 
     ``reached`` has earlier positions of partitions, ``spread`` the topics of several partitions.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     number = "cast(try_element_at(from_json(source.sequence, 'array<string>'), %d) as bigint)"
     first = "op = 'r' and _before is null"
     known = events.selectExpr(
@@ -90,10 +86,8 @@ def placed(
     )
 
 
-def _problem(spread: frozenset[str]) -> "Column":
+def _problem(spread: frozenset[str]) -> Column:
     """Return why an event is bad, null for a good one."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     operation = F.coalesce(F.col("op").isin("c", "r", "u", "d", "t"), F.lit(False))
     found = (
         F.when(F.col("op").eqNullSafe("m"), None)
@@ -113,9 +107,7 @@ def _problem(spread: frozenset[str]) -> "Column":
     return found.cast("string")
 
 
-def _with_reached(events: "DataFrame", reached: Mapping[Place, Reached]) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
+def _with_reached(events: DataFrame, reached: Mapping[Place, Reached]) -> DataFrame:
     values = (
         ", ".join(
             f"({text_of(topic)}, {partition}, {commit}L, {lsn}L, {read}L)"

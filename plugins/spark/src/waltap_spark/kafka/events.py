@@ -8,8 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.avro.functions import from_avro
 
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
@@ -17,10 +21,6 @@ from waltap_spark.kafka.errors import EventUnreadable, OffsetsLost, TopicsUnread
 from waltap_spark.kafka.event_position import AFTER_ROW, placed
 from waltap_spark.kafka.rows import TableRows, table_rows
 from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
-
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class TopicEvents:
     def __init__(
         self,
         topics: KafkaTopics,
-        records: "DataFrame",
+        records: DataFrame,
         reached: Mapping[Place, Reached],
         keys: Mapping[tuple[str, str], tuple[str, ...]],
         spread: frozenset[str],
@@ -123,7 +123,7 @@ class TopicEvents:
 
     # --- envelopes ----------------------------------------------------------------------------------
 
-    def _of_json(self, own: "DataFrame") -> "DataFrame":
+    def _of_json(self, own: DataFrame) -> DataFrame:
         """Return the envelopes, with rows as text."""
         text = f"from_json(cast(value as string), 'schema string, payload string, {_EVENT}')"
         e = ", ".join(f"'{name}', e.{name}" for name in ("op", "before", "after", "source"))
@@ -139,7 +139,7 @@ class TopicEvents:
             )
         )  # fmt: skip
 
-    def _of_avro(self, own: "DataFrame") -> "DataFrame":
+    def _of_avro(self, own: DataFrame) -> DataFrame:
         """Return the envelopes; rows stay within ``value``."""
         # Confluent's frame: a zero byte, four bytes of the schema's id, then Avro.
         number = "conv(hex(substring(value, 2, 4)), 16, 10)"
@@ -156,7 +156,7 @@ class TopicEvents:
             return _no_envelopes(numbered, "")
         return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
-    def _envelopes(self, part: "DataFrame", schema_id: str) -> "DataFrame":
+    def _envelopes(self, part: DataFrame, schema_id: str) -> DataFrame:
         """Raises: EventUnreadable, TopicsUnreadable."""
         if not schema_id:
             raise EventUnreadable("the value does not begin with the id of an Avro schema")
@@ -175,19 +175,14 @@ class TopicEvents:
             "cast(null as string) AS reason",
         )  # fmt: skip
 
-    def _decoded(self, schema_id: str) -> "Column":
-        from pyspark.sql import functions as F  # noqa: N812
-        from pyspark.sql.avro.functions import from_avro
-
+    def _decoded(self, schema_id: str) -> Column:
         schema = without_decimals(self._registry.schema(schema_id))
         return from_avro(F.expr("substring(value, 6)"), schema, {"mode": "PERMISSIVE"})
 
     # --- summary ------------------------------------------------------------------------------------
 
-    def _summary(self) -> "list[Row]":
+    def _summary(self) -> list[Row]:
         """Return counts and positions by partition, table and schema."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         if self._seen is not None:
             return self._seen
         fine = F.col("problem").isNull()
@@ -294,8 +289,6 @@ class TopicEvents:
         )
 
     def _cut(self, ends: Mapping[Place, int]) -> None:
-        from pyspark.sql import functions as F  # noqa: N812
-
         cut = F.lit(False)
         for (topic, partition), end in ends.items():
             here = (F.col("topic") == topic) & (F.col("partition") == partition)
@@ -303,8 +296,6 @@ class TopicEvents:
         self._all, self._seen = self._whole.where(~cut), None
 
     def _halves(self, now: float) -> list[_KeyChangeHalf]:
-        from pyspark.sql import functions as F  # noqa: N812
-
         moves = self._all.where(
             "problem is null and not again and (moved and op = 'c' or leaves and op = 'd')"
         )
@@ -347,8 +338,6 @@ class TopicEvents:
 
         Raises: EventUnreadable, ColumnsUnknown, ColumnNameTaken, TopicsUnreadable.
         """
-        from pyspark.sql import functions as F  # noqa: N812
-
         parts: dict[tuple[str, str, str], list[Row]] = {}
         for row in self._summary():
             if row["begins"] is not None:
@@ -367,7 +356,7 @@ class TopicEvents:
             )
 
     def _rows(
-        self, table: tuple[str, str], schema_id: str, schema: str | None, events: "DataFrame"
+        self, table: tuple[str, str], schema_id: str, schema: str | None, events: DataFrame
     ) -> TableRows:
         if self._avro:
             schema = self._registry.schema(schema_id)
@@ -399,14 +388,12 @@ class TopicEvents:
         }
 
 
-def _schema(row: "Row") -> tuple[str, str, str]:
+def _schema(row: Row) -> tuple[str, str, str]:
     """Return the table and schema of a row of the summary."""
     return row["schema"], row["table"], row["schema_id"]
 
 
-def _no_envelopes(part: "DataFrame", reason: str) -> "DataFrame":
-    from pyspark.sql import functions as F  # noqa: N812
-
+def _no_envelopes(part: DataFrame, reason: str) -> DataFrame:
     nothing = f"from_json('', 'op string, before string, after string, {_SOURCE}') AS i"
     return (
         part.selectExpr(*_OWN, "schema_id", "cast(null as string) AS schema_text", nothing)

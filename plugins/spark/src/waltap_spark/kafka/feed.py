@@ -5,7 +5,10 @@ import datetime as dt
 import json
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
+
+from pyspark.sql import Column, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog import ChangeLog
@@ -31,10 +34,6 @@ from waltap_spark.schema.schema import log_struct
 from waltap_spark.session.addresses import address
 from waltap_spark.session.session import prepare
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-
-
 log = logging.getLogger(__name__)
 
 BAD: Final = "bad-records"
@@ -55,9 +54,7 @@ class KafkaFeed:
     ...         follower.catch_up()
     """
 
-    def __init__(
-        self, spark: "SparkSession", topics: KafkaTopics, location: "FileStore | str"
-    ) -> None:
+    def __init__(self, spark: SparkSession, topics: KafkaTopics, location: FileStore | str) -> None:
         self._spark, self._topics = prepare(spark), topics
         learn_functions(self._spark)
         self._store = location if isinstance(location, FileStore) else FileStore(location)
@@ -267,8 +264,6 @@ class KafkaFeed:
 
         Return the entry for the manifest, the first and last commit time (µs), and bad records.
         """
-        from pyspark.sql import Observation
-
         schema, table = rows.table
         place = f"{safe_name(schema)}.{safe_name(table)}"
         folder = f"segments/{self._bucket}/{place}/{self._log_position}-k{number:04x}"
@@ -328,8 +323,6 @@ class KafkaFeed:
 
     def _key_reused(self, rows: TableRows, uri: str, operations: Mapping[str, int]) -> bool:
         """Return whether a transaction deletes a key and puts it again."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         if not rows.key or "d" not in operations or len(operations) == 1:
             return False
         needed = {*rows.key, "_op", "_commit_lsn"}
@@ -366,13 +359,11 @@ def _shown(content: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def _counts(rows: TableRows) -> "list[Column]":
+def _counts(rows: TableRows) -> list[Column]:
     """Return the counts of rows that a manifest needs.
 
     Spark observes them while it writes, which saves a second pass.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     good = F.col(PROBLEM).isNull()
     moved = (F.col("_op") == "c") & (F.col("_sub") == 1) & (F.size("_unchanged") > 0)
     time = F.when(good, F.col("_commit_ts"))

@@ -4,7 +4,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
@@ -26,10 +29,6 @@ from waltap_spark.kafka.topics import KafkaTopics
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import types_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 PROBLEM: Final = "__waltap_problem"
 # The reason why a row is bad; the number of its values that no type of Spark holds.
 LOST: Final = "__waltap_lost"
@@ -47,7 +46,7 @@ class TableRows:
     table: tuple[str, str]
     key: tuple[str, ...]
     # The rows, with `PROBLEM_COLUMNS`.
-    frame: "DataFrame"
+    frame: DataFrame
     # As `types_of` gives them.
     types: dict[str, str]
     # Column → its type in a manifest.
@@ -66,7 +65,7 @@ def table_rows(
     topics: KafkaTopics,
     table: tuple[str, str],
     key: tuple[str, ...],
-    events: "DataFrame",
+    events: DataFrame,
     schema: str | None,
     alone: Iterable[tuple[str, int, int]],
 ) -> TableRows:
@@ -215,7 +214,7 @@ def _key_within(
     return found
 
 
-def _parsed(events: "DataFrame", ddl: str) -> "DataFrame":
+def _parsed(events: DataFrame, ddl: str) -> DataFrame:
     """Return events with their rows as structs.
 
     A delete without a row is identified by its key.
@@ -231,6 +230,4 @@ def _parsed(events: "DataFrame", ddl: str) -> "DataFrame":
 
 
 def _declared(ddl: str) -> dict[str, str]:
-    from pyspark.sql.types import StructType
-
     return {field.name: field.dataType.simpleString() for field in StructType.fromDDL(ddl).fields}

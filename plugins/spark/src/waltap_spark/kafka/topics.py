@@ -3,13 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.kafka.errors import OffsetsLost, TopicsUnreadable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 # Topic and partition.
 Place = tuple[str, int]
@@ -89,7 +88,7 @@ class AvailableRanges:
 
 
 def offered(
-    spark: "SparkSession", topics: KafkaTopics, taken: Mapping[Place, int], *, records: int
+    spark: SparkSession, topics: KafkaTopics, taken: Mapping[Place, int], *, records: int
 ) -> AvailableRanges:
     """Return the new records, up to ``records`` of each partition.
 
@@ -117,12 +116,8 @@ def offered(
     return AvailableRanges(found, last, spread)
 
 
-def _bounds(
-    spark: "SparkSession", topics: KafkaTopics
-) -> tuple[dict[Place, int], dict[Place, int]]:
+def _bounds(spark: SparkSession, topics: KafkaTopics) -> tuple[dict[Place, int], dict[Place, int]]:
     """Return the first offset of every partition, and its end."""
-    from py4j.protocol import Py4JJavaError
-
     # Spark's source has no Python call for offsets; its Kafka client is in the session's JVM.
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -172,8 +167,8 @@ def _consumer(topics: KafkaTopics) -> dict[str, str]:
 
 
 def records(
-    spark: "SparkSession", topics: KafkaTopics, wanted: Mapping[Place, OffsetRange]
-) -> "DataFrame":
+    spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, OffsetRange]
+) -> DataFrame:
     """Return the records of ``wanted``, without aborted transactions.
 
     Columns: topic, partition, offset, timestamp, key, value, headers.

@@ -14,23 +14,20 @@ earlier epoch. That is one Spark job, or two, for each group of changes.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_sinks.changelog import LogPosition, Manifest
+from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.planning.temp_columns import unlike
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from waltap_spark.planning.plan import SegmentGroup
-    from waltap_spark.state.output import OutputState, TableState
-
+from waltap_spark.state.output import OutputState, TableState
 
 # Columns that identify a change, with the number of its transaction.
 CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
 
 
-def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, int]:
+def reached(before: OutputState, manifests: Iterable[Manifest]) -> dict[int, int]:
     """Return, by epoch, the highest LSN of all epochs before it.
 
     ``before`` knew some of them; ``manifests`` add later epochs.
@@ -43,7 +40,7 @@ def reached(before: "OutputState", manifests: Iterable[Manifest]) -> dict[int, i
 
 
 def needed(
-    reach: Mapping[int, int], log_position: LogPosition, tables: "Iterable[TableState]"
+    reach: Mapping[int, int], log_position: LogPosition, tables: Iterable[TableState]
 ) -> tuple[tuple[int, int], ...]:
     """Return the entries of ``reach`` that a table still needs.
 
@@ -58,7 +55,7 @@ def _before(reach: Mapping[int, int], epoch: int) -> int:
     return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
 
 
-def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, int]) -> bool:
+def may_repeat(table: TableState, group: SegmentGroup, reach: Mapping[int, int]) -> bool:
     """Return whether ``group`` may repeat changes of an earlier epoch.
 
     ``reach`` is the result of `reached`.
@@ -71,7 +68,7 @@ def may_repeat(table: "TableState", group: "SegmentGroup", reach: Mapping[int, i
     )
 
 
-def lacks_values(table: "TableState", group: "SegmentGroup") -> bool:
+def lacks_values(table: TableState, group: SegmentGroup) -> bool:
     """Return whether repeated changes would remove values from rows.
 
     This concerns tables without a history. The values are unchanged ones that a row kept under
@@ -82,10 +79,10 @@ def lacks_values(table: "TableState", group: "SegmentGroup") -> bool:
 
 
 def leave_out_known(
-    group: "SegmentGroup",
-    rows: "DataFrame",
-    history: "DataFrame",
-    write: "Callable[[DataFrame], str]",
+    group: SegmentGroup,
+    rows: DataFrame,
+    history: DataFrame,
+    write: Callable[[DataFrame], str],
     *,
     whole: bool = False,
 ) -> None:
@@ -94,8 +91,6 @@ def leave_out_known(
     ``rows`` are the rows of ``group``. ``write`` stores the remaining rows and returns their path,
     unless all rows remain. ``whole``: leave out all rows or none.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     assert group.span is not None
     (low, high), own = group.span, unlike(rows.columns, "_known")
     known = (

@@ -8,17 +8,13 @@ columns are renamed (`with_temp_names`), so that other tables pay nothing.
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+from pyspark.sql import DataFrame
 
 from waltap_spark.schema.expression import column_of, with_names
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from waltap_spark.state.output import LogFacts, TableState
-
+from waltap_spark.state.output import LogFacts, TableState
 
 # The column of `gone`, while columns of the table with underscores are renamed.
 GONE: Final = "__waltap_gone"
@@ -34,7 +30,7 @@ def unlike(names: Iterable[str], start: str = "__") -> str:
     return start
 
 
-def gone(table: "TableState") -> str:
+def gone(table: TableState) -> str:
     """Return the name of the column that flags deleted rows."""
     return unlike(table.columns, GONE)
 
@@ -60,8 +56,8 @@ def with_temp_names(compaction: Compaction) -> Compaction:
 
     @functools.wraps(compaction)
     def called_otherwise(
-        table: "TableState", changes: "Sequence[LogFacts]", rows: "DataFrame", base: "DataFrame"
-    ) -> "DataFrame":
+        table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
+    ) -> DataFrame:
         # Most tables have no such column, and need no renaming in each plan.
         own = [name for name in table.columns if name.startswith("_")]
         if not own:
@@ -81,7 +77,7 @@ def with_temp_names(compaction: Compaction) -> Compaction:
     return called_otherwise
 
 
-def _renamed(table: "TableState", names: Mapping[str, str]) -> "TableState":
+def _renamed(table: TableState, names: Mapping[str, str]) -> TableState:
     """Return the facts of ``table`` with other column names.
 
     ``names``: old → new.
@@ -100,7 +96,7 @@ def _renamed(table: "TableState", names: Mapping[str, str]) -> "TableState":
     )
 
 
-def _facts(change: "LogFacts", names: Mapping[str, str]) -> "LogFacts":
+def _facts(change: LogFacts, names: Mapping[str, str]) -> LogFacts:
     return _RenamedFacts(
         rows=change.rows,
         operations=change.operations,

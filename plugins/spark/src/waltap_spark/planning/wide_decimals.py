@@ -4,24 +4,22 @@ The change log has none by default.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
+from pyarrow import parquet
 
-    from waltap.base.files.store import FileStore
-    from waltap_spark.planning.plan import SegmentGroup
-    from waltap_spark.state.output import SparkOutput
+from waltap.base.files.store import FileStore
+from waltap_spark.planning.plan import SegmentGroup
+from waltap_spark.state.output import SparkOutput
 
 
-def text_of(kind: Any, *, times: bool = False) -> "pa.DataType":
+def text_of(kind: Any, *, times: bool = False) -> pa.DataType:
     """Return ``kind`` with text instead of wide decimals, also in nested types.
 
     ``kind`` is a type of Arrow. ``times``: and instead of times of day, which sessions read only
     with a setting.
     """
-    import pyarrow as pa
-
     if pa.types.is_decimal256(kind) or (times and pa.types.is_time(kind)):
         return pa.string()
     if pa.types.is_list(kind):
@@ -34,14 +32,12 @@ def text_of(kind: Any, *, times: bool = False) -> "pa.DataType":
 
 
 def make_readable(
-    store: "FileStore", output: "SparkOutput", group: "SegmentGroup", folder: Callable[[], str]
+    store: FileStore, output: SparkOutput, group: SegmentGroup, folder: Callable[[], str]
 ) -> None:
     """Copy the segments of ``group`` once, if needed."""
     # Once per group: several steps of a commit ask for it.
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):
         return
-    from pyarrow import parquet
-
     copies = folder()
     for number, segment in enumerate(group.segments):
         rows = store.read_parquet(segment)

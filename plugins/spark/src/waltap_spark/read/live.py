@@ -11,7 +11,9 @@ import contextlib
 import datetime as dt
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore
 from waltap.errors import WaltapError
@@ -26,18 +28,14 @@ from waltap_spark.errors import (
     TableSuspended,
     TableUnknown,
 )
-from waltap_spark.formats import TableFormat, TableFormatContext, What
 from waltap_spark.formats.choice import FormatChoice, choice_of
+from waltap_spark.formats.table_format import TableFormat, TableFormatContext, What
 from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.schema.expression import quoted
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.positions import parse_position
 from waltap_spark.state.version_maps import state_at
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class LiveTables:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         output: SparkOutput,
         choice: FormatChoice | None = None,
         *,
@@ -73,7 +71,7 @@ class LiveTables:
             self._format, self._format_name = choice.factory(context), choice.name
         return self
 
-    def at(self, moment: "LogPosition | int | str | dt.datetime") -> "LiveTables":
+    def at(self, moment: LogPosition | int | str | dt.datetime) -> "LiveTables":
         """Return all tables at a moment in the past.
 
         The moment is a position of the source (an LSN as a number or as text like 1A/2B3C, or a
@@ -124,7 +122,7 @@ class LiveTables:
     def _sharers(self) -> dict[str, list[TableState]]:
         return {} if self._state is None else sharers(self._state.tables.values())
 
-    def current(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
+    def current(self, name: str, *, allow_stale: bool | None = None) -> DataFrame:
         """Return a table's rows as its mode keeps them.
 
         In ``append`` mode this is the history. Columns that the server computes are left out,
@@ -136,7 +134,7 @@ class LiveTables:
         self._require_fresh(name, allow_stale)
         return self._current(name)
 
-    def _current(self, name: str) -> "DataFrame":
+    def _current(self, name: str) -> DataFrame:
         tables = self._members(name)
         if name in self._sharers():
             return self._together(tables, "current")
@@ -144,14 +142,14 @@ class LiveTables:
         frame = self._read(table, "current")
         return frame.drop(*table.hidden) if table.hidden else frame
 
-    def live_rows(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
+    def live_rows(self, name: str, *, allow_stale: bool | None = None) -> DataFrame:
         """Return the rows of `current` that exist in the source.
 
         These are the open versions, without deleted rows. Raises: as `current`.
         """
         return live_rows(self._members(name)[0], self.current(name, allow_stale=allow_stale))
 
-    def changes(self, name: str, *, allow_stale: bool | None = None) -> "DataFrame":
+    def changes(self, name: str, *, allow_stale: bool | None = None) -> DataFrame:
         """Return the table's whole history, one row per change.
 
         Raises: HistoryMissing, and as `current`.
@@ -159,7 +157,7 @@ class LiveTables:
         self._require_fresh(name, allow_stale)
         return self._changes(name)
 
-    def _changes(self, name: str) -> "DataFrame":
+    def _changes(self, name: str) -> DataFrame:
         tables = self._members(name)
         if not all(table.mode.history for table in tables):
             raise HistoryMissing(f"{name} was made without a history", table=name)
@@ -189,11 +187,11 @@ class LiveTables:
                     made.createOrReplaceTempView(quoted(called))
         return views
 
-    def _read(self, table: TableState, what: What) -> "DataFrame":
+    def _read(self, table: TableState, what: What) -> DataFrame:
         assert self._format is not None
         return self._format.read(self.spark, table, what)
 
-    def _together(self, tables: list[TableState], what: What) -> "DataFrame":
+    def _together(self, tables: list[TableState], what: What) -> DataFrame:
         assert self._format is not None
         return self._format.read_together(self.spark, tables, what)
 
@@ -259,17 +257,15 @@ def _position(table: TableState, state: OutputState) -> LogPosition:
     )
 
 
-def _refusing(frame: "DataFrame", problem: WaltapError) -> "DataFrame":
+def _refusing(frame: DataFrame, problem: WaltapError) -> DataFrame:
     """Return an equal frame that raises ``problem`` when read."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
     nulls = (F.lit(None).cast(each.dataType).alias(each.name) for each in frame.schema.fields)
     # values are known to the optimizer, which raises before any task starts
     one = frame.sparkSession.sql("SELECT * FROM VALUES (1)")
     return one.where(F.raise_error(F.lit(str(problem))).isNotNull()).select(*nulls)
 
 
-def _moment(moment: "LogPosition | int | str | dt.datetime") -> "LogPosition | int | dt.datetime":
+def _moment(moment: LogPosition | int | str | dt.datetime) -> LogPosition | int | dt.datetime:
     if not isinstance(moment, str):
         return moment
     try:
@@ -294,7 +290,7 @@ def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def open_tables(
-    spark: "SparkSession", location: "FileStore | str", *, allow_stale: bool = False
+    spark: SparkSession, location: FileStore | str, *, allow_stale: bool = False
 ) -> LiveTables:
     """Open the tables below ``location`` in ``spark``.
 

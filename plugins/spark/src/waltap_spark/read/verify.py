@@ -10,6 +10,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
 from waltap.base.files.store import FileStore
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison.compare import compare as compared
@@ -27,7 +30,6 @@ from waltap_spark.state.output import TableState
 
 if TYPE_CHECKING:
     from psycopg import Connection
-    from pyspark.sql import DataFrame
 
 
 def compare(
@@ -157,7 +159,7 @@ class SparkTables:
         state = self._tables.state
         return None if state is None else state.tables.get(name)
 
-    def _frame(self, name: str) -> "DataFrame | None":
+    def _frame(self, name: str) -> DataFrame | None:
         try:
             return self._tables.refresh().live_rows(name, allow_stale=True)
         except TableUnknown:
@@ -196,7 +198,7 @@ class _SparkTable:
         self._tables, self._name, self._texts = tables, name, texts
         self._key = [list(texts).index(name) for name in key]
 
-    def _frame(self) -> "DataFrame | None":
+    def _frame(self) -> DataFrame | None:
         """Return columns t0, t1, … of texts, and ``bucket``."""
         frame = self._tables._frame(self._name)  # noqa: SLF001 - of this module
         if frame is None:
@@ -224,8 +226,6 @@ class _SparkTable:
 
     def sums(self) -> dict[str, tuple[int, int]]:
         """Return count and sum of each bucket."""
-        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
         with self._tables.explained():
             frame = self._frame()
             if frame is None:
@@ -248,7 +248,7 @@ class _SparkTable:
         found = self.rows(sorted({bucket_of(key) for key in keys}))
         return {key: row for key, row in found.items() if key in keys}
 
-    def _by_key(self, frame: "DataFrame") -> Rows:
+    def _by_key(self, frame: DataFrame) -> Rows:
         rows = frame.drop("bucket").collect()
         return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in rows)
 

@@ -1,20 +1,18 @@
 """Find a query's tables and columns in the change log."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
 from waltap_spark.planning.wide_decimals import text_of
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.source.errors import SourceOption, TableNotLogged
 from waltap_spark.source.options import SourceOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
 
 # Columns of the data source after the tables' own.
 OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}
@@ -112,7 +110,7 @@ def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
     yield [] if first is None else list(log.manifests(first.previous))
 
 
-def source_struct(log: ChangeLog, options: SourceOptions) -> "StructType":
+def source_struct(log: ChangeLog, options: SourceOptions) -> StructType:
     """Return a query's schema: columns, or a struct per table."""
     tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
     if options.table:
@@ -121,7 +119,7 @@ def source_struct(log: ChangeLog, options: SourceOptions) -> "StructType":
     return struct_of({**MANY, **structs, **OWN})
 
 
-def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> "StructType":
+def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> StructType:
     """Return the schema of ``table`` with ``columns``, then ``own``.
 
     Raises: SourceOption if a column has one of these names.
@@ -134,8 +132,6 @@ def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> "S
 
 def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
     """Return the columns of ``entry``: name → type in JSON."""
-    import pyarrow as pa
-
     # A segment's footer has exact nested types, a manifest their text only.
     if entry.segments:
         schema = log.store.parquet_schema(entry.segments[0].path)
@@ -145,10 +141,8 @@ def table_types(log: ChangeLog, entry: TableEntry) -> dict[str, str]:
     return arrow_types(pa.schema(kinds.items()))
 
 
-def arrow_types(schema: "pa.Schema") -> dict[str, str]:
+def arrow_types(schema: pa.Schema) -> dict[str, str]:
     """Return a table's Spark types in JSON, by name."""
-    from pyspark.sql.pandas.types import from_arrow_type
-
     return {
         field.name: from_arrow_type(
             text_of(field.type, times=True), prefer_timestamp_ntz=True
@@ -157,10 +151,8 @@ def arrow_types(schema: "pa.Schema") -> dict[str, str]:
     }
 
 
-def _named(text: str) -> "pa.DataType":
+def _named(text: str) -> pa.DataType:
     """Return the Arrow type of a text; string for nested types."""
-    import pyarrow as pa
-
     if text.startswith("timestamp[us, tz="):
         return pa.timestamp("us", tz="UTC")
     if text.startswith("decimal128("):

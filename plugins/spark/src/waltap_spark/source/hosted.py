@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
 
 from waltap.base.files.properties import StorageProperties
 from waltap.base.property import declarations
@@ -31,10 +33,6 @@ from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, File
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
 from waltap_spark.source.errors import CapturedByAnotherProcess
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ class HostedEngine:
 
     # --- the catalogue ----------------------------------------------------------------------------
 
-    def catalogue(self, wants: Callable[[str], bool]) -> "dict[str, pa.Schema]":
+    def catalogue(self, wants: Callable[[str], bool]) -> dict[str, pa.Schema]:
         """Query the server for the wanted captured tables.
 
         Name → columns as in the private log. Raises: WaltapError.

@@ -10,9 +10,11 @@ private logs, and the query reads the private logs.
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import NOTHING, LogPosition
 from waltap_spark.schema.schema import struct_of
@@ -40,11 +42,6 @@ from waltap_spark.source.stream import (
 )
 from waltap_spark.source.tasks import LogTask, TaskPlanner
 from waltap_spark.source.worker_errors import shows_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
 
 OFFSET_VERSION: Final = 2
 
@@ -78,7 +75,7 @@ def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
     return {each.name: _last(each) for each in hosts_of(options)}
 
 
-def profiles_struct(options: SourceOptions) -> "StructType":
+def profiles_struct(options: SourceOptions) -> StructType:
     """Return the query's schema from the private logs, else from the servers.
 
     A new column reaches one server first, so a column that only some profiles have is null in rows
@@ -125,7 +122,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
     def __init__(
         self,
         options: SourceOptions,
-        struct: "StructType",
+        struct: StructType,
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
         """``known``: each private log's position when ``struct`` was made.
@@ -245,7 +242,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
             for task in private_log.partitions(first[private_log.name], last[private_log.name])
         ]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task."""
         return _rows(self._options, self._struct, partition)
 
@@ -256,7 +253,7 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
     def __init__(
         self,
         options: SourceOptions,
-        struct: "StructType",
+        struct: StructType,
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
         """``known``: as in `ProfilesStream`. Raises: WaltapError."""
@@ -294,14 +291,14 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
         planner = TaskPlanner(log, options, own, self._known.get(host.name, NOTHING))
         return [PrivateLogTask(host, task) for task in planner.of_range(log)]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task."""
         return _rows(self._options, self._struct, partition)
 
 
 def _rows(
-    options: SourceOptions, struct: "StructType", partition: InputPartition
-) -> "Iterator[pa.RecordBatch]":
+    options: SourceOptions, struct: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, PrivateLogTask):
         return iter(())
     from waltap_sinks.changelog import FileStore
@@ -327,7 +324,7 @@ class _ProfileLog:
         self,
         host: HostedEngine,
         options: SourceOptions,
-        struct: "StructType",
+        struct: StructType,
         known: LogPosition | None,
     ) -> None:
         self.host, self.name = host, host.name
@@ -348,7 +345,7 @@ class _ProfileLog:
         log_position = before_first(log) if log.exists() else NOTHING
         return NOWHERE if log_position == NOTHING else offset_of(log.identity(), log_position)
 
-    def _open(self) -> "ChangeLogStream | None":
+    def _open(self) -> ChangeLogStream | None:
         """Return the stream; None while the private log lacks the tables."""
         if self.stream is None:
             last = self.host.log.last() if self.host.log.exists() else None
@@ -435,7 +432,5 @@ class _ProfileLog:
         return [PrivateLogTask(self.host, task) for task in stream.partitions(start, end)]
 
 
-def _without_source(struct: "StructType") -> "StructType":
-    from pyspark.sql.types import StructType
-
+def _without_source(struct: StructType) -> StructType:
     return StructType([field for field in struct if field.name not in SOURCE])

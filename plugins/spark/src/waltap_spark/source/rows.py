@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import FileStore
 from waltap_spark.schema.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
 from waltap_spark.source.errors import ValuesUnfit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
 
 # Rows of an Arrow batch: large enough for whole-column work, small enough for wide rows.
 BATCH_ROWS: Final = 32_768
@@ -46,12 +45,12 @@ class RowLimits:
 
 def batches(
     store: FileStore,
-    segments: "list[SegmentRows]",
-    struct: "StructType",
+    segments: list[SegmentRows],
+    struct: StructType,
     limits: RowLimits,
     *,
     many: bool,
-) -> "Iterator[pa.RecordBatch]":
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``segments``; ``many`` makes structs."""
     schema = arrow_schema(struct)
     for segment in segments:
@@ -61,10 +60,7 @@ def batches(
                 yield _shaped(wanted, segment, schema, many=many)
 
 
-def _within(rows: "pa.RecordBatch", epoch: int, limits: RowLimits) -> "pa.RecordBatch":
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _within(rows: pa.RecordBatch, epoch: int, limits: RowLimits) -> pa.RecordBatch:
     tests: list[Any] = []
     if epoch == limits.epoch:
         lsn = rows.column("_commit_lsn")
@@ -83,10 +79,8 @@ def _within(rows: "pa.RecordBatch", epoch: int, limits: RowLimits) -> "pa.Record
 
 
 def _shaped(
-    rows: "pa.RecordBatch", segment: SegmentRows, schema: "pa.Schema", *, many: bool
-) -> "pa.RecordBatch":
-    import pyarrow as pa
-
+    rows: pa.RecordBatch, segment: SegmentRows, schema: pa.Schema, *, many: bool
+) -> pa.RecordBatch:
     count = rows.num_rows
     given = {
         "_table": lambda kind: pa.repeat(pa.scalar(segment.table, kind), count),
@@ -109,10 +103,8 @@ def _shaped(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> "pa.Array":
+def _column(rows: pa.RecordBatch, segment: SegmentRows, field: pa.Field) -> pa.Array:
     """Return a column in the query's type, null if the segment lacks it."""
-    import pyarrow as pa
-
     stored = field.name if field.name in OWN else segment.called.get(field.name)
     at = -1 if stored is None else rows.schema.get_field_index(stored)
     if at < 0:
@@ -133,10 +125,8 @@ def _column(rows: "pa.RecordBatch", segment: SegmentRows, field: "pa.Field") -> 
         raise ValuesUnfit(text, column=field.name) from cause
 
 
-def _renamed(names_column: "pa.Array", called: dict[str, str]) -> "pa.Array":
+def _renamed(names_column: pa.Array, called: dict[str, str]) -> pa.Array:
     """Return lists of column names with the query's names (old → new)."""
-    import pyarrow as pa
-
     if not called:
         return names_column
     lists = (

@@ -6,9 +6,11 @@ is the only state: an offset from a checkpoint always means the same rows.
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
@@ -17,10 +19,6 @@ from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_log_pos
 from waltap_spark.source.rows import batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner
 from waltap_spark.source.worker_errors import shows_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -48,7 +46,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     """Reads a growing change log; a batch ends between transactions."""
 
     def __init__(
-        self, options: SourceOptions, struct: "StructType", *, known: LogPosition | None = None
+        self, options: SourceOptions, struct: StructType, *, known: LogPosition | None = None
     ) -> None:
         """``known``: as in `TaskPlanner`. Raises: SourceOption."""
         for name in options.ranged:
@@ -177,7 +175,7 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             return []
         return list(self._planner.of_manifests(self._log.manifests(begin, last), self._first))
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task."""
         return read_task(self._options, self._struct, partition)
 
@@ -203,8 +201,8 @@ def share_of(limit: Any, parts: int) -> Any:
 
 
 def read_task(
-    options: SourceOptions, struct: "StructType", partition: InputPartition
-) -> "Iterator[pa.RecordBatch]":
+    options: SourceOptions, struct: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
     """Return the rows of ``partition``; Spark also passes an empty one."""
     if not isinstance(partition, LogTask):
         return iter(())

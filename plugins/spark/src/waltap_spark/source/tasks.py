@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
@@ -14,10 +14,6 @@ from waltap_spark.source.errors import ChangesMissing, ColumnsGrew, TableNotLogg
 from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
 from waltap_spark.source.rows import RowLimits, SegmentRows
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +33,7 @@ class TaskPlanner:
         self,
         log: ChangeLog,
         options: SourceOptions,
-        struct: "StructType",
+        struct: StructType,
         known: LogPosition | None = None,
     ) -> None:
         """Look up the columns of ``struct`` in the log.
@@ -57,7 +53,7 @@ class TaskPlanner:
         }
 
     def _known(
-        self, entry: TableEntry | None, table: str, struct: "StructType", gone: LogPosition
+        self, entry: TableEntry | None, table: str, struct: StructType, gone: LogPosition
     ) -> QueryColumns:
         """Return a table's columns as the query has them.
 
