@@ -27,7 +27,7 @@ from waltap_spark.compact.log_rows import logged, with_epoch
 from waltap_spark.compact.small_sets import stored_types
 from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.planning.temp_columns import GONE
+from waltap_spark.schema.expression import GONE
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.schema import struct_of, types_of
 from waltap_spark.session.session import make_active, prepare

@@ -23,8 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.existence import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
-from waltap_spark.planning.temp_columns import unlike
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import quoted, temp
 from waltap_spark.source.catalogue import OWN, logged_tables
 from waltap_spark.source.options import parse_options
 
@@ -97,7 +96,7 @@ def current(history: DataFrame, path: str, table: str) -> DataFrame:
     own, keys = [each.name for each in entry.columns], entry.key
     order = F.expr(ORDER)
     # Rows up to the last truncate are gone.
-    begins = unlike(own, "_emptied")
+    begins = temp("emptied")
     emptied = history.where("_op = 't'").agg(F.max(order).alias(begins))
     rows = history.where("_op <> 't'").crossJoin(F.broadcast(emptied))
     rows = rows.where(F.col(begins).isNull() | (order > F.col(begins)))

@@ -23,8 +23,16 @@ from waltap_spark.compact.log_columns import log_columns
 from waltap_spark.compact.net_changes import Fill, Flags, Integers, NetRows, numbered
 from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.errors import first_words
-from waltap_spark.planning.temp_columns import gone, unlike
-from waltap_spark.schema.expression import LISTED, ORDER, column_of, long_bytes, one_of, quoted
+from waltap_spark.schema.expression import (
+    GONE,
+    LISTED,
+    ORDER,
+    column_of,
+    long_bytes,
+    one_of,
+    quoted,
+    temp,
+)
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import LogFacts, TableState, unpacked_in_all
 
@@ -58,7 +66,7 @@ def compact(
     segments: Callable[[], pa.Table | None] = lambda: None,
     live: bool = False,
 ) -> DataFrame:
-    """Return one row for each key of ``rows``, with a `gone` flag.
+    """Return one row for each key of ``rows``, with a `GONE` flag.
 
     ``live``: only keys that have a row, without the flag. Each row has the final values of the
     table's columns and of its mode's columns. A truncate discards all rows before it. ``changes``
@@ -74,9 +82,8 @@ def compact(
 
 
 def only_live(table: TableState, rows: DataFrame) -> DataFrame:
-    """Return the ``rows`` without `gone` ones, and without the flag."""
-    away = gone(table)
-    return rows.where(f"not {away}").drop(away)
+    """Return the ``rows`` without `GONE` ones, and without the flag."""
+    return rows.where(f"not {GONE}").drop(GONE)
 
 
 def carry_values(
@@ -185,7 +192,6 @@ class _Set:
     ) -> None:
         self._spark, self._table, self._read, self._base = spark, table, read, base
         self._key = key or [KeyPart(n, quoted(n), table.columns[n]) for n in table.key]
-        self._own = unlike([*table.columns, *LOG_FIELDS])
         self._log = log_columns(
             read, [each.name for each in self._key], unsent_columns(table, changes)
         )
@@ -193,14 +199,10 @@ class _Set:
         key_reused = any(change.key_reused for change in changes)
         self.net = NetRows(self._log, key_reused=key_reused, live_keys=self._live_keys)
 
-    def temp(self, what: str, number: int = 0) -> str:
-        """Return the name of a temporary column that the table lacks."""
-        return f"{self._own}{what} {number}"
-
     # --- values in the driver ---------------------------------------------------------------------
 
     def last_rows(self, *, live: bool) -> DataFrame | None:
-        """Return one row for each key, and its `gone` flag.
+        """Return one row for each key, and its `GONE` flag.
 
         ``live``: only keys that have a row, without the flag. None means that the base has too many
         of the values.
@@ -213,7 +215,7 @@ class _Set:
         at = at.filter(pc.invert(away)) if live else at
         names = [*self._table.columns, *self._table.mode.extra]
         made = {name: filled.column(name).take(at) for name in names}
-        return self.local(made if live else {**made, gone(self._table): away})
+        return self.local(made if live else {**made, GONE: away})
 
     def carried(self) -> DataFrame:
         """Return the rows, with the earlier values of rows whose key changed."""
@@ -262,8 +264,8 @@ class _Set:
             return {}
         found = self._found(np.unique(np.concatenate([asked[name] for name in names])), names)
         slots = np.full(self._read.num_rows, -1)
-        slots[found.column(self.temp("row")).to_numpy()] = np.arange(found.num_rows)
-        return {name: (slots, found.column(self.temp("was", n))) for n, name in enumerate(names)}
+        slots[found.column(temp("row")).to_numpy()] = np.arange(found.num_rows)
+        return {name: (slots, found.column(temp(f"was{n}"))) for n, name in enumerate(names)}
 
     # --- rows of the base -------------------------------------------------------------------------
 
@@ -275,7 +277,7 @@ class _Set:
             asked = rows[log.puts[rows] & (log.positions[3][rows] == 1)]
         if not len(asked):
             return np.zeros(len(rows), bool)
-        return np.isin(rows, self._found(asked, ()).column(self.temp("row")).to_numpy())
+        return np.isin(rows, self._found(asked, ()).column(temp("row")).to_numpy())
 
     def _found(self, rows: Integers, names: Sequence[str]) -> pa.Table:
         """Return the rows of `lookup`, with the numbers ``rows`` as ``row``.
@@ -283,7 +285,7 @@ class _Set:
         If the keys are few, a condition lists them: the base skips files, and there is nothing to
         join.
         """
-        key, row, numbers = self._table.key, self.temp("row"), dict[Any, int]()
+        key, row, numbers = self._table.key, temp("row"), dict[Any, int]()
         if len(rows) <= LISTED and not any(each.kind.startswith("{") for each in self._key):
             at = pa.array(rows)
             values = (self._read.column(each.name).take(at).to_pylist() for each in self._key)
@@ -291,7 +293,7 @@ class _Set:
         listed = one_of(numbers, key, self._table.columns)
         if listed is None:
             return self.lookup(rows, names, {row: rows}).toArrow()
-        was = (f"{quoted(name)} AS {quoted(self.temp('was', n))}" for n, name in enumerate(names))
+        was = (f"{quoted(name)} AS {temp(f'was{n}')}" for n, name in enumerate(names))
         found = self._base().where(listed).selectExpr(*map(quoted, key), *was).toArrow()
         keys = zip(*(found.column(n).to_pylist() for n in range(len(key))), strict=True)
         return found.append_column(row, pa.array([numbers[each] for each in keys], pa.int64()))
@@ -302,22 +304,21 @@ class _Set:
         The result has ``more`` columns of these rows, and the columns ``names`` as ``was`` 0, 1, ….
         """
         asked = self.local({**self.keys(rows), **more}, self.kinds)
-        was = (f"{quoted(name)} AS {quoted(self.temp('was', n))}" for n, name in enumerate(names))
-        own = (f"{each.sql} AS {quoted(self.temp('of', n))}" for n, each in enumerate(self._key))
+        was = (f"{quoted(name)} AS {temp(f'was{n}')}" for n, name in enumerate(names))
+        own = (f"{each.sql} AS {temp(f'of{n}')}" for n, each in enumerate(self._key))
         base = self._base().selectExpr(*own, *was)
         # a key value that the column cannot hold is stored as null
         same = " AND ".join(
-            f"{quoted(self.temp('of', n))} <=> {quoted(self.temp('key', n))}"
-            for n in range(len(self._key))
+            f"{temp(f'of{n}')} <=> {temp(f'key{n}')}" for n in range(len(self._key))
         )
         asked = F.broadcast(asked) if len(rows) <= BROADCAST else asked
         found = base.join(asked, F.expr(same))
-        return found.select(*more, *(self.temp("was", n) for n in range(len(names))))
+        return found.select(*more, *(temp(f"was{n}") for n in range(len(names))))
 
     def keys(self, rows: Integers) -> dict[str, pa.ChunkedArray]:
         """Return the key columns of ``rows``."""
         at = pa.array(rows)
-        keys = ((self.temp("key", n), each.name) for n, each in enumerate(self._key))
+        keys = ((temp(f"key{n}"), each.name) for n, each in enumerate(self._key))
         return {name: self._read.column(column).take(at) for name, column in keys}
 
     def local(
@@ -338,8 +339,8 @@ class _Set:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The types of keys and positions under their temporary names."""
-        positions = {self.temp("at", n): LOG_FIELDS[name] for n, name in enumerate(ORDER)}
-        return positions | {self.temp("key", n): each.kind for n, each in enumerate(self._key)}
+        positions = {temp(f"at{n}"): LOG_FIELDS[name] for n, name in enumerate(ORDER)}
+        return positions | {temp(f"key{n}"): each.kind for n, each in enumerate(self._key)}
 
     # --- identities of rows -----------------------------------------------------------------------
 
@@ -361,14 +362,14 @@ class _Set:
     def identities(self, rows: Integers, more: Mapping[str, Array], *, keys: bool) -> pa.Table:
         """Return the positions of ``rows``, their ``keys``, and ``more`` columns."""
         positions = {
-            self.temp("at", n): position[rows] for n, position in enumerate(self._log.positions)
+            temp(f"at{n}"): position[rows] for n, position in enumerate(self._log.positions)
         }
         return pa.table({**positions, **(self.keys(rows) if keys else {}), **more})
 
     def same(self, names: Sequence[str]) -> str:
         """Return the condition that a row has the identity in the columns ``names``."""
-        there = {self.temp("at", n): name for n, name in enumerate(ORDER)}
-        there |= {self.temp("key", n): each.sql for n, each in enumerate(self._key)}
+        there = {temp(f"at{n}"): name for n, name in enumerate(ORDER)}
+        there |= {temp(f"key{n}"): each.sql for n, each in enumerate(self._key)}
         return " AND ".join(
             f"{sql} <=> {quoted(name)}" for name, sql in there.items() if name in names
         )
@@ -405,11 +406,11 @@ class _LargeSet:
         self._count, self._slices = 0, 1
 
     def last_rows(self) -> DataFrame:
-        """Return one row for each key, and its `gone` flag."""
+        """Return one row for each key, and its `GONE` flag."""
         for part in self._parts():
             self._add(part, *part.net.last_rows())
         own = map(column_of, [*self._table.columns, *self._table.mode.extra])
-        is_gone = (column_of("_op") == F.lit("d")).alias(gone(self._table))
+        is_gone = (column_of("_op") == F.lit("d")).alias(GONE)
         return self._moved().select(*own, is_gone)
 
     def carried(self) -> DataFrame:
@@ -430,9 +431,8 @@ class _LargeSet:
         # values go from key to key, so rows of changed keys are not sliced
         if self._unsent and any(change.key_changes for change in self._changes):
             self._slices = 1
-        own = unlike(self._rows.columns)
         key = [
-            _key_column(f"{own}{n}", name, self._table.columns[name])
+            _key_column(temp(f"of{n}"), name, self._table.columns[name])
             for n, name in enumerate(self._table.key)
         ]
         keys = (f"{each.sql} AS {quoted(each.name)}" for each in key)
@@ -469,11 +469,11 @@ class _LargeSet:
         """Add the ``targets``, and the positions of their values."""
         part, numbers = self._part, {name: n for n, name in enumerate(self._unsent)}
         lacks = {
-            part.temp("lacks", n): np.isin(targets, fills[name].rows if name in fills else ())
+            temp(f"lacks{n}"): np.isin(targets, fills[name].rows if name in fills else ())
             for name, n in numbers.items()
         }
         # numbers of rows differ between slices
-        row, column = part.temp("row"), part.temp("column")
+        row, column = temp("row"), temp("column")
         self._targets.append(self._identities(targets, {row: targets + self._count, **lacks}))
         each = [
             (fill.rows, fill.sources, fill.asked, np.full(len(fill.rows), numbers[name]))
@@ -501,23 +501,23 @@ class _LargeSet:
 
     def _filled(self) -> DataFrame:
         """Return the rows that get values."""
-        temp, numbers = self._part.temp, {name: n for n, name in enumerate(self._unsent)}
+        numbers = {name: n for n, name in enumerate(self._unsent)}
         row, column = temp("row"), column_of(temp("column"))
-        there = (column_of(name).alias(temp("was", n)) for name, n in numbers.items())
+        there = (column_of(name).alias(temp(f"was{n}")) for name, n in numbers.items())
         found = self._joined(self._sources, "inner").select(row, temp("column"), *there)
         for base in self._base_values:
             found = found.unionByName(base)
         if len(numbers) > 1:  # the values of a row's columns are in different rows
             each = (
-                F.first(F.when(column == n, column_of(temp("was", n))), ignorenulls=True).alias(
-                    temp("was", n)
+                F.first(F.when(column == n, column_of(temp(f"was{n}"))), ignorenulls=True).alias(
+                    temp(f"was{n}")
                 )
                 for n in numbers.values()
             )
             found = found.groupBy(row).agg(*each)
         rows = self._joined(self._targets, "inner").join(found, [row], "left")
         for name, n in numbers.items():
-            lacks, value = column_of(temp("lacks", n)), column_of(temp("was", n))
+            lacks, value = column_of(temp(f"lacks{n}")), column_of(temp(f"was{n}"))
             # a filled value is no longer unsent
             rest = F.array_remove("_unchanged", name)
             rows = rows.withColumns(

@@ -13,8 +13,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.existence import alive_keys
 from waltap_spark.planning.column_identity import file_column, older_value
-from waltap_spark.planning.temp_columns import GONE, unlike, with_temp_names
-from waltap_spark.schema.expression import EXACT, column_of, order, sent, the_same, unchanged_as
+from waltap_spark.schema.expression import (
+    EXACT,
+    GONE,
+    column_of,
+    order,
+    sent,
+    temp,
+    the_same,
+    unchanged_as,
+)
 from waltap_spark.schema.nested import fitted
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, floating, struct_of
 from waltap_spark.state.output import LogFacts, TableState
@@ -92,7 +100,7 @@ def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str])
 
 def after_last_truncate(rows: DataFrame) -> DataFrame:
     """Return the ``rows`` after the last truncate."""
-    truncated = unlike(rows.columns, "__waltap_truncated")
+    truncated = temp("truncated")
     last = rows.where("_op = 't'").agg(F.max(order()).alias(truncated))
     return rows.crossJoin(F.broadcast(last)).where(order() > F.col(truncated)).drop(truncated)
 
@@ -108,14 +116,13 @@ def of_touched_keys(
 
     ``left_anti`` returns all other rows.
     """
-    own = unlike(base.columns) + "key"
+    own = temp("key")
     keys = rows.select(*map(column_of, key)).distinct()
     keys = keys.select(*(column_of(name).alias(f"{own}{n}") for n, name in enumerate(key)))
     small = sum(change.rows for change in changes) <= SMALL_ROWS
     return base.join(F.broadcast(keys) if small else keys, _match(key, own), how)
 
 
-@with_temp_names
 def compacted(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
@@ -123,7 +130,7 @@ def compacted(
 
     These have no changed keys and no truncates: `waltap_spark.compact.compact_changes` compacts a
     Parquet table after such changes. Each row has the final values of the table's columns and of
-    its mode's columns, and `gone`. ``changes`` describes the rows; ``base`` has the table before
+    its mode's columns, and `GONE`. ``changes`` describes the rows; ``base`` has the table before
     them.
     """
     key = list(table.key)
@@ -136,46 +143,46 @@ def compacted(
     # a delete may follow the insert of its key in one transaction, and the row still exists
     when = F.when(F.col("_op") != "d", order()) if key_reused else order()
     names_of_values = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
-    wanted = [F.max_by(F.struct(*map(column_of, names_of_values)), when).alias("__last")]
+    wanted = [F.max_by(F.struct(*map(column_of, names_of_values)), when).alias(temp("last"))]
     wanted += [
         F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
-            f"__sent{n}"
+            temp(f"sent{n}")
         )
         for n, name in enumerate(partial)
     ]
     last = rows.groupBy(*map(column_of, key)).agg(*wanted)
     if key_reused:
         live = alive_keys(key, rows, base)
-        named = [column_of(name).alias(f"__alive{n}") for n, name in enumerate(key)]
-        live = live.select(*named, F.lit(True).alias("__exists"))
-        last = last.join(live, _match(key, "__alive"), "left")
-        gone = F.col("__exists").isNull()
+        named = [column_of(name).alias(temp(f"alive{n}")) for n, name in enumerate(key)]
+        live = live.select(*named, F.lit(True).alias(temp("exists")))
+        last = last.join(live, _match(key, temp("alive")), "left")
+        gone = F.col(temp("exists")).isNull()
     else:
-        gone = F.col("__last._op") == "d"
+        gone = F.col(f"{temp('last')}._op") == "d"
     last = last.withColumn(GONE, gone)
     if partial:
         # only unsent values need the base
         before = of_touched_keys(base, key, rows, changes, "left_semi").select(
-            *(column_of(name).alias(f"__was{n}") for n, name in enumerate(key)),
-            *(column_of(name).alias(f"__base{n}") for n, name in enumerate(partial)),
+            *(column_of(name).alias(temp(f"was{n}")) for n, name in enumerate(key)),
+            *(column_of(name).alias(temp(f"base{n}")) for n, name in enumerate(partial)),
         )
-        last = last.join(before, _match(key, "__was"), "left")
+        last = last.join(before, _match(key, temp("was")), "left")
     values = []
     for name in own:
         if name in zeros:
             # 0 and -0 are one key: the row's own zero is stored, not the group's
-            there = F.col("__last").getField(name)
+            there = F.col(temp("last")).getField(name)
             values.append(F.coalesce(there, column_of(name)).alias(name))
         elif name in key:
             values.append(column_of(name))
         elif name in partial:
             number = partial.index(name)
-            brought, base_value = F.col(f"__sent{number}"), F.col(f"__base{number}")
+            brought, base_value = F.col(temp(f"sent{number}")), F.col(temp(f"base{number}"))
             values.append(
                 F.when(brought.isNotNull(), brought["value"]).otherwise(base_value).alias(name)
             )
         else:
-            values.append(F.col("__last").getField(name).alias(name))
+            values.append(F.col(temp("last")).getField(name).alias(name))
     return last.select(*values, GONE)
 
 
@@ -201,7 +208,7 @@ def copies(
     # inserts alone need no comparison of rows
     if all("d" not in change.operations for change in changes):
         return base.unionByName(rows.where("_op <> 't'").select(*own))
-    called = unlike(names, "__waltap_weight")
+    called = temp("weight")
     weight = F.when(F.col("_op") == "d", F.lit(-1)).otherwise(F.lit(1)).alias(called)
     signed = base.select(*own, F.lit(1).alias(called)).unionByName(
         rows.where("_op <> 't'").select(*own, weight)
@@ -232,8 +239,7 @@ def _remaining(
     """
     names_of_values = table.comparable
     others = {name: kind for name, kind in table.columns.items() if name not in names_of_values}
-    own = unlike(table.columns, "__waltap_")
-    place, count = f"{own}place", f"{own}count"
+    place, count = temp("place"), temp("count")
     each = Window.partitionBy(*alike)
     first = [distinguishing(name, kind).desc_nulls_last() for name, kind in others.items()]
     found = signed.select(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from waltap_spark.schema.expression import column_of, the_same
+from waltap_spark.schema.expression import column_of, temp, the_same
 
 TRANSACTION = ("_epoch", "_commit_lsn")
 WITHIN = ("_seq", "_sub")
@@ -19,15 +19,17 @@ WITHIN = ("_seq", "_sub")
 def alive_keys(key: Sequence[str], rows: DataFrame, base: DataFrame) -> DataFrame:
     """Return the keys that have a row after ``rows``."""
     names = [column_of(name) for name in key]
-    steps = rows.groupBy(*names, *TRANSACTION).agg(verdict().alias("_verdict"))
-    last = F.max_by("_verdict", F.when(F.col("_verdict").isNotNull(), F.struct(*TRANSACTION)))
-    final = steps.groupBy(*names).agg(last.alias("_alive"))
-    at = [f"_at {n}" for n in range(len(key))]
+    steps = rows.groupBy(*names, *TRANSACTION).agg(verdict().alias(temp("verdict")))
+    last = F.max_by(
+        temp("verdict"), F.when(F.col(temp("verdict")).isNotNull(), F.struct(*TRANSACTION))
+    )
+    final = steps.groupBy(*names).agg(last.alias(temp("alive")))
+    at = [temp(f"at{n}") for n in range(len(key))]
     named = (name.alias(own) for name, own in zip(names, at, strict=True))
-    here = base.select(*named, F.lit(True).alias("_was"))
+    here = base.select(*named, F.lit(True).alias(temp("was")))
     same = (the_same(name, column_of(own)) for name, own in zip(names, at, strict=True))
     found = final.join(here, functools.reduce(lambda one, other: one & other, same), "left")
-    return found.where(F.coalesce("_alive", "_was", F.lit(False))).select(*names)
+    return found.where(F.coalesce(temp("alive"), temp("was"), F.lit(False))).select(*names)
 
 
 def verdict() -> Column:

@@ -37,8 +37,7 @@ from waltap_spark.formats.table_format import (
 )
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import meets_none
-from waltap_spark.planning.temp_columns import gone, unlike
-from waltap_spark.schema.expression import column_of, namespace_of, within_catalogue
+from waltap_spark.schema.expression import GONE, column_of, namespace_of, temp, within_catalogue
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import StoredTable, TableState, TargetMove, TargetTable
 
@@ -455,13 +454,13 @@ class MergingFormat(StepwiseFormat):
     def _exchanged(self, commit: CommitContext, table: TableState, rows: GroupRows) -> DataFrame:
         """Return rows to remove and add, for a table without key.
 
-        A row with `gone` removes all rows that are equal to it.
+        A row with `GONE` removes all rows that are equal to it.
         """
         changes, base = rows.changes(table, self.read(commit.spark, table, "current"))
         names = list(table.columns)
         alike = [distinguishing(name, kind) for name, kind in table.comparable.items()]
         row = changes.where("_op <> 't'")
-        own = unlike(base.columns) + "same"
+        own = temp("same")
         same = [each.alias(f"{own}{n}") for n, each in enumerate(alike)]
         touched = row.where("_op = 'd'").select(*map(column_of, names), *same)
         touched_keys = touched.dropDuplicates([f"{own}{n}" for n in range(len(alike))])
@@ -474,8 +473,8 @@ class MergingFormat(StepwiseFormat):
             row.join(keys, on, "left_semi"),
         )
         new = row.join(keys, on, "left_anti").select(*map(column_of, names))
-        added = left.unionByName(new).withColumn(gone(table), F.lit(False))
-        away = touched_keys.select(*map(column_of, names)).withColumn(gone(table), F.lit(True))
+        added = left.unionByName(new).withColumn(GONE, F.lit(False))
+        away = touched_keys.select(*map(column_of, names)).withColumn(GONE, F.lit(True))
         return away.unionByName(added)
 
 

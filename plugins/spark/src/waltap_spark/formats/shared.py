@@ -23,8 +23,7 @@ from waltap_spark.formats.stepwise import RACES, StepwiseFormat, stored_columns,
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.formats.work import TableWriter, of, selected
 from waltap_spark.planning.column_identity import older_value
-from waltap_spark.planning.temp_columns import unlike
-from waltap_spark.schema.expression import column_of, quoted
+from waltap_spark.schema.expression import column_of, quoted, temp
 from waltap_spark.schema.nested import fitted, new_fields, same_type
 from waltap_spark.schema.schema import common_type, sql_type, struct_of
 from waltap_spark.state.output import TableState, TargetTable
@@ -230,7 +229,7 @@ class SharedWork(TableWriter):
             names = list(values)
             place = self._table.place
             assert place is not None
-            never = unlike(names, "__waltap_never")
+            never = temp("never")
             source = f"({selected({**values, never: 'CAST(NULL AS string)'})})"
             self._spark.sql(
                 f"MERGE INTO {self.at(what)} t USING {source} s ON t.{quoted(place.column)} = s.{never}"

@@ -139,7 +139,7 @@ class GroupRows:
     def compacted(
         self, table: TableState, base: Callable[[], DataFrame], *, live: bool = False
     ) -> DataFrame:
-        """Return one net row for each touched key, with a `gone` flag.
+        """Return one net row for each touched key, with a `GONE` flag.
 
         ``live``: only keys that have a row, without the flag. The key is
         `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes. Without a

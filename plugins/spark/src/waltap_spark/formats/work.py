@@ -12,8 +12,7 @@ from waltap_spark.formats.notes import ROWS
 from waltap_spark.formats.stepwise import StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
-from waltap_spark.planning.temp_columns import gone, unlike
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import GONE, quoted, temp
 from waltap_spark.schema.nested import new_fields, same_type
 from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
 from waltap_spark.state.modes import row_key
@@ -106,12 +105,11 @@ class TableWriter:
         self.take(what, action, ROWS)
 
     def merge(self, compacted: DataFrame) -> None:
-        """MERGE rows with `gone` by the key."""
+        """MERGE rows with `GONE` by the key."""
 
         def action() -> None:
-            away = gone(self._table)
             source = self.view(compacted)
-            names = [name for name in source if name != away]
+            names = [name for name in source if name != GONE]
             key = row_key(self._table)
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
             if self._table.mode.name == "scd2":  # versions that have ended stay as they are
@@ -121,9 +119,9 @@ class TableWriter:
             update = ", ".join(f"t.{name} = s.{name}" for name in values)
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s ON {self.own}{on}"
-                f" WHEN MATCHED AND s.{away} THEN DELETE"
+                f" WHEN MATCHED AND s.{GONE} THEN DELETE"
                 + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
-                + f" WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
+                + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
             )
 
         self.take("current", action, ROWS)
@@ -139,18 +137,17 @@ class TableWriter:
         self.take("current", put, ROWS)
 
     def exchange(self, frame: DataFrame) -> None:
-        """MERGE rows without a key: remove equals of `gone` rows, add others."""
+        """MERGE rows without a key: remove equals of `GONE` rows, add others."""
 
         def action() -> None:
-            away = gone(self._table)
             source = self.view(frame)
-            names = [name for name in source if name != away]
+            names = [name for name in source if name != GONE]
             compared = self._table.comparable
             on = " AND ".join(equal(quoted(name), kind) for name, kind in compared.items())
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s"
-                f" ON {self.own}s.{away} AND {on}"
-                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{away} THEN {inserted(names)}"
+                f" ON {self.own}s.{GONE} AND {on}"
+                f" WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
             )
 
         self.take("current", action, ROWS)
@@ -181,8 +178,7 @@ class TableWriter:
         """Rename columns, also when they exchange names."""
         pairs = list(renames.items())
         if set(renames.values()) & set(self.stored_table.columns):
-            start = unlike([*self.stored_table.columns, *renames.values()], "__waltap ")
-            temp_names = {old: f"{start}{n}" for n, old in enumerate(renames)}
+            temp_names = {old: temp(str(n)) for n, old in enumerate(renames)}
             pairs = [*temp_names.items(), *((temp_names[old], new) for old, new in renames.items())]
         for what in whats(self._table):
             for old, new in pairs:

@@ -18,8 +18,7 @@ from waltap_spark.compact.compaction import (
 )
 from waltap_spark.history.retained_keys import RetainedKeys
 from waltap_spark.history.timeline import fresh, rows_after
-from waltap_spark.planning.temp_columns import gone
-from waltap_spark.schema.expression import column_of
+from waltap_spark.schema.expression import GONE, column_of
 from waltap_spark.schema.schema import log_struct, struct_of
 from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import BasePart, ChangeSet, TableState
@@ -124,5 +123,5 @@ def _latest(table: TableState, base: DataFrame, rows: DataFrame, after: DataFram
     """
     own = [column_of(name) for name in row_columns(table)]
     untouched = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
-    alive = after.where(f"not {gone(table)}")
+    alive = after.where(f"not {GONE}")
     return untouched.select(*own).unionByName(alive.select(*own))

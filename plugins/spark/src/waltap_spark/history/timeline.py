@@ -14,13 +14,12 @@ from pyspark.sql.window import WindowSpec
 
 from waltap_spark.compact.compaction import distinguishing, of_touched_keys
 from waltap_spark.compact.existence import inserted, verdict
-from waltap_spark.planning.temp_columns import GONE, with_temp_names
-from waltap_spark.schema.expression import column_of, order, quoted, sent
+from waltap_spark.schema.expression import GONE, column_of, order, quoted, sent, temp
 from waltap_spark.schema.schema import LOG_FIELDS, floating
 from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import LogFacts, TableState
 
-CHANGED: Final = "__waltap_changed"
+CHANGED: Final = temp("changed")
 AT: Final = ("_epoch", "_commit_lsn")
 # Row index before the rows of a snapshot, which have -1.
 BEFORE_ALL: Final = -2
@@ -51,18 +50,16 @@ def live_rows(table: TableState, base: DataFrame) -> DataFrame:
     return base.where(table.mode.live_condition) if table.mode.live_condition else base
 
 
-@with_temp_names
 def changed(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Return changed and added rows of ``table``, with a `gone` flag.
+    """Return changed and added rows of ``table``, with a `GONE` flag.
 
     ``base`` has the earlier rows; ``rows`` have resolved keys and values.
     """
     return _outcome(table, changes, rows, base).where(CHANGED).drop(CHANGED)
 
 
-@with_temp_names
 def rows_after(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
@@ -117,8 +114,10 @@ def _events(
         # all rows of a snapshot have one position and no key changes: spread them by key
         spread = F.when(F.col("_op") == "r", F.xxhash64(*map(column_of, table.key)))
         change = Window.partitionBy(*AT, "_seq", spread)
-        moves = rows.withColumn("__moves", F.max("_sub").over(change) == 1)
-        return moves.where("_op in ('c', 'u', 'r') or (_op = 'd' and __moves)").drop("__moves")
+        moves = rows.withColumn(temp("moves"), F.max("_sub").over(change) == 1)
+        return moves.where(f"_op in ('c', 'u', 'r') or (_op = 'd' and {temp('moves')})").drop(
+            temp("moves")
+        )
     if not _empties(table, changes):
         return rows
     if any(each.replaces for each in changes):
@@ -127,13 +126,13 @@ def _events(
         ends = rows.where("_op = 't'")
     last = F.max_by(F.struct(*LOG_FIELDS), order())
     # Of several truncates in a transaction only rows after the last one remain.
-    ends = ends.groupBy(*AT).agg(last.alias("__end")).select("__end.*")
+    ends = ends.groupBy(*AT).agg(last.alias(temp("end"))).select(f"{temp('end')}.*")
     found = rows.where("_op <> 't'")
-    at = ends.select(*(F.col(name).alias(f"_{name}") for name in (*AT, "_seq")))
-    same = [F.col(name) == F.col(f"_{name}") for name in AT]
+    at = ends.select(*(F.col(name).alias(temp(name)) for name in (*AT, "_seq")))
+    same = [F.col(name) == F.col(temp(name)) for name in AT]
     found = (
         found.join(F.broadcast(at), same, "left")
-        .where("__seq is null or _seq > __seq")
+        .where(F.col(temp("_seq")).isNull() | (F.col("_seq") > F.col(temp("_seq"))))
         .drop(*at.columns)
     )
     key = [column_of(name) for name in table.key]
@@ -145,18 +144,18 @@ def _events(
 def _of_one_moment(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Move a snapshot's rows to its first position, after a truncate."""
     when = ("_epoch", "_commit_lsn", "_commit_ts")
-    first = rows.agg(F.min(F.struct(*when)).alias("__first"), F.min("_xid").alias("__xid"))
-    moved = rows.drop(*when).crossJoin(F.broadcast(first)).select("*", "__first.*")
+    first = rows.agg(F.min(F.struct(*when)).alias(temp("first")), F.min("_xid").alias(temp("xid")))
+    moved = rows.drop(*when).crossJoin(F.broadcast(first)).select("*", f"{temp('first')}.*")
     end = first.select(
         F.lit("t").alias("_op"),
-        "__first.*",
+        f"{temp('first')}.*",
         F.lit(BEFORE_ALL).alias("_seq"),
         F.lit(0).cast("byte").alias("_sub"),
-        F.col("__first._commit_lsn").alias("_lsn"),
-        F.col("__xid").alias("_xid"),
+        F.col(f"{temp('first')}._commit_lsn").alias("_lsn"),
+        F.col(temp("xid")).alias("_xid"),
         F.lit(None).cast("array<string>").alias("_unchanged"),
     )
-    return moved.drop("__first", "__xid"), end
+    return moved.drop(temp("first"), temp("xid")), end
 
 
 # --- states -------------------------------------------------------------------------------------------
@@ -167,7 +166,7 @@ def _states(
 ) -> DataFrame:
     """Return all states of each key, with unsent values filled in.
 
-    ``__stored`` marks the state in ``base``.
+    ``stored`` marks the state in ``base``.
     """
     key, mode = list(table.key), table.mode
     partial = [name for change in changes for name in change.unchanged]
@@ -178,39 +177,39 @@ def _states(
     key_reused = any(change.key_reused for change in changes)
     alive = verdict() if key_reused else F.max_by("_op", order()) != "d"
     zeros = floating(table.columns, key)
-    brought = F.struct(F.lit(True).alias("__is"), *map(column_of, [*whole, *zeros]), *extra)
+    brought = F.struct(F.lit(True).alias(temp("is")), *map(column_of, [*whole, *zeros]), *extra)
     per_key = events.groupBy(*map(column_of, key), *AT).agg(
-        alive.alias("__alive"),
-        (alive.isNull() & inserted()).alias("__free"),
-        F.max("_commit_ts").alias("__ts"),
-        F.max_by(brought, there).alias("__whole"),
-        F.max_by(F.struct(F.lit(True).alias("__is"), *extra), order()).alias("__end"),
+        alive.alias(temp("alive")),
+        (alive.isNull() & inserted()).alias(temp("free")),
+        F.max("_commit_ts").alias(temp("ts")),
+        F.max_by(brought, there).alias(temp("whole")),
+        F.max_by(F.struct(F.lit(True).alias(temp("is")), *extra), order()).alias(temp("end")),
         *(
             F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
-                f"__sent{n}"
+                temp(f"sent{n}")
             )
             for n, name in enumerate(partial)
         ),
     )
-    per_key = per_key.withColumnsRenamed(dict(zip(AT, ("__epoch", "__lsn"), strict=True)))
+    per_key = per_key.withColumnsRenamed(dict(zip(AT, (temp("epoch"), temp("lsn")), strict=True)))
     versions = mode.name == "scd2"
     soft = mode.deletes == "soft" and not versions
     before_rows = base.select(
         *map(column_of, key),
-        (F.col("_from_epoch") if versions else F.lit(0)).alias("__epoch"),
-        (F.col("_from_lsn") if versions else F.lit(0).cast("long")).alias("__lsn"),
-        (F.col("_valid_from") if versions else F.lit(None).cast("timestamp")).alias("__ts"),
-        (~F.col("_deleted") if soft else F.lit(True)).alias("__alive"),
-        brought.alias("__whole"),
-        F.struct(F.lit(True).alias("__is"), *extra).alias("__end"),
-        (F.col("_deleted_at") if soft else F.lit(None).cast("timestamp")).alias("__ended"),
+        (F.col("_from_epoch") if versions else F.lit(0)).alias(temp("epoch")),
+        (F.col("_from_lsn") if versions else F.lit(0).cast("long")).alias(temp("lsn")),
+        (F.col("_valid_from") if versions else F.lit(None).cast("timestamp")).alias(temp("ts")),
+        (~F.col("_deleted") if soft else F.lit(True)).alias(temp("alive")),
+        brought.alias(temp("whole")),
+        F.struct(F.lit(True).alias(temp("is")), *extra).alias(temp("end")),
+        (F.col("_deleted_at") if soft else F.lit(None).cast("timestamp")).alias(temp("ended")),
         *(
-            F.struct(column_of(name).alias("value")).alias(f"__sent{n}")
+            F.struct(column_of(name).alias("value")).alias(temp(f"sent{n}"))
             for n, name in enumerate(partial)
         ),
     )
-    both = before_rows.withColumn("__stored", F.lit(True)).unionByName(
-        per_key.withColumn("__stored", F.lit(False)), allowMissingColumns=True
+    both = before_rows.withColumn(temp("stored"), F.lit(True)).unionByName(
+        per_key.withColumn(temp("stored"), F.lit(False)), allowMissingColumns=True
     )
     if key_reused and mode.deletes == "kept":
         both = _without_dead(table, both)
@@ -219,38 +218,44 @@ def _states(
     def carried(name: str) -> Column:
         return F.last(name, ignorenulls=True).over(so_far)
 
+    ours = [temp(name) for name in ("stored", "epoch", "lsn", "ts", "ended", "end")]
+    parts = [temp(f"part{n}") for n in range(len(partial))]
+    sent_values = [carried(temp(f"sent{n}")).getField("value") for n in range(len(partial))]
+    whole_row = F.col(temp("whole"))
     return both.select(
         *map(column_of, key),
-        "__stored", "__epoch", "__lsn", "__ts", "__ended", "__end",
-        F.coalesce(carried("__alive"), F.lit(False)).alias("__alive"),
-        carried("__whole").alias("__whole"),
-        *(carried(f"__sent{n}").getField("value").alias(f"__part{n}") for n in range(len(partial))),
+        *ours,
+        F.coalesce(carried(temp("alive")), F.lit(False)).alias(temp("alive")),
+        carried(temp("whole")).alias(temp("whole")),
+        *(value.alias(part) for value, part in zip(sent_values, parts, strict=True)),
     ).select(
         *(column_of(name) for name in key if name not in zeros),
-        *(F.coalesce(F.col("__whole").getField(n), column_of(n)).alias(n) for n in zeros),
-        "__stored", "__epoch", "__lsn", "__ts", "__ended", "__end", "__alive",
-        *(F.col("__whole").getField(name).alias(name) for name in whole),
-        *(F.col("__whole").getField(name).alias(name) for name in mode.extra),
-        *(F.col(f"__part{n}").alias(name) for n, name in enumerate(partial)),
-    )  # fmt: skip
+        *(F.coalesce(whole_row.getField(n), column_of(n)).alias(n) for n in zeros),
+        *ours,
+        temp("alive"),
+        *(whole_row.getField(name).alias(name) for name in (*whole, *mode.extra)),
+        *(F.col(part).alias(name) for part, name in zip(parts, partial, strict=True)),
+    )
 
 
 def _without_dead(table: TableState, states: DataFrame) -> DataFrame:
     """End stored rows whose key is inserted: they were deleted before."""
-    free = F.coalesce(F.lead("__free").over(_by_key(table)), F.lit(False))
-    dead = F.col("__stored") & free
-    return states.withColumn("__alive", F.when(dead, F.lit(False)).otherwise(F.col("__alive")))
+    free = F.coalesce(F.lead(temp("free")).over(_by_key(table)), F.lit(False))
+    dead = F.col(temp("stored")) & free
+    return states.withColumn(
+        temp("alive"), F.when(dead, F.lit(False)).otherwise(F.col(temp("alive")))
+    )
 
 
 def _by_key(table: TableState) -> WindowSpec:
     keys = [column_of(name) for name in table.key]
-    return Window.partitionBy(*keys).orderBy(F.desc("__stored"), "__epoch", "__lsn")
+    return Window.partitionBy(*keys).orderBy(F.desc(temp("stored")), temp("epoch"), temp("lsn"))
 
 
 def _compared(table: TableState, states: DataFrame) -> DataFrame:
-    """Add ``__turns``: whether the row differs from the state before."""
+    """Add ``turns``: whether the row differs from the state before."""
     values = F.struct(
-        F.lit(True).alias("__is"),
+        F.lit(True).alias(temp("is")),
         *(
             distinguishing(name, kind).alias(name)
             for name, kind in table.comparable.items()
@@ -258,11 +263,11 @@ def _compared(table: TableState, states: DataFrame) -> DataFrame:
         ),
     )
     by_key = _by_key(table)
-    was = F.coalesce(F.lag("__alive").over(by_key), F.lit(False))
+    was = F.coalesce(F.lag(temp("alive")).over(by_key), F.lit(False))
     # A plain comparison with NULL would hide a change from or to NULL.
     same = values.eqNullSafe(F.lag(values).over(by_key))
-    turns = (F.col("__alive") != was) | (F.col("__alive") & ~same)
-    return states.withColumn("__turns", turns & ~F.col("__stored"))
+    turns = (F.col(temp("alive")) != was) | (F.col(temp("alive")) & ~same)
+    return states.withColumn(temp("turns"), turns & ~F.col(temp("stored")))
 
 
 # --- rows ---------------------------------------------------------------------------------------------
@@ -275,27 +280,27 @@ def _versions(table: TableState, states: DataFrame) -> DataFrame:
     snapshot was taken at its position.
     """
     by_key = _by_key(table)
-    turned = states.where("__stored or __turns").select(
+    turned = states.where(F.col(temp("stored")) | F.col(temp("turns"))).select(
         "*",
-        F.lead("__epoch").over(by_key).alias("_to_epoch"),
-        F.lead("__lsn").over(by_key).alias("_to_lsn"),
-        F.lead("__ts").over(by_key).alias("_valid_to"),
-        F.lead("__alive").over(by_key).alias("__goes_on"),
+        F.lead(temp("epoch")).over(by_key).alias("_to_epoch"),
+        F.lead(temp("lsn")).over(by_key).alias("_to_lsn"),
+        F.lead(temp("ts")).over(by_key).alias("_valid_to"),
+        F.lead(temp("alive")).over(by_key).alias(temp("goes_on")),
     )
-    partly = F.col("__stored") & (F.col("_to_epoch") == F.col("__epoch"))
-    partly = F.coalesce(partly & (F.col("_to_lsn") == F.col("__lsn")), F.lit(False))
-    made = turned.where(F.col("__alive") & ~(partly & F.col("__goes_on"))).withColumns(
+    partly = F.col(temp("stored")) & (F.col("_to_epoch") == F.col(temp("epoch")))
+    partly = F.coalesce(partly & (F.col("_to_lsn") == F.col(temp("lsn"))), F.lit(False))
+    made = turned.where(F.col(temp("alive")) & ~(partly & F.col(temp("goes_on")))).withColumns(
         {
-            "_valid_from": F.col("__ts"),
-            "_from_epoch": F.col("__epoch"),
-            "_from_lsn": F.col("__lsn"),
+            "_valid_from": F.col(temp("ts")),
+            "_from_epoch": F.col(temp("epoch")),
+            "_from_lsn": F.col(temp("lsn")),
             "_current": F.col("_to_epoch").isNull(),
-            CHANGED: ~F.col("__stored") | F.col("_to_epoch").isNotNull(),
+            CHANGED: ~F.col(temp("stored")) | F.col("_to_epoch").isNotNull(),
             GONE: partly,
         }
     )
     if table.mode.deletes == "soft":
-        made = made.withColumn("_deleted", ~F.coalesce("__goes_on", F.lit(True)))
+        made = made.withColumn("_deleted", ~F.coalesce(temp("goes_on"), F.lit(True)))
         made = made.withColumn("_deleted_at", F.when(F.col("_deleted"), F.col("_valid_to")))
     return made
 
@@ -304,33 +309,35 @@ def _last_states(table: TableState, states: DataFrame) -> DataFrame:
     """Return the last state of each row, also of deleted rows."""
     by_key = _by_key(table)
     so_far = by_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ends = F.col("__turns") & ~F.col("__alive")
-    ended = F.when(ends, F.col("__ts")).when(F.col("__stored"), F.col("__ended"))
-    end = F.when(ends | F.col("__stored"), F.col("__end"))
-    there = F.col("__alive") | F.col("__stored")
+    ends = F.col(temp("turns")) & ~F.col(temp("alive"))
+    ended = F.when(ends, F.col(temp("ts"))).when(F.col(temp("stored")), F.col(temp("ended")))
+    end = F.when(ends | F.col(temp("stored")), F.col(temp("end")))
+    there = F.col(temp("alive")) | F.col(temp("stored"))
     names = [name for name in (*table.columns, *table.mode.extra) if name not in table.key]
-    row = F.struct(there.alias("__is"), *map(column_of, names))
+    row = F.struct(there.alias(temp("is")), *map(column_of, names))
     made = states.select(
         *map(column_of, table.key),
-        "__alive",
-        F.last(F.when(there, row), ignorenulls=True).over(so_far).alias("__row"),
-        F.lead(F.lit(1)).over(by_key).isNull().alias("__last"),
-        F.max("__alive").over(so_far).alias("__was"),
-        F.last(ended, ignorenulls=True).over(so_far).alias("__deleted_at"),
-        F.last(end, ignorenulls=True).over(so_far).alias("__deletion"),
+        temp("alive"),
+        F.last(F.when(there, row), ignorenulls=True).over(so_far).alias(temp("row")),
+        F.lead(F.lit(1)).over(by_key).isNull().alias(temp("last")),
+        F.max(temp("alive")).over(so_far).alias(temp("was")),
+        F.last(ended, ignorenulls=True).over(so_far).alias(temp("deleted_at")),
+        F.last(end, ignorenulls=True).over(so_far).alias(temp("deletion")),
     )
-    made = made.where("__last and __row is not null").select(
+    made = made.where(F.col(temp("last")) & F.col(temp("row")).isNotNull()).select(
         "*",
-        *(F.col("__row").getField(name).alias(name) for name in names),
+        *(F.col(temp("row")).getField(name).alias(name) for name in names),
         F.lit(True).alias(CHANGED),
-        (F.lit(table.mode.deletes == "kept") & F.col("__was") & ~F.col("__alive")).alias(GONE),
+        (F.lit(table.mode.deletes == "kept") & F.col(temp("was")) & ~F.col(temp("alive"))).alias(
+            GONE
+        ),
     )
     if table.mode.deletes == "soft":
-        dead = ~F.col("__alive")
+        dead = ~F.col(temp("alive"))
         made = made.withColumns(
-            {"_deleted": dead, "_deleted_at": F.when(dead, F.col("__deleted_at"))}
+            {"_deleted": dead, "_deleted_at": F.when(dead, F.col(temp("deleted_at")))}
         )
         for name in table.mode.extra:
-            value = F.when(dead, F.col("__deletion").getField(name)).otherwise(F.col(name))
+            value = F.when(dead, F.col(temp("deletion")).getField(name)).otherwise(F.col(name))
             made = made.withColumn(name, value)
     return made

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.planning.temp_columns import unlike
+from waltap_spark.schema.expression import temp
 from waltap_spark.state.output import OutputState, TableState
 
 # Columns that identify a change, with the number of its transaction.
@@ -92,15 +92,15 @@ def leave_out_known(
     unless all rows remain. ``whole``: leave out all rows or none.
     """
     assert group.span is not None
-    (low, high), own = group.span, unlike(rows.columns, "_known")
+    low, high = group.span
     known = (
         history.where((F.col("_epoch") < group.epoch) & (F.col("_op") != "r"))
         .where(F.col("_commit_lsn").between(low, high))
-        .select(*(F.col(name).alias(f"{own}{name}") for name in (*CHANGE, "_xid")))
+        .select(*(F.col(name).alias(temp(name)) for name in (*CHANGE, "_xid")))
         .distinct()
     )
-    same = [F.col(name) == F.col(f"{own}{name}") for name in CHANGE]
-    same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col(f"{own}_xid"))]
+    same = [F.col(name) == F.col(temp(name)) for name in CHANGE]
+    same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col(temp("_xid")))]
     # `eqNullSafe` above, since changes of some sources have no transaction id.
     left = rows.join(known, same, "left_anti")
     counts = {row["_op"]: row["count"] for row in left.groupBy("_op").count().collect()}

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 # Columns that order rows of the change log.
 ORDER: Final = ("_epoch", "_commit_lsn", "_seq", "_sub")
 
+# Start of the names of temporary columns. No column of a source has so long a name: PostgreSQL's
+# have at most 63 bytes.
+TEMP: Final = "__waltap".ljust(64, "_")
+
+# The column that flags keys without a row.
+GONE: Final = f"{TEMP}gone"
+
 # Options for JSON that differs wherever values differ. Spark's default timestamps end at
 # milliseconds.
 EXACT: Final = {
@@ -34,6 +41,11 @@ def column_of(name: str) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.col(quoted(name))
+
+
+def temp(name: str) -> str:
+    """Return the name of a temporary column."""
+    return f"{TEMP}{name}"
 
 
 @functools.lru_cache(maxsize=10_000)  # a commit quotes the same names again and again
