@@ -6,7 +6,7 @@ import pytest
 from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 
-from waltap_spark.apply import idle_tables
+from waltap_spark.apply import applier
 from waltap_spark.read.live import LiveTables
 from waltap_spark.state.output import TargetTable
 
@@ -32,7 +32,7 @@ def a_table_at_rest_outlives_its_version(
 
     ``compact``, ``clear``: what a user does with a table, as SQL calls it.
     """
-    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
+    monkeypatch.setattr(applier, "REST_S", 0.0)
     for number in ("1", "2"):  # two files
         for table in (QUIET, TOUCHED):
             rig.db.insert(table, [number, "a"])

@@ -23,7 +23,7 @@ from tests.harness.spark_steps import (
     Widen,
 )
 
-from waltap_spark.apply import idle_tables
+from waltap_spark.apply import applier
 from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
@@ -77,7 +77,7 @@ def write_one_target(
     first, second = (playground(folder / tenant, spark, choice, **options) for tenant in "12")
     one, other = Machine(first, kinds, "t1"), Machine(second, kinds, "t2")
     _at_the_same_time((one, ONE), (other, OTHER))
-    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
+    monkeypatch.setattr(applier, "REST_S", 0.0)
     for number in range(3):
         one.commit(Commit((Insert(20 + number), Update(1))))
         one.apply(Apply())

@@ -22,13 +22,12 @@ from waltap_spark import pipelines
 from waltap_spark.compact import compact_changes, log_columns
 from waltap_spark.compact.compact_changes import compact
 from waltap_spark.compact.compaction import compacted
-from waltap_spark.compact.log_columns import segment_rows
-from waltap_spark.compact.log_rows import logged, with_epoch
+from waltap_spark.compact.log_columns import logged, segment_rows, with_epoch
 from waltap_spark.compact.small_sets import stored_types
 from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.schema.expression import GONE
 from waltap_spark.read.live import LiveTables
+from waltap_spark.schema.expression import GONE
 from waltap_spark.schema.schema import struct_of, types_of
 from waltap_spark.session.session import make_active, prepare
 from waltap_spark.state.modes import ModeRules, TableMode

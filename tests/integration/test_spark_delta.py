@@ -18,7 +18,7 @@ from tests.harness.spark import Rig
 from tests.integration.test_spark_applier import PEOPLE
 
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.apply import applier, idle_tables
+from waltap_spark.apply import applier
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.config.options import FollowOptions
 from waltap_spark.driver.follower import LogFollower
@@ -274,7 +274,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
 def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_tables, "REST_S", 0.0)
+    monkeypatch.setattr(applier, "REST_S", 0.0)
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", "1", None])
     rig.follow()

@@ -29,9 +29,9 @@ from waltap_sinks.changelog import ChangeLog, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.cli.commands import application
+from waltap_spark.config.options import FollowOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
-from waltap_spark.config.options import FollowOptions
 from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, pairs_of, properties_of
 from waltap_spark.driver.streaming import start_query

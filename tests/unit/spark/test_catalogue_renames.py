@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap_spark.formats.catalogue_renames import renamed, spare
+from waltap_spark.formats.merging import renamed, spare
 from waltap_spark.state.output import TargetMove
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from waltap_spark.apply.external_snapshots import read_error
 from waltap_spark.driver import driver
+from waltap_spark.driver.settings import FAILED
 from waltap_spark.errors import (
     CatalogueUnreachable,
     JavaMissing,
@@ -16,7 +17,6 @@ from waltap_spark.errors import (
     first_words,
 )
 from waltap_spark.session import java as requirement
-from waltap_spark.session.exit_codes import FAILED
 from waltap_spark.session.failures import refused
 from waltap_spark.session.java import _require_fit as require_fit
 from waltap_spark.session.java import require_java, require_pyspark

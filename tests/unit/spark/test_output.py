@@ -14,7 +14,7 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply.compaction_worker import CompactionResult, grafted
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.formats.iceberg import TableVersionInfo, needed_since
-from waltap_spark.formats.notes import CommitNote
+from waltap_spark.formats.stepwise import CommitNote
 from waltap_spark.state.commit_files import COMMITS, MAX_COMMITS, STEPS, changed, difference
 from waltap_spark.state.modes import TableMode
 from waltap_spark.state.output import (

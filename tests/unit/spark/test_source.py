@@ -32,7 +32,7 @@ from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 from waltap_spark.source.stream import ChangeLogStream
 from waltap_spark.source.tasks import LogTask
 from waltap_spark.state.output import SparkOutput
-from waltap_spark.state.positions import parse_position
+from waltap_spark.state.version_maps import parse_position
 
 ID = ("id", "int4")
 GOOD = {"path": "log", "table": "public.people"}

@@ -17,9 +17,8 @@ from waltap_spark.formats import TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat
-from waltap_spark.formats.notes import CommitNote
 from waltap_spark.formats.parquet import ParquetFormat
-from waltap_spark.formats.stepwise import TableCommit
+from waltap_spark.formats.stepwise import CommitNote, TableCommit
 from waltap_spark.planning.wide_decimals import text_of
 from waltap_spark.schema.expression import LISTED, namespace_of, one_of
 from waltap_spark.schema.schema import common_type

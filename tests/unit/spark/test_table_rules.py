@@ -43,8 +43,13 @@ from waltap_spark.state.modes import (
     row_key,
     unfit,
 )
-from waltap_spark.state.output import SparkOutput, StoredTable, TableState, TargetTable
-from waltap_spark.state.target_mapping import TargetMapping
+from waltap_spark.state.output import (
+    SparkOutput,
+    StoredTable,
+    TableState,
+    TargetMapping,
+    TargetTable,
+)
 
 INT, LONG, TEXT = '"integer"', '"long"', '"string"'
 PLACES = (r"t_(\w+)\.(.*):all.$2@$1", r"shard\d\.(orders):all.$1")

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.cli.commands import application
-from waltap_spark.sink.applied import AppliedSoFar
-from waltap_spark.sink.output_monitor import OutputMonitor, TableLag
+from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])

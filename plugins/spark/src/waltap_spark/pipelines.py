@@ -21,7 +21,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from waltap_spark.compact.existence import TRANSACTION, verdict
+from waltap_spark.compact.compaction import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
 from waltap_spark.schema.expression import quoted, temp
 from waltap_spark.source.catalogue import OWN, logged_tables

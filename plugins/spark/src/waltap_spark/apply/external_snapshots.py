@@ -28,7 +28,7 @@ from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
 from waltap_spark.apply.snapshot_splits import TableSplits
-from waltap_spark.compact.log_rows import stored_as, with_epoch
+from waltap_spark.compact.log_columns import stored_as, with_epoch
 from waltap_spark.errors import (
     CatalogueUnreachable,
     ChunkSourceUnreachable,

@@ -22,7 +22,7 @@ from waltap_spark.state.modes import (
     VERSION,
     checked_rules,
 )
-from waltap_spark.state.target_mapping import COLUMN
+from waltap_spark.state.output import COLUMN
 
 # Properties with rules by table, TABLE-REGEX:…, and the separators of their rules.
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}

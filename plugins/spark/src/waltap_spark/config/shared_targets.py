@@ -13,7 +13,7 @@ from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.modes import describe_mode
-from waltap_spark.state.target_mapping import COLUMN, TargetMapping
+from waltap_spark.state.output import COLUMN, TargetMapping
 
 if TYPE_CHECKING:
     from waltap_spark.state.output import TableState

@@ -24,7 +24,17 @@ from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.snapshot_splits import DriverInput, TableSplits
 from waltap_spark.config.properties import SparkProperties
-from waltap_spark.driver.settings import apply_options, follow_options, properties_of, taken_pairs
+from waltap_spark.driver.settings import (
+    FAILED,
+    LOCKED,
+    REFUSED,
+    SUSPENDED,
+    UNREACHABLE,
+    apply_options,
+    follow_options,
+    properties_of,
+    taken_pairs,
+)
 from waltap_spark.errors import (
     CatalogueUnreachable,
     ChunkSourceUnreachable,
@@ -35,7 +45,6 @@ from waltap_spark.errors import (
     first_words,
 )
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.session.exit_codes import FAILED, LOCKED, REFUSED, SUSPENDED, UNREACHABLE
 from waltap_spark.session.failures import explained_failures
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import prepare, start_session

@@ -21,6 +21,25 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.state.modes import ModeRules
 
+# Exit codes of the driver process.
+
+
+# An error that a retry may fix.
+FAILED: Final = 1
+
+# An error that a retry does not fix.
+REFUSED: Final = 2
+
+# Another process uses the tables.
+LOCKED: Final = 3
+
+# Spark tasks could not read a snapshot.
+UNREACHABLE: Final = 4
+
+# The changes of suspended tables are not applied; all others are.
+SUSPENDED: Final = 5
+
+
 # The variable that passes the profile's properties to the Spark process.
 # Every user of the machine can read arguments, and these may be credentials.
 GIVEN: Final = "WALTAP_SPARK_PROPERTIES"

@@ -28,11 +28,10 @@ from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import LayoutUnfit, VersionGone
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
-from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.notes import NOWHERE, CommitNote
-from waltap_spark.formats.stepwise import BYTES, TableCommit
+from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
+from waltap_spark.formats.work import OVERWRITE, retyped
 from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.session.session import is_remote

@@ -32,11 +32,10 @@ from waltap_spark.errors import (
     VersionGone,
 )
 from waltap_spark.formats.lake_sessions import ICEBERG
-from waltap_spark.formats.merge_sql import OVERWRITE, retyped
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.notes import NOWHERE, CommitNote
-from waltap_spark.formats.stepwise import TableCommit
+from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
+from waltap_spark.formats.work import OVERWRITE, retyped
 from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.schema.schema import sql_type, type_text

@@ -24,8 +24,7 @@ from waltap_spark.formats.table_format import (
     TableFormatContext,
     What,
 )
-from waltap_spark.history.resolve import changes_frame, current_frame
-from waltap_spark.history.retained_keys import RetainedKeys
+from waltap_spark.history.resolve import RetainedKeys, changes_frame, current_frame
 from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.plan import SegmentGroup, only_adds
 from waltap_spark.schema.schema import log_struct

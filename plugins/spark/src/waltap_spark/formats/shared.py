@@ -17,11 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
-from waltap_spark.formats.merge_sql import inserted, literal
-from waltap_spark.formats.notes import ROWS
-from waltap_spark.formats.stepwise import RACES, StepwiseFormat, stored_columns, whats
+from waltap_spark.formats.stepwise import RACES, ROWS, StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import CommitContext, What
-from waltap_spark.formats.work import TableWriter, of, selected
+from waltap_spark.formats.work import TableWriter, inserted, literal, of, selected
 from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import column_of, quoted, temp
 from waltap_spark.schema.nested import fitted, new_fields, same_type

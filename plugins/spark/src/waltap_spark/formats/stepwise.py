@@ -16,20 +16,67 @@ from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import ClassVar, Final
 
+import msgspec
 from msgspec.structs import replace
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from waltap.base.decode_errors import UNREADABLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
-from waltap_spark.formats.notes import NOWHERE, ROWS, SIGN, CommitNote
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type
 from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import TableState, TargetTable
+
+# Version of a table that no commit names.
+NOWHERE: Final = -1
+
+# Kind of steps that write rows.
+ROWS: Final = "rows"
+
+# Kind of an empty commit, which shows other outputs that this one is active.
+SIGN: Final = "sign"
+
+
+# Delta keeps the note in the commit's ``userMetadata``, Iceberg in the snapshot's summary. Two fields
+# have other names there than here:
+#
+# - ``mark`` is `log_position`,
+# - ``stands`` is `named_version`.
+
+
+class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The note in a commit: its output, step, and table.
+
+    In a shared target, ``source`` is the only source whose rows the commit touches; step 0 changes
+    columns for all sources. ``since`` is the version that restored the table: the step may exist
+    before it, but its rows are gone. ``kind`` is the kind of change, and ``until`` the position of
+    its last change; a repeated step must have the same. ``named_version`` is the version of a shared
+    target that the table's last commit names.
+    """
+
+    waltap: str
+    step: int
+    log_position: str = msgspec.field(name="mark", default="")
+    table: str = ""
+    source: str = ""
+    since: int | None = None
+    kind: str = ""
+    until: str = ""
+    named_version: int = msgspec.field(name="stands", default=NOWHERE)
+
+    @classmethod
+    def read(cls, text: str | None) -> "CommitNote | None":
+        """Parse a note; None if another program wrote ``text``."""
+        try:
+            return None if text is None else msgspec.json.decode(text, type=cls)
+        except UNREADABLE:
+            return None
+
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
-from waltap_spark.history.retained_keys import RetainedKeys
+from waltap_spark.history.resolve import RetainedKeys
 from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup

@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.window import WindowSpec
 
-from waltap_spark.compact.compaction import distinguishing, of_touched_keys
-from waltap_spark.compact.existence import inserted, verdict
+from waltap_spark.compact.compaction import distinguishing, inserted, of_touched_keys, verdict
 from waltap_spark.schema.expression import GONE, column_of, order, quoted, sent, temp
 from waltap_spark.schema.schema import LOG_FIELDS, floating
 from waltap_spark.state.modes import row_columns

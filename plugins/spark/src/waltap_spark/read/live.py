@@ -34,8 +34,7 @@ from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.schema.expression import quoted
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
-from waltap_spark.state.positions import parse_position
-from waltap_spark.state.version_maps import state_at
+from waltap_spark.state.version_maps import parse_position, state_at
 
 log = logging.getLogger(__name__)
 

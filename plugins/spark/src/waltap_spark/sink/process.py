@@ -18,9 +18,15 @@ from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_spark.config.properties import SparkProperties
-from waltap_spark.driver.settings import GIVEN, packed_pairs
+from waltap_spark.driver.settings import (
+    GIVEN,
+    LOCKED,
+    REFUSED,
+    SUSPENDED,
+    UNREACHABLE,
+    packed_pairs,
+)
 from waltap_spark.errors import ApplierFailed, ChunkSourceUnreachable, JvmEnded
-from waltap_spark.session.exit_codes import LOCKED, REFUSED, SUSPENDED, UNREACHABLE
 from waltap_spark.session.failures import NO_MEMORY
 from waltap_spark.state.output import SparkOutput
 

@@ -27,7 +27,7 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.errors import TablesSuspended
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.session.java import require_java, require_pyspark
-from waltap_spark.sink.applied import AppliedSoFar
+from waltap_spark.sink.output_monitor import AppliedSoFar
 from waltap_spark.sink.process import DriverProcess
 from waltap_spark.state.output import SparkOutput, applied_by_all
 

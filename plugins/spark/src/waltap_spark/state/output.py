@@ -36,7 +36,24 @@ from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, Tabl
 from waltap_spark.session.addresses import address
 from waltap_spark.state.commit_files import CommitFiles
 from waltap_spark.state.modes import PLAIN, TableMode
-from waltap_spark.state.target_mapping import TargetMapping
+
+# The default name of the column with a row's source.
+COLUMN: Final = "_source"
+
+
+class TargetMapping(msgspec.Struct, frozen=True, kw_only=True):
+    """One source's part of a target: its rows have ``source`` in ``column``."""
+
+    schema: str
+    table: str
+    source: str
+    column: str = COLUMN
+
+    @property
+    def name(self) -> str:
+        """Return the target's name, ``schema.table``."""
+        return f"{self.schema}.{self.table}"
+
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ Spark.
 """
 
 import datetime as dt
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -14,9 +15,25 @@ from typing import Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
+from waltap.changes.transactions.position import parse_lsn
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.state.output import OutputState, SparkOutput, TableState, VersionMap, Versions
+
+# A position with all its digits, so that a date such as 2026-03-01 is not a position.
+_LOG_POSITION: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IGNORECASE)
+
+
+def parse_position(text: str) -> LogPosition | int:
+    """Return the position or the LSN in ``text``.
+
+    Raises: ValueError when it is neither.
+    """
+    log_position = _LOG_POSITION.fullmatch(text.strip())
+    if log_position is not None:
+        return LogPosition(*(int(part, 16) for part in log_position.groups()))
+    return parse_lsn(text)
+
 
 FOLDER: Final = "_waltap/cuts"
 # Cuts in a commit file, which is written at each commit; then they go to another file.
