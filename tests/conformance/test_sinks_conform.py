@@ -23,7 +23,6 @@ from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.http.properties import HttpProperties
 from waltap_spark.config.properties import SparkProperties
-from waltap_spark.sink.sink import changelog_of
 from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
@@ -151,7 +150,7 @@ class TestSparkWithoutApplier(InAFolder):
 
     @staticmethod
     def read(path):
-        return changes(changelog_of(str(path)))
+        return changes(f"{path}/changelog")
 
 
 del InAFolder

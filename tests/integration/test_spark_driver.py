@@ -38,7 +38,7 @@ from waltap_spark.driver.streaming import start_query
 from waltap_spark.errors import ApplierFailed, JvmEnded, OutputInUse, TablesSuspended
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
-from waltap_spark.sink.sink import SparkSink, changelog_of, tables_of
+from waltap_spark.sink.sink import SparkSink
 from waltap_spark.state.output import SparkOutput
 
 # --- what is refused before Spark starts ----------------------------------------------------------
@@ -349,7 +349,7 @@ def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
 
 def of_another_log(folder: Path) -> None:
     """Let the tables be made from another change log, which no driver gets over."""
-    output = SparkOutput(tables_of(str(folder / "lake")))
+    output = SparkOutput(str(folder / "lake/tables"))
     output.commit(msgspec.structs.replace(output.open("elsewhere"), number=1))
     output.close()
 
@@ -366,7 +366,7 @@ def test_close_waits_until_spark_has_applied_everything(
         assert made.flush() == Position(part.end_lsn)
     made.close()
     made.close()
-    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
+    tables = LiveTables(prepare(spark), SparkOutput(str(tmp_path / "lake/tables")))
     assert tables.current("odd").count() == 3
     again = sink(tmp_path, applier="none")
     assert again.open() == Position(part.end_lsn)
@@ -389,7 +389,7 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
             made.flush()
             time.sleep(0.05)
     made.close()
-    log_position = ChangeLog(changelog_of(str(tmp_path / "lake"))).last()
+    log_position = ChangeLog(str(tmp_path / "lake/changelog")).last()
     assert log_position.log_position.end_lsn == last.end_lsn, "what was published stays"
 
 
@@ -440,7 +440,7 @@ def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_pa
     written = ParquetFile(changes).metadata
     groups = [written.row_group(n).total_byte_size for n in range(written.num_row_groups)]
     assert max(groups) < 40 << 20
-    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
+    tables = LiveTables(prepare(spark), SparkOutput(str(tmp_path / "lake/tables")))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 
@@ -457,13 +457,13 @@ def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
             made.flush()
             time.sleep(0.05)
     made.close()
-    output = SparkOutput(tables_of(str(tmp_path / "lake")))
+    output = SparkOutput(str(tmp_path / "lake/tables"))
     assert (state := output.state()) is None or "public.wide" not in state.tables
     output.close()
     with_more = sink(tmp_path, memory="2g")
     with_more.open()
     with_more.close()
-    tables = LiveTables(prepare(spark), SparkOutput(tables_of(str(tmp_path / "lake"))))
+    tables = LiveTables(prepare(spark), SparkOutput(str(tmp_path / "lake/tables")))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 
 

@@ -39,8 +39,6 @@ from waltap_spark.state.modes import (
     ModeRules,
     TableMode,
     describe_mode,
-    row_columns,
-    row_key,
     unfit,
 )
 from waltap_spark.state.output import (
@@ -169,8 +167,8 @@ def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() ->
     table = TableState(
         schema="s", table="t", key=("id",), columns={"id": LONG}, own_mode=TableMode(name="scd2")
     )
-    assert row_key(table) == ("id", "_from_epoch", "_from_lsn")
-    assert [*row_columns(table)][:3] == ["id", "_valid_from", "_valid_to"]
+    assert table.row_key == ("id", "_from_epoch", "_from_lsn")
+    assert [*table.row_columns][:3] == ["id", "_valid_from", "_valid_to"]
 
 
 # --- names of columns -------------------------------------------------------------------------------

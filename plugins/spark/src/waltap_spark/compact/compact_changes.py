@@ -23,6 +23,7 @@ from waltap_spark.compact.log_columns import log_columns
 from waltap_spark.compact.net_changes import Fill, Flags, Integers, NetRows, numbered
 from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.errors import first_words
+from waltap_spark.planning.plan import LogFacts, unpacked_in_all
 from waltap_spark.schema.expression import (
     GONE,
     LISTED,
@@ -34,7 +35,7 @@ from waltap_spark.schema.expression import (
     temp,
 )
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
-from waltap_spark.state.output import LogFacts, TableState, unpacked_in_all
+from waltap_spark.state.output import TableState
 
 Array = Integers | Flags
 Rows = Callable[[], DataFrame]

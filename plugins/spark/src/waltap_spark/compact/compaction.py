@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.planning.column_identity import file_column, older_value
+from waltap_spark.planning.plan import LogFacts
 from waltap_spark.schema.expression import (
     EXACT,
     GONE,
@@ -24,7 +25,7 @@ from waltap_spark.schema.expression import (
 )
 from waltap_spark.schema.nested import fitted
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, floating, struct_of
-from waltap_spark.state.output import LogFacts, TableState
+from waltap_spark.state.output import TableState
 
 # Whether a key has a row after changes. `waltap_spark.compact.net_changes` has the same rule and its
 # reasons. Spark needs it where rows are not compacted, but read: pending changes of Parquet tables, row

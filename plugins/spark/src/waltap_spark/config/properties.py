@@ -1,9 +1,9 @@
 """Properties of the Spark sink."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from waltap.base.files.properties import StorageProperties
 from waltap.base.property import Properties, declare, declare_family
@@ -26,6 +26,15 @@ from waltap_spark.state.output import COLUMN
 
 # Properties with rules by table, TABLE-REGEX:…, and the separators of their rules.
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
+
+# Fields with rules TABLE-REGEX:VALUE or VALUE, and their values.
+RULED: Final = {
+    "mode": NAMES,
+    "deletes": DELETES,
+    "history": HISTORIES,
+    "columns_dropped": ("keep", "drop"),
+    "columns_names": STYLES,
+}
 
 
 class SparkProperties(StorageProperties):
@@ -277,34 +286,10 @@ class SparkProperties(StorageProperties):
             raise ValueError("snapshot.readers = executors wants applier = embedded")
         return self
 
-    @field_validator("mode")
+    @field_validator(*RULED)
     @classmethod
-    def _modes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_rules(value, NAMES)
-        return value
-
-    @field_validator("deletes")
-    @classmethod
-    def _deletes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_rules(value, DELETES)
-        return value
-
-    @field_validator("history")
-    @classmethod
-    def _histories(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_rules(value, HISTORIES)
-        return value
-
-    @field_validator("columns_dropped")
-    @classmethod
-    def _dropped(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_rules(value, ("keep", "drop"))
-        return value
-
-    @field_validator("columns_names")
-    @classmethod
-    def _styles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_rules(value, STYLES)
+    def _ruled(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        checked_rules(value, RULED[info.field_name or ""])
         return value
 
     @field_validator("columns_renames")
@@ -362,6 +347,8 @@ class SparkProperties(StorageProperties):
 class TargetProperties(Properties):
     """Names and file layout of tables that are written in place."""
 
+    partitions_by_transform: ClassVar[bool] = False
+
     names: CommaList = declare(
         "names",
         default=(),
@@ -398,10 +385,11 @@ class TargetProperties(Properties):
         checked_names(value)
         return value
 
-    @field_validator("cluster_by")
+    @field_validator("partition_by", "cluster_by")
     @classmethod
-    def _cluster(cls, value: str) -> str:
-        checked_divisions(value, transforms=False)
+    def _divisions(cls, value: str, info: ValidationInfo) -> str:
+        by_transform = cls.partitions_by_transform and info.field_name == "partition_by"
+        checked_divisions(value, transforms=by_transform)
         return value
 
     @model_validator(mode="after")
@@ -434,15 +422,11 @@ class DeltaTableProperties(TargetProperties):
         unit="h",
     )
 
-    @field_validator("partition_by")
-    @classmethod
-    def _partition(cls, value: str) -> str:
-        checked_divisions(value, transforms=False)
-        return value
-
 
 class IcebergTableProperties(TargetProperties):
     """Location and retention of Iceberg tables."""
+
+    partitions_by_transform: ClassVar[bool] = True
 
     catalog: str = declare(
         "catalog",
@@ -467,9 +451,3 @@ class IcebergTableProperties(TargetProperties):
         ge=100,
         summary="Most versions of a table that stay: each commit writes the list of all of them.",
     )
-
-    @field_validator("partition_by")
-    @classmethod
-    def _partition(cls, value: str) -> str:
-        checked_divisions(value, transforms=True)
-        return value

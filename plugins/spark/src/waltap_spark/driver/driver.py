@@ -55,6 +55,16 @@ log = logging.getLogger(__name__)
 # Seconds that a stopping driver waits for its predecessor to finish.
 PREDECESSOR_S: Final = 60.0
 
+STATUSES: Final[dict[type[WaltapError], int]] = {
+    OutputInUse: LOCKED,
+    JvmEnded: FAILED,
+    ChunkSourceUnreachable: UNREACHABLE,
+    TablesSuspended: SUSPENDED,
+    # another try may succeed
+    SparkRefused: FAILED,
+    CatalogueUnreachable: FAILED,
+}
+
 # Seconds between two log lines while the driver waits.
 REPORT_EVERY_S: Final = 30.0
 
@@ -196,17 +206,8 @@ def main(arguments: list[str] | None = None) -> int:
             patience_s=properties.drain_ms / 1000,
             table_splits=None if inbox is None else inbox.of,
         )
-    except OutputInUse as error:
-        log.error("%s", error)  # noqa: TRY400 - a trace would hide the text
-        return LOCKED
-    except JvmEnded as error:
-        log.error("%s", error)  # noqa: TRY400
-        return FAILED
-    except ChunkSourceUnreachable as error:
-        log.error("%s", error)  # noqa: TRY400
-        return UNREACHABLE
     except WaltapError as error:
-        log.error("%s", error)  # noqa: TRY400
+        log.error("%s", error)  # noqa: TRY400 - a trace would hide the text
         return _status(error)
     except Exception as error:
         log.exception("failed")
@@ -216,12 +217,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _status(error: WaltapError) -> int:
-    if isinstance(error, TablesSuspended):
-        return SUSPENDED
-    # the catalog, the file system or the store may answer a later try
-    passes = isinstance(error, (SparkRefused, CatalogueUnreachable)) or (
-        isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER
-    )
+    for kind, status in STATUSES.items():
+        if isinstance(error, kind):
+            return status
+    # the file system or the store may answer a later try
+    passes = isinstance(error, FilesUnavailable) and error.retry is not RetryVerdict.NEVER
     return FAILED if passes else REFUSED
 
 

@@ -26,16 +26,14 @@ from waltap_spark.formats.table_format import (
 )
 from waltap_spark.history.resolve import RetainedKeys, changes_frame, current_frame
 from waltap_spark.history.timeline import live_rows
-from waltap_spark.planning.plan import SegmentGroup, only_adds
-from waltap_spark.schema.schema import log_struct
-from waltap_spark.state.output import (
-    FILE,
-    BasePart,
-    ChangeSet,
-    TableState,
+from waltap_spark.planning.plan import (
+    SegmentGroup,
+    only_adds,
     shared_continuity_id,
     unpacked_in_all,
 )
+from waltap_spark.schema.schema import log_struct
+from waltap_spark.state.output import FILE, BasePart, ChangeSet, TableState
 
 # Bytes of files that the driver merges itself; Spark merges more.
 MERGED: Final = 4 << 20

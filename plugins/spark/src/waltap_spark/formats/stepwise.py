@@ -29,7 +29,6 @@ from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_wor
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type
-from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import TableState, TargetTable
 
 # Version of a table that no commit names.
@@ -555,7 +554,7 @@ def whats(table: TableState) -> tuple[What, ...]:
 
 def stored_columns(table: TableState, what: What) -> dict[str, str]:
     """Return the stored columns, with their types in JSON."""
-    return {**table.columns, **LOG_FIELDS} if what == "changes" else row_columns(table)
+    return {**table.columns, **LOG_FIELDS} if what == "changes" else table.row_columns
 
 
 def _rows_by_statistics(spark: SparkSession, at: str, plan: str) -> int | None:

@@ -132,7 +132,7 @@ class GroupRows:
     def rows(self, table: TableState) -> DataFrame:
         """Return a snapshot's rows in the table's columns.
 
-        See `waltap_spark.state.modes.row_columns`.
+        See `TableState.row_columns`.
         """
         return fresh(table, self._widened(table, filled=True))
 
@@ -142,7 +142,7 @@ class GroupRows:
         """Return one net row for each touched key, with a `GONE` flag.
 
         ``live``: only keys that have a row, without the flag. The key is
-        `waltap_spark.state.modes.row_key`. ``base`` has the rows before the changes. Without a
+        `TableState.row_key`. ``base`` has the rows before the changes. Without a
         history, both sides leave out rows from before a truncate.
         """
         if table.mode.keeps_past:

@@ -13,7 +13,6 @@ from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import EXACT, GONE, literal_of, quoted, temp
 from waltap_spark.schema.nested import new_fields, same_type
 from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
-from waltap_spark.state.modes import row_key
 from waltap_spark.state.output import StoredTable, TableState
 
 # Spark's setting for INSERT OVERWRITE: replace all rows, or only partitions that get rows.
@@ -151,7 +150,7 @@ class TableWriter:
         def action() -> None:
             source = self.view(compacted)
             names = [name for name in source if name != GONE]
-            key = row_key(self._table)
+            key = self._table.row_key
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
             if self._table.mode.name == "scd2":  # versions that have ended stay as they are
                 on = f"t._current AND {on}"
@@ -174,7 +173,7 @@ class TableWriter:
         values = {} if as_is else self.values(frame.schema.names)
         stored = frame.selectExpr(*projection(values)) if values else frame
         target = self.stored_table.targets["current"]
-        put = partial(self._format.put, target, stored, row_key(self._table), listed)
+        put = partial(self._format.put, target, stored, self._table.row_key, listed)
         self.take("current", put, ROWS)
 
     def exchange(self, frame: DataFrame) -> None:

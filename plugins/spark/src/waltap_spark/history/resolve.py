@@ -26,7 +26,6 @@ from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.expression import GONE, column_of
 from waltap_spark.schema.schema import log_struct, struct_of
-from waltap_spark.state.modes import row_columns
 from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, TableState
 
 
@@ -164,7 +163,7 @@ def _base(spark: SparkSession, table: TableState, uri: Uri) -> DataFrame:
             frame = widened(stored, table, columns, ids, log=False, filled=True, more=[*more])
             frames.append(frame)
     if not frames:
-        return spark.createDataFrame([], struct_of(row_columns(table)))
+        return spark.createDataFrame([], struct_of(table.row_columns))
     return functools.reduce(lambda left, right: left.unionByName(right), frames)
 
 
@@ -173,7 +172,7 @@ def _latest(table: TableState, base: DataFrame, rows: DataFrame, after: DataFram
 
     ``rows`` name the keys; ``after`` has the new rows.
     """
-    own = [column_of(name) for name in row_columns(table)]
+    own = [column_of(name) for name in table.row_columns]
     untouched = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
     alive = after.where(f"not {GONE}")
     return untouched.select(*own).unionByName(alive.select(*own))

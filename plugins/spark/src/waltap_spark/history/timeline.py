@@ -13,10 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.window import WindowSpec
 
 from waltap_spark.compact.compaction import distinguishing, inserted, of_touched_keys, verdict
+from waltap_spark.planning.plan import LogFacts
 from waltap_spark.schema.expression import GONE, column_of, order, quoted, sent, temp
 from waltap_spark.schema.schema import LOG_FIELDS, floating
-from waltap_spark.state.modes import row_columns
-from waltap_spark.state.output import LogFacts, TableState
+from waltap_spark.state.output import TableState
 
 CHANGED: Final = temp("changed")
 AT: Final = ("_epoch", "_commit_lsn")
@@ -97,7 +97,7 @@ def _outcome(
     states = _compared(table, _states(table, changes, events, base))
     return (
         _versions(table, states) if table.mode.name == "scd2" else _last_states(table, states)
-    ).select(*map(column_of, row_columns(table)), CHANGED, GONE)
+    ).select(*map(column_of, table.row_columns), CHANGED, GONE)
 
 
 # --- events -------------------------------------------------------------------------------------------

@@ -6,18 +6,12 @@ The plan is groups of segments, in order. This module does not import Spark.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
 from waltap_spark.planning.table_renames import Name, entry_id, joined
 from waltap_spark.state.modes import TableMode, unfit
-from waltap_spark.state.output import (
-    EntryId,
-    StagedSegment,
-    TableState,
-    shared_continuity_id,
-    unpacked_in_all,
-)
+from waltap_spark.state.output import BasePart, ChangeSet, EntryId, StagedSegment, TableState
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
 
@@ -118,6 +112,22 @@ class SegmentGroup:
             # rows under two names of a renamed table may alternate within a manifest
             and (self.continuity_id == entry.continuity_id or self.name != entry.name)
         )
+
+
+# Rows of the change log with facts about them: rows to apply, or a Parquet table's stored changes.
+LogFacts: TypeAlias = SegmentGroup | ChangeSet
+
+
+def unpacked_in_all(parts: Iterable[LogFacts | Segment]) -> int:
+    """Return the bytes of all values, 0 when some are unknown."""
+    each = tuple(part.unpacked for part in parts if part.rows)
+    return sum(each) if all(each) else 0
+
+
+def shared_continuity_id(parts: Iterable[LogFacts | BasePart | StagedSegment]) -> str:
+    """Return the one continuity id of all ``parts``, otherwise ""."""
+    found = {part.continuity_id for part in parts}
+    return found.pop() if len(found) == 1 else ""
 
 
 @dataclass(slots=True)

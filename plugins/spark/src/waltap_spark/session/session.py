@@ -62,14 +62,6 @@ def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str
             hadoop.set(name, value)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from waltap.base.files.properties import StorageProperties
-
-    Action = Callable[[SparkSession], None]
-
-
 # Bytes of a row group. Rows may be megabytes long, and a Spark task reads up to 4096 rows of a row
 # group at once.
 ROW_GROUP_BYTES: Final = str(32 << 20)
@@ -291,14 +283,16 @@ class SizedSession:
 
 
 def each_in_one(
-    sessions: "SimpleQueue[SizedSession]", actions: "Sequence[Action]", most: int
+    sessions: "SimpleQueue[SizedSession]",
+    actions: "Sequence[Callable[[SparkSession], None]]",
+    most: int,
 ) -> None:
     """Run ``actions``, at most ``most`` at a time.
 
     Each action has one of ``sessions`` alone.
     """
 
-    def run(action: "Action") -> None:
+    def run(action: "Callable[[SparkSession], None]") -> None:
         suited = sessions.get()
         try:
             make_active(suited.session)

@@ -34,16 +34,6 @@ from waltap_spark.state.output import SparkOutput, applied_by_all
 log = logging.getLogger(__name__)
 
 
-def changelog_of(path: str) -> str:
-    """Return the location of an output's change log."""
-    return f"{path.rstrip('/')}/changelog"
-
-
-def tables_of(path: str) -> str:
-    """Return the location of an output's tables."""
-    return f"{path.rstrip('/')}/tables"
-
-
 class SparkSink(Sink):
     """A change log with an applier; exactly once, single-threaded."""
 
@@ -55,18 +45,18 @@ class SparkSink(Sink):
     _streams = False
 
     def __init__(self, properties: SparkProperties, context: SinkContext) -> None:
-        path = properties.path
-        if "://" not in path:
-            path = str(Path(path).absolute())
-        changelog = changelog_of(path)
+        if "://" not in properties.path:
+            path = str(Path(properties.path).absolute())
+            properties = properties.model_copy(update={"path": path})
+        changelog = properties.changelog
         self._storage, self._changelog = properties, changelog
         self._log = ChangeLogSink(
             ChangeLogProperties(path=changelog, compression=properties.compression),
             context,
             store=FileStore(changelog, properties),
         )
-        self._fail_stop = FailStop(path)
-        self._tables = tables_of(path)
+        self._fail_stop = FailStop(properties.path)
+        self._tables = properties.tables
         self._applied = AppliedSoFar(self._tables, properties)
         self._driver: DriverProcess | None = None
         # Whether the run received a batch: `close` then waits for Spark.

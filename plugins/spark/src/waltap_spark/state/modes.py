@@ -7,7 +7,7 @@ columns; `waltap_spark.history.timeline` makes the rows. This module does not im
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 
@@ -146,29 +146,6 @@ def checked_rules(rules: Sequence[str], values: Sequence[str]) -> None:
 NAMES: Final[tuple[str, ...]] = get_args(Name)
 DELETES: Final[tuple[str, ...]] = get_args(Deletes)
 HISTORIES: Final = ("keep", "none")
-
-
-class ModedTable(Protocol):
-    """The parts of a table that its mode needs."""
-
-    @property
-    def columns(self) -> Mapping[str, str]: ...
-    @property
-    def key(self) -> tuple[str, ...]: ...
-    @property
-    def mode(self) -> TableMode: ...
-
-
-def row_columns(table: ModedTable) -> dict[str, str]:
-    """Return the source's columns, then the mode's columns."""
-    return {**table.columns, **table.mode.columns}
-
-
-def row_key(table: ModedTable) -> tuple[str, ...]:
-    """Return the columns that identify a row of ``table``."""
-    if table.mode.name == "scd2":
-        return (*table.key, "_from_epoch", "_from_lsn")
-    return table.key
 
 
 def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> str:

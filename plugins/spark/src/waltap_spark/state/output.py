@@ -24,7 +24,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -193,53 +193,6 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unpacked: int = 0
     # The gap-free run of the rows, as in `TableEntry.continuity_id`.
     continuity_id: str = msgspec.field(name="stretch", default="")
-
-
-class LogFacts(Protocol):
-    """Facts about rows of the change log that are not applied."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def operations(self) -> Mapping[str, int]: ...
-    @property
-    def unchanged(self) -> Iterable[str]: ...
-    @property
-    def key_changes(self) -> int: ...
-    @property
-    def key_reused(self) -> bool: ...
-    @property
-    def replaces(self) -> bool: ...
-    @property
-    def unpacked(self) -> int: ...
-
-
-class SizedRows(Protocol):
-    """Rows with the bytes of their values, 0 when unknown."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def unpacked(self) -> int: ...
-
-
-def unpacked_in_all(parts: Iterable[SizedRows]) -> int:
-    """Return the bytes of all values, 0 when some are unknown."""
-    each = tuple(part.unpacked for part in parts if part.rows)
-    return sum(each) if all(each) else 0
-
-
-class ContinuousRows(Protocol):
-    """Rows of one gap-free run of the change log (`TableEntry.continuity_id`)."""
-
-    @property
-    def continuity_id(self) -> str: ...
-
-
-def shared_continuity_id(parts: Iterable[ContinuousRows]) -> str:
-    """Return the one continuity id of all ``parts``, otherwise ""."""
-    found = {part.continuity_id for part in parts}
-    return found.pop() if len(found) == 1 else ""
 
 
 class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
@@ -457,6 +410,16 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             for name, kind in self.columns.items()
             if name in self.source_columns and name not in hidden
         } or self.columns
+
+    @property
+    def row_columns(self) -> dict[str, str]:
+        """Return the source's columns, then the mode's columns."""
+        return {**self.columns, **self.mode.columns}
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """Return the columns that identify a row."""
+        return (*self.key, "_from_epoch", "_from_lsn") if self.mode.name == "scd2" else self.key
 
     def paths(self) -> set[str]:
         """Return every set that the table names."""
