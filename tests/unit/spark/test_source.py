@@ -27,7 +27,6 @@ from waltap_spark.source.errors import ColumnsGrew, SourceOption, ValuesUnfit
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import log_position_of
 from waltap_spark.source.options import LogBoundary, parse_options
-from waltap_spark.source.profiles import PrivateLogTask
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 from waltap_spark.source.stream import ChangeLogStream
 from waltap_spark.source.tasks import LogTask
@@ -181,7 +180,7 @@ def test_a_change_log_that_the_profile_shows_how_to_reach_is_the_private_log_and
     """Also in what goes to tasks; another private log is reached as the environment says."""
     file = profile(tmp_path, **{name: value})
     host = HostedEngine(file)
-    task = pickle.loads(pickle.dumps(PrivateLogTask(host, LogTask([], RowLimits()))))
+    task = pickle.loads(pickle.dumps(LogTask([], RowLimits(), host.location, host.storage)))
     assert (host.location, host.own) == (LAKE, True)
     assert task.storage.model_dump(by_alias=True)[name] == value
     assert "sesame" not in f"{host.storage!r} {task.__dict__}"

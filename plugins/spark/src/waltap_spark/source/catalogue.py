@@ -39,6 +39,8 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
     oid: int = 0
     # The Arrow types at the look-up.
     arrow: dict[str, str] = {}
+    # Whether the log had an entry of the table.
+    seen: bool = True
 
     def stored(self, entry: TableEntry) -> dict[str, str]:
         """Return the names of the query's columns in ``entry``'s segments."""

@@ -88,6 +88,8 @@ class SourceOptions:
     changelog_location: str = ""
     # Settings of the store of ``path``; None: from the environment.
     storage: StorageProperties | None = None
+    # The profile that writes the log at ``path``, if the query reads profiles.
+    source: str = ""
     # Options of `OF_A_RANGE` that were given.
     ranged: tuple[str, ...] = ()
 

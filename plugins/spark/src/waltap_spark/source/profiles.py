@@ -31,28 +31,19 @@ from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLo
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import NOWHERE, log_position_of, offset_of
 from waltap_spark.source.options import SourceOptions, before_first
-from waltap_spark.source.rows import batches
 from waltap_spark.source.stream import (
     LIMITED,
     PROGRESS_S,
     ChangeLogStream,
     SupportsTriggerAvailableNow,
     read_limit,
+    read_task,
     share_of,
 )
 from waltap_spark.source.tasks import LogTask, TaskPlanner
 from waltap_spark.source.worker_errors import shows_text
 
 OFFSET_VERSION: Final = 2
-
-
-class PrivateLogTask(InputPartition):  # type: ignore[misc]
-    """Segments of one profile's private log; Spark pickles it."""
-
-    def __init__(self, host: HostedEngine, task: LogTask) -> None:
-        super().__init__(len(task.segments))
-        self.location, self.storage, self.limits = host.location, host.storage, task.limits
-        self.segments = [replace(each, source=host.name) for each in task.segments]
 
 
 def hosts_of(options: SourceOptions) -> list[HostedEngine]:
@@ -244,7 +235,7 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task."""
-        return _rows(self._options, self._struct, partition)
+        return read_task(self._options, self._struct, partition)
 
 
 class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
@@ -283,32 +274,23 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
                 host.stop()
         return [task for host in hosts for task in self._tasks(host)]
 
-    def _tasks(self, host: HostedEngine) -> list[PrivateLogTask]:
+    def _tasks(self, host: HostedEngine) -> list[LogTask]:
         if _last(host) == NOTHING:
             return []
         log, options = host.log, _of_private_log(self._options, host)
         own = _without_source(self._struct)
         planner = TaskPlanner(log, options, own, self._known.get(host.name, NOTHING))
-        return [PrivateLogTask(host, task) for task in planner.of_range(log)]
+        return planner.of_range(log)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task."""
-        return _rows(self._options, self._struct, partition)
-
-
-def _rows(
-    options: SourceOptions, struct: StructType, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, PrivateLogTask):
-        return iter(())
-    from waltap_sinks.changelog import FileStore
-
-    store, many = FileStore(partition.location, partition.storage), not options.table
-    return batches(store, partition.segments, struct, partition.limits, many=many)
+        return read_task(self._options, self._struct, partition)
 
 
 def _of_private_log(options: SourceOptions, host: HostedEngine) -> SourceOptions:
-    return replace(options, path=host.location, storage=host.storage, profiles=(), reader="")
+    return replace(
+        options, path=host.location, storage=host.storage, source=host.name, profiles=(), reader=""
+    )
 
 
 def _last(host: HostedEngine) -> LogPosition:
@@ -331,13 +313,8 @@ class _ProfileLog:
         self.stream: ChangeLogStream | None = None
         self._options = _of_private_log(options, host)
         self._struct = struct
-        self._tried: LogPosition | None = None
-        self._passed = NOTHING, NOTHING
         self._next_progress = time.monotonic() + PROGRESS_S
-        self._known = NOTHING if known is None else known
-        if known is None and self._open():
-            self._known = _last(host)
-            self.stream = None
+        self._known = _last(host) if known is None else known
 
     def initial(self) -> dict[str, Any]:
         """Return the offset before the oldest segment of the private log."""
@@ -345,29 +322,18 @@ class _ProfileLog:
         log_position = before_first(log) if log.exists() else NOTHING
         return NOWHERE if log_position == NOTHING else offset_of(log.identity(), log_position)
 
-    def _open(self) -> ChangeLogStream | None:
-        """Return the stream; None while the private log lacks the tables."""
-        if self.stream is None:
-            last = self.host.log.last() if self.host.log.exists() else None
-            if last is None or not self._may_have(last.log_position):
-                return None
-            try:
-                own = _without_source(self._struct)
-                logged_tables(self.host.log, self._options)
-                self.stream = ChangeLogStream(self._options, own, known=self._known)
-            except TableNotLogged:
-                self._tried = last.log_position
-        return self.stream
+    def _open(self, offset: dict[str, Any]) -> ChangeLogStream | None:
+        """Return the stream; None while there is no private log.
 
-    def _may_have(self, last: LogPosition) -> bool:
-        """Return whether the private log may have a wanted table by now."""
-        if self._tried is None:
-            return True
-        for manifest in self.host.log.manifests(self._tried, last):
-            if any(self._options.wants(entry.name) for entry in manifest.tables):
-                return True
-            self._tried = manifest.log_position
-        return False
+        Raises: OffsetOfAnother if ``offset`` is of one.
+        """
+        if self.stream is None and self.host.log.exists():
+            own = _without_source(self._struct)
+            self.stream = ChangeLogStream(self._options, own, known=self._known)
+        if self.stream is None and offset["log"]:
+            where = self.host.location
+            raise OffsetOfAnother(f"the private log of the checkpoint is not in {where}")
+        return self.stream
 
     def latest(self, begin: dict[str, Any], limit: Any, *, over: bool) -> dict[str, Any]:
         """Return the end of a batch from ``begin``, and release before it.
@@ -377,15 +343,14 @@ class _ProfileLog:
         with an empty batch: once a minute, and immediately at the end of the query (``over``).
         Raises: OffsetOfAnother if the checkpoint belongs to another private log.
         """
-        stream, log_position = self._open(), log_position_of(begin)
+        stream, log_position = self._open(begin), log_position_of(begin)
         if stream is None:
-            passed = self._passed_over(begin)
-        else:
-            end = stream.latestOffset(begin, limit)
-            if log_position_of(end) != log_position:
-                self.release(begin)
-                return end
-            passed = stream.passed(log_position)
+            return begin
+        end = stream.latestOffset(begin, limit)
+        if log_position_of(end) != log_position:
+            self.release(begin)
+            return end
+        passed = stream.passed(log_position)
         if passed > log_position and (
             over or log_position == NOTHING or time.monotonic() >= self._next_progress
         ):
@@ -395,41 +360,16 @@ class _ProfileLog:
         self.host.release(passed, spent=log_position)
         return begin
 
-    def _passed_over(self, begin: dict[str, Any]) -> LogPosition:
-        """Return the end of a private log that has none of the tables.
-
-        Raises: OffsetOfAnother; ChangeLogExpired if rows after ``begin`` may be lost.
-        """
-        if begin["log"] and begin["log"] != self.host.log.identity():
-            where = self.host.location
-            raise OffsetOfAnother(f"the private log of the checkpoint is not the one in {where}")
-        log_position = log_position_of(begin)
-        if self._tried is None:
-            return log_position
-        at = self._passed[1] if self._passed[0] == log_position else log_position
-        for manifest in self.host.log.manifests(at, self._tried):
-            at = manifest.log_position
-        self._passed = log_position, at
-        return at
-
     def release(self, part: dict[str, Any]) -> None:
         """Release the private log up to ``part``, which Spark has committed."""
         self.host.release(log_position_of(part), spent=log_position_of(part))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[PrivateLogTask]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks between two offsets."""
         if log_position_of(end) <= log_position_of(start):
             return []
-        stream = self._open()
-        if stream is None:
-            if end["log"] == self.host.log.identity() and log_position_of(end) <= (
-                self._tried or NOTHING
-            ):
-                return []
-            raise OffsetOfAnother(
-                f"the private log of the checkpoint is not in {self.host.location}"
-            )
-        return [PrivateLogTask(self.host, task) for task in stream.partitions(start, end)]
+        stream = self._open(end)
+        return [] if stream is None else stream.partitions(start, end)
 
 
 def _without_source(struct: StructType) -> StructType:

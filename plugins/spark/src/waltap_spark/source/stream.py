@@ -16,7 +16,6 @@ from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.source.errors import OffsetOfAnother, SourceOption
 from waltap_spark.source.offsets import FirstLsn, log_position_of, offset_of
 from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_log_position
-from waltap_spark.source.rows import batches
 from waltap_spark.source.tasks import LogTask, TaskPlanner
 from waltap_spark.source.worker_errors import shows_text
 
@@ -206,8 +205,7 @@ def read_task(
     """Return the rows of ``partition``; Spark also passes an empty one."""
     if not isinstance(partition, LogTask):
         return iter(())
-    store = options.log().store
-    return batches(store, partition.segments, struct, partition.limits, many=not options.table)
+    return partition.read(struct, many=not options.table)
 
 
 class _BatchEstimate:

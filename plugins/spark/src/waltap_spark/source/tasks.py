@@ -3,27 +3,41 @@
 import logging
 from collections.abc import Iterable, Iterator
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest, TableEntry
+from waltap.base.files.properties import StorageProperties
+from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
 from waltap_spark.source.errors import ChangesMissing, ColumnsGrew, TableNotLogged
 from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
-from waltap_spark.source.rows import RowLimits, SegmentRows
+from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 
 log = logging.getLogger(__name__)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
-    """Segments that one task reads in order; Spark pickles it."""
+    """Segments that one task reads in order; Spark pickles it, with the settings of the store."""
 
-    def __init__(self, segments: list[SegmentRows], limits: RowLimits) -> None:
+    def __init__(
+        self,
+        segments: list[SegmentRows],
+        limits: RowLimits,
+        location: str,
+        storage: StorageProperties | None,
+    ) -> None:
         super().__init__(len(segments))
         self.segments, self.limits = segments, limits
+        self.location, self.storage = location, storage
+
+    def read(self, struct: StructType, *, many: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; ``many`` as in `batches`."""
+        store = FileStore(self.location, self.storage)
+        return batches(store, self.segments, struct, self.limits, many=many)
 
 
 class TaskPlanner:
@@ -46,25 +60,26 @@ class TaskPlanner:
         end = NOTHING if last is None else last.log_position
         self._log_position = end if known is None else known
         entries = _logged(log, options, known)
-        names = [name for name in struct.names if name not in OWN and name not in MANY]
+        names = [name for name in struct.names if name not in OWN]
+        tables = (
+            {options.table: names}
+            if options.table
+            else {name: struct[name].dataType.names for name in names if name not in MANY}
+        )
+        # Columns of each table; without an entry in the log they are looked up in its first one.
         self._columns = {
-            name: self._known(entries.get(name), name, struct, end if known is None else NOTHING)
-            for name in ([options.table] if options.table else names)
+            name: self._known(name, columns, entries.get(name)) for name, columns in tables.items()
         }
 
-    def _known(
-        self, entry: TableEntry | None, table: str, struct: StructType, gone: LogPosition
-    ) -> QueryColumns:
-        """Return a table's columns as the query has them.
-
-        Without an entry in the log, columns of entries after ``gone`` are new.
-        """
-        if self._options.table:
-            names = [name for name in struct.names if name not in OWN]
-        else:
-            names = list(struct[table].dataType.names)
+    def _known(self, table: str, names: Iterable[str], entry: TableEntry | None) -> QueryColumns:
+        """Return the columns ``names`` of ``table`` as the query has them."""
         if entry is None:
-            return QueryColumns(table=table, numbers=dict.fromkeys(names), log_position=gone)
+            return QueryColumns(
+                table=table,
+                numbers=dict.fromkeys(names),
+                log_position=self._log_position,
+                seen=False,
+            )
         columns = {each.name: each for each in entry.columns if each.name in names}
         return QueryColumns(
             table=table,
@@ -179,6 +194,8 @@ class TaskPlanner:
             if self._options.ignores_new:
                 return None
             raise ColumnsGrew(f"the table {entry.name} joined at {log_position}")
+        if not columns.seen:
+            columns = self._columns[entry.name] = self._known(entry.name, columns.numbers, entry)
         new = columns.new_in(entry, log_position)
         if new and not self._options.ignores_new:
             raise ColumnsGrew(f"{entry.name} got columns at {log_position}: {', '.join(new)}")
@@ -201,18 +218,19 @@ class TaskPlanner:
                 epoch=log_position.epoch,
                 snapshot_id=entry.snapshot_id,
                 called=called,
+                source=self._options.source,
             )
             for part in entry.segments
         ]
 
     def _cut(self, segments: list[SegmentRows], limits: RowLimits) -> list[LogTask]:
         """Join small segments: a task costs more than reading few rows."""
-        tasks: list[LogTask] = []
+        tasks, store = list[LogTask](), self._log.store
         rows = 0
         for segment in segments:
             # A segment is never split, so a large one is a task by itself.
             if not tasks or rows + segment.rows > self._options.rows_per_task:
-                tasks.append(LogTask([], limits))
+                tasks.append(LogTask([], limits, store.location, store.storage))
                 rows = 0
             tasks[-1].segments.append(segment)
             rows += segment.rows
