@@ -17,7 +17,7 @@ TOUCHED = relation("public.touched", COLUMNS)
 
 def targets(rig: Rig, name: str) -> dict[str, TargetTable]:
     stored_table = rig.output.table(name).stored_table
-    assert stored_table is not None
+    assert stored_table.targets
     return stored_table.targets
 
 

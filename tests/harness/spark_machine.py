@@ -689,7 +689,7 @@ class Machine:
         state = self.rig.output.table(name)
         used = {each.path for each in (*state.base, *state.pending)}
         assert {each.path for each in state.changes} <= used
-        assert state.stored_table is None or set(state.stored_table.targets) == {"current"}
+        assert not state.stored_table.targets or set(state.stored_table.targets) == {"current"}
 
     def shown(self, tables: LiveTables, kind: str) -> Any:
         """Return what a table shows, as columns."""

@@ -297,7 +297,7 @@ def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
     rig.db.insert(LEFT, ["1", "1", None])
     rig.follow()
     table = rig.output.table("left")
-    assert table.stored_table is not None
+    assert table.stored_table.targets
     target = msgspec.structs.replace(table.stored_table.targets["current"], version=99)
     with pytest.raises(VersionGone, match="no longer has version 99"):
         rig.applier._format.at_version(rig.spark, target)
@@ -319,8 +319,6 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig.db.insert(LEFT, ["1", "5", None])
     rig.follow()
     stored_table = {name: rig.output.table(name).stored_table for name in ("people", "left")}
-    assert stored_table["people"] is not None
-    assert stored_table["left"] is not None
     rig.spark.sql(f"OPTIMIZE {stored_table['left'].targets['current'].at}")
     rig.spark.sql(f"DELETE FROM {stored_table['people'].targets['current'].at}")
     rig.check(PEOPLE, LEFT)  # read as of the commit
@@ -506,7 +504,7 @@ def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
     """Else a column's removal counts as the writing of rows. It goes on under the old rule, or from the
     versions of the last commit."""
     stored_table = repeated.output.table("people").stored_table
-    assert stored_table is not None
+    assert stored_table.targets
     repeated.db.rows[WITH.name] = [("1", "Ann")]
     repeated.db.insert(WITHOUT, ["2", "Bob"])
     repeated.commit()

@@ -228,7 +228,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SparkOutput, OutputS
 
 def versions(state: OutputState) -> dict[str, int | None]:
     return {
-        name: None if table.stored_table is None else table.stored_table.targets["current"].version
+        name: table.stored_table.targets["current"].version if table.stored_table.targets else None
         for name, table in state.tables.items()
     }
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import msgspec
 from pyspark.sql import SparkSession
 
 from waltap_sinks.changelog import ChangeLog
@@ -113,21 +112,17 @@ def _in_place(
     name: str,
 ) -> MaintenanceResult:
     table = applier.state.tables[name]
-    stored_table = table.stored_table
-    if stored_table is None or table.failed:
+    if not table.stored_table.targets or table.failed:
         return MaintenanceResult(name, skipped=table.failed or "nothing was written yet")
     if kind.is_awaited(table):
         return MaintenanceResult(name, skipped="another source of its target is suspended")
-    had = sum(kind.files(spark, target.at) for target in stored_table.targets.values())
+    had = sum(kind.files(spark, target.at) for target in table.stored_table.targets.values())
     targets = {}
-    for what, target in stored_table.targets.items():
+    for what, target in table.stored_table.targets.items():
         kind.compact_files(spark, target.at)
         targets[what] = kind.newest(spark, table, target)
     steps = sum(target.step for target in targets.values())
-    stored_table = msgspec.structs.replace(
-        stored_table, targets=targets, compacted=steps, vacuumed=time.time()
-    )
-    moved = {name: msgspec.structs.replace(table, stored_table=stored_table)}
+    moved = {name: table.with_storage(targets=targets, compacted=steps, vacuumed=time.time())}
     # Only after this commit may vacuum remove the files of the version before.
     applier.state = committed(output, applier.state, moved)
     for target in targets.values():

@@ -120,14 +120,8 @@ def _broken(table: TableState) -> TableState:
     def of_none(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         return tuple(msgspec.structs.replace(part, continuity_id="") for part in parts)
 
-    stored_table = (
-        None
-        if table.stored_table is None
-        else msgspec.structs.replace(table.stored_table, continuity_id="")
-    )
     return msgspec.structs.replace(
-        table,
-        stored_table=stored_table,
+        table.with_storage(continuity_id=""),
         base=of_none(table.base),
         pending=of_none(table.pending),
         changes=of_none(table.changes),

@@ -289,7 +289,7 @@ def resume(
     if not chosen.failed:
         notices().print(f"{chosen.name} is not suspended")
         return
-    if full_refresh and chosen.stored_table is not None:
+    if full_refresh and chosen.stored_table.targets:
         raise typer.BadParameter("is for tables in Parquet", param_hint="--full-refresh")
     if skip_damaged and not chosen.damaged:
         text = f"is for damaged segments, and {chosen.name} is suspended for another reason"

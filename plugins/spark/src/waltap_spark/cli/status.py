@@ -92,8 +92,10 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
     place = table.place
     of = "" if place is None else f", source {place.source} of {place.name}"
     at = table.log_position if table.failed and table.log_position else state.log_position
-    parquet, logged = table.stored_table is None, table.stored_table is None and table.mode.history
-    versions = {} if table.stored_table is None else table.stored_table.targets
+    parquet, logged = (
+        not table.stored_table.targets,
+        not table.stored_table.targets and table.mode.history,
+    )
     return AppliedTable(
         table=name,
         mode=describe_mode(table.mode) + of,
@@ -103,8 +105,8 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
         pending=sum(change.rows for change in table.pending),
         change_sets=len(table.changes) if parquet else None,
         changes=sum(change.rows for change in table.changes) if logged else None,
-        versions={what: target.version for what, target in versions.items()},
-        places={what: target.at for what, target in versions.items()},
+        versions={what: target.version for what, target in table.stored_table.targets.items()},
+        places={what: target.at for what, target in table.stored_table.targets.items()},
         suspended=table.failed,
         damaged=bool(table.damaged),
         stale=table.stale,

@@ -92,16 +92,14 @@ class NameClaims:
             claimed: dict[str, list[_NameClaim]] = {}
             for name, table in self._tables().items():
                 part = "" if table.place is None else table.place.source
-                for target in (
-                    table.stored_table.targets.values() if table.stored_table is not None else ()
-                ):
+                for target in table.stored_table.targets.values():
                     claimed.setdefault(comparable(target.at), []).append(
                         _NameClaim(name, target.at, part)
                     )
             # Names that another thread claimed in this commit are not in the last commit yet.
             for name, claims in self._made.items():
                 known = self._tables().get(name)
-                for claim in claims if known is None or known.stored_table is None else ():
+                for claim in claims if known is None or not known.stored_table.targets else ():
                     claimed.setdefault(comparable(claim.at), []).append(claim)
             for at in targets:
                 for claim in claimed.get(comparable(at), ()):

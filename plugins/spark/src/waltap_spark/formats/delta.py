@@ -266,7 +266,7 @@ class DeltaFormat(MergingFormat):
 
         The statistics need Delta's log, which costs a Spark job.
         """
-        target = None if table.stored_table is None else table.stored_table.targets.get("current")
+        target = table.stored_table.targets.get("current")
         known = None if target is None else self._checksum(target)
         if known is None:
             return super().estimated_rows(spark, table)

@@ -390,7 +390,7 @@ class IcebergFormat(MergingFormat):
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Return rows by Spark's statistics, with the catalogue loaded."""
-        if table.stored_table is not None:
+        if table.stored_table.targets:
             self._require_iceberg(spark)
         return super().estimated_rows(spark, table)
 
@@ -489,10 +489,10 @@ class IcebergFormat(MergingFormat):
         """
         retained = max(self._properties.retention_snapshots, MIN_SNAPSHOTS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
-        stored_table = [
-            each.stored_table for each in self._tables().values() if each.stored_table is not None
+        targets = [
+            t for each in self._tables().values() for t in each.stored_table.targets.values()
         ]
-        named = {t.version for each in stored_table for t in each.targets.values() if t.at == at}
+        named = {target.version for target in targets if target.at == at}
         there, snapshot = list[TableVersionInfo](), table.currentSnapshot()
         while snapshot is not None:
             note = CommitNote.read(snapshot.summary().get(KEY))

@@ -37,7 +37,7 @@ from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import meets_none
 from waltap_spark.schema.expression import GONE, column_of, namespace_of, temp, within_catalogue
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
-from waltap_spark.state.output import StoredTable, TableState, TargetMove, TargetTable
+from waltap_spark.state.output import TableState, TargetMove, TargetTable
 
 # A rename in a catalogue is no commit of the table, so the table's log lacks it. A driver therefore
 # notes the tables' own ids, with their names before and after, before it renames the first one
@@ -100,7 +100,7 @@ class MergingFormat(StepwiseFormat):
 
     def needed(self, table: TableState) -> frozenset[str]:
         """Return the columns that partition files, which must stay."""
-        return frozenset(table.stored_table.divided if table.stored_table is not None else ())
+        return frozenset(table.stored_table.divided)
 
     def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Rename, drop, add and retype columns, each as a step."""
@@ -108,25 +108,25 @@ class MergingFormat(StepwiseFormat):
         if not learnt.columns:
             return learnt  # a table of which no row was seen yet
         refuse_alike(learnt.name, [*learnt.columns, *LOG_FIELDS, *learnt.mode.columns])
-        if learnt.stored_table is None:
+        if not learnt.stored_table.targets:
             return self._created(commit, learnt)
         renamed = {
             old: new for old, new in change.renames.items() if old in learnt.stored_table.columns
         }
         if learnt.place is not None:
-            shared = SharedWork(self, commit, learnt, learnt.stored_table)
+            shared = SharedWork(self, commit, learnt)
             shared.evolve(renamed, change.forgets, rows=not change.replaces)
-            return msgspec.structs.replace(learnt, stored_table=shared.stored_table)
+            return shared.table
         stored = learnt.stored_table.columns
         if learnt.columns == stored and not renamed and stored.keys().isdisjoint(change.forgets):
             return learnt
-        work = TableWriter(self, commit, learnt, learnt.stored_table)
+        work = TableWriter(self, commit, learnt)
         if renamed:
             work.rename(renamed)
         work.drop(change.forgets)
         work.add(rows=not change.replaces)
         work.retype()
-        return msgspec.structs.replace(learnt, stored_table=work.stored_table)
+        return work.table
 
     def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then overwrite the rows."""
@@ -143,7 +143,7 @@ class MergingFormat(StepwiseFormat):
         self._log(work, table, rows)
         if mode.name == "append":
             return work.done(epoch=epoch, continuity_id=continuity_id)
-        unbroken = work.stored_table.continuity_id == continuity_id
+        unbroken = work.table.stored_table.continuity_id == continuity_id
         empties = rows.truncates and not mode.keeps_past
         if work.step_exists("current"):
             # An earlier attempt wrote it: only its number and version are noted.
@@ -156,10 +156,10 @@ class MergingFormat(StepwiseFormat):
             work.exchange(self._exchanged(commit, table, rows))
         else:
             self._put_or_merge(commit, table, rows, work)
-        if empties or not work.stored_table.epoch:
+        if empties or not work.table.stored_table.epoch:
             return work.done(epoch=epoch, continuity_id=continuity_id)
         return work.done(
-            epoch=work.stored_table.epoch, continuity_id=continuity_id if unbroken else ""
+            epoch=work.table.stored_table.epoch, continuity_id=continuity_id if unbroken else ""
         )
 
     def _put_or_merge(
@@ -186,7 +186,7 @@ class MergingFormat(StepwiseFormat):
         if (
             not plain
             or not flat
-            or table.stored_table is None
+            or not table.stored_table.targets
             or not self.puts(spark, listed=listed)
         ):
             return False
@@ -195,7 +195,7 @@ class MergingFormat(StepwiseFormat):
 
     def truncate(self, commit: CommitContext, table: TableState) -> TableState:
         """Delete all rows."""
-        if table.stored_table is None or table.mode.name == "append":
+        if not table.stored_table.targets or table.mode.name == "append":
             return table
         work = self._work(commit, table)
         work.clear()
@@ -206,7 +206,7 @@ class MergingFormat(StepwiseFormat):
         if table.mode.name == "append":
             what = "changes"
         own = stored_columns(table, what)
-        if table.stored_table is None:
+        if not table.stored_table.targets:
             return spark.createDataFrame([], struct_of(own))
         stored = {self.stored_name(name): name for name in table.mode.columns}
         frame = self.at_version(spark, table.stored_table.targets[what])
@@ -233,7 +233,7 @@ class MergingFormat(StepwiseFormat):
         all would take minutes.
         """
         stored_table = table.stored_table
-        if stored_table is None:
+        if not table.stored_table.targets:
             return table
         steps = sum(target.step for target in stored_table.targets.values())
         later = 0 if stored_table.compacted else crc32(table.name.encode()) % COMPACT_STEPS
@@ -241,15 +241,18 @@ class MergingFormat(StepwiseFormat):
         awaited = self.is_awaited(table)
         if steps - stored_table.compacted >= COMPACT_STEPS + later and not awaited:
             targets = {
-                w: self._compacted(commit, table, each) for w, each in stored_table.targets.items()
+                w: self._compacted(commit, table, each)
+                for w, each in table.stored_table.targets.items()
             }
-            stored_table = msgspec.structs.replace(stored_table, compacted=steps, targets=targets)
+            table = table.with_storage(compacted=steps, targets=targets)
         if not stored_table.vacuumed:
-            stored_table = msgspec.structs.replace(stored_table, vacuumed=now)
+            table = table.with_storage(vacuumed=now)
         elif now - stored_table.vacuumed >= VACUUM_S and not awaited:
-            stored_table = msgspec.structs.replace(stored_table, vacuumed=now)
-            self._cluttered[table.name] = [target.at for target in stored_table.targets.values()]
-        return msgspec.structs.replace(table, stored_table=stored_table)
+            table = table.with_storage(vacuumed=now)
+            self._cluttered[table.name] = [
+                target.at for target in table.stored_table.targets.values()
+            ]
+        return table
 
     def _compacted(
         self, commit: CommitContext, table: TableState, target: TargetTable
@@ -291,8 +294,7 @@ class MergingFormat(StepwiseFormat):
         """Return the targets that have other names in the catalogue."""
         found = []
         for table in tables if self._in_catalogue else ():
-            targets = {} if table.stored_table is None else table.stored_table.targets
-            for what, target in targets.items():
+            for what, target in table.stored_table.targets.items():
                 new = self.identifier(table, "current" if what == "current" else "changes")
                 own = None if new == target.at else self.identity_of(spark, target.at)
                 if own is not None:
@@ -311,13 +313,10 @@ class MergingFormat(StepwiseFormat):
         there, rename = partial(self.identity_of, spark), partial(self.rename_table, spark)
         for move, at in renamed(moves, there, rename).items():
             table = found.get(move.table) or tables[move.table]
-            stored_table = table.stored_table
-            assert stored_table is not None
-            target = msgspec.structs.replace(stored_table.targets[move.what], at=at)
-            stored_table = msgspec.structs.replace(
-                stored_table, targets={**stored_table.targets, move.what: target}
+            target = msgspec.structs.replace(table.stored_table.targets[move.what], at=at)
+            found[move.table] = table.with_storage(
+                targets={**table.stored_table.targets, move.what: target}
             )
-            found[move.table] = msgspec.structs.replace(table, stored_table=stored_table)
         return found
 
     def rename_table(self, spark: SparkSession, old: str, new: str) -> bool:
@@ -340,16 +339,12 @@ class MergingFormat(StepwiseFormat):
         wrote = {tables[name].target_name for name in moved if tables[name].place is not None}
         found: dict[str, TableState] = {}
         for name, sources in sharers(tables.values()).items() if wrote else ():
-            fine = [each for each in sources if each.stored_table is not None and not each.failed]
+            fine = [each for each in sources if each.stored_table.targets and not each.failed]
             if name not in wrote or len(fine) < 2:
                 continue
             newest: dict[str, int] = {}
             for what in whats(fine[0]):
-                targets = [
-                    each.stored_table.targets[what]
-                    for each in fine
-                    if each.stored_table is not None
-                ]
+                targets = [each.stored_table.targets[what] for each in fine]
                 versions = {target.version for target in targets}
                 newest[what] = self.newest_of(spark, targets[0].at, versions)
             for each in fine:
@@ -370,9 +365,13 @@ class MergingFormat(StepwiseFormat):
         found = dict[str, TableState]()
         for table in tables.values():
             current = table
-            for what in (
-                () if table.stored_table is None else self._apart(table, table.stored_table)
-            ):
+            # the targets of a shared table must move together
+            together = (
+                [tuple(table.stored_table.targets)]
+                if table.place
+                else [(w,) for w in table.stored_table.targets]
+            )
+            for what in together:
                 try:
                     current = self._move_idle(commit, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:
@@ -381,21 +380,10 @@ class MergingFormat(StepwiseFormat):
                 found[table.name] = current
         return found
 
-    @staticmethod
-    def _apart(table: TableState, stored_table: StoredTable) -> list[tuple[str, ...]]:
-        """Return groups of targets that must move together."""
-        return (
-            [tuple(stored_table.targets)]
-            if table.place is not None
-            else [(w,) for w in stored_table.targets]
-        )
-
     def _move_idle(
         self, commit: CommitContext, table: TableState, moving: Iterable[str]
     ) -> TableState:
-        stored_table = table.stored_table
-        assert stored_table is not None
-        targets = dict(stored_table.targets)
+        targets = dict(table.stored_table.targets)
         for what in moving:
             target = targets[what]
             if table.place is None:
@@ -410,10 +398,8 @@ class MergingFormat(StepwiseFormat):
             if not table.failed:
                 version = self.newest(commit.spark, table, target).version
                 targets[what] = msgspec.structs.replace(target, version=version)
-        if targets == stored_table.targets:
-            return table
-        return msgspec.structs.replace(
-            table, stored_table=msgspec.structs.replace(stored_table, targets=targets)
+        return (
+            table if targets == table.stored_table.targets else table.with_storage(targets=targets)
         )
 
     def read_together(
@@ -425,9 +411,8 @@ class MergingFormat(StepwiseFormat):
     # --- rows ---------------------------------------------------------------------------------------
 
     def _work(self, commit: CommitContext, table: TableState) -> TableWriter:
-        assert table.stored_table is not None
         kind = TableWriter if table.place is None else SharedWork
-        return kind(self, commit, table, table.stored_table)
+        return kind(self, commit, table)
 
     def _made(
         self, spark: SparkSession, table: TableState, at: str, columns: str, layout: FileLayout
@@ -443,7 +428,6 @@ class MergingFormat(StepwiseFormat):
             raise NameTaken(text, table=table.name) from None
 
     def _created(self, commit: CommitContext, table: TableState) -> TableState:
-        stored_table = StoredTable(columns=dict(table.columns))
         layouts = {what: self.layout(table, what) for what in whats(table)}
         stored = {what: self.all_columns(table, what) for what in layouts}
         for what, layout in layouts.items():
@@ -468,14 +452,10 @@ class MergingFormat(StepwiseFormat):
                 make_room(self, commit, table, what, free.at, action)
                 action = partial(begin, self, commit, table, what, free.at)
             target = self.take(commit, table, free, action, "create")
-            stored_table = msgspec.structs.replace(
-                stored_table, targets={**stored_table.targets, what: target}
-            )
+            targets[what] = target
         by = {name for layout in layouts.values() for name in layout.columns}
-        stored_table = msgspec.structs.replace(
-            stored_table, divided=tuple(sorted(by & set(stored_table.columns)))
-        )
-        return msgspec.structs.replace(table, stored_table=stored_table)
+        divided = tuple(sorted(by & set(table.columns)))
+        return table.with_storage(targets=targets, columns=dict(table.columns), divided=divided)
 
     @staticmethod
     def _log(work: TableWriter, table: TableState, rows: GroupRows) -> None:

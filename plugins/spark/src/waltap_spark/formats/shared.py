@@ -24,7 +24,7 @@ from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import column_of, quoted, temp
 from waltap_spark.schema.nested import fitted, new_fields, same_type
 from waltap_spark.schema.schema import common_type, sql_type, struct_of
-from waltap_spark.state.output import TableState, TargetTable
+from waltap_spark.state.output import TableState, TargetMapping, TargetTable
 
 CREATION_POLL_S: Final = 0.25
 
@@ -138,17 +138,18 @@ def together(
     wanted = {name: type_ for name, type_ in wanted.items() if name not in hidden}
     alike: dict[tuple[str, int], list[TableState]] = {}
     for each in sources:
-        if each.stored_table is not None:
+        if each.stored_table.targets:
             target = each.stored_table.targets[kind]
             alike.setdefault((target.at, target.version), []).append(each)
     if not alike:
         return spark.createDataFrame([], struct_of(wanted))
     frames = []
     for parts in alike.values():
-        stored_table, place = parts[0].stored_table, parts[0].place
-        assert stored_table is not None
+        place = parts[0].place
         assert place is not None
-        frame = tables.at_version(spark, stored_table.targets[kind]).withColumnsRenamed(stored)
+        frame = tables.at_version(spark, parts[0].stored_table.targets[kind]).withColumnsRenamed(
+            stored
+        )
         own = [each.place.source for each in parts if each.place is not None]
         frames.append(_as(frame.where(column_of(place.column).isin(own)), wanted))
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
@@ -177,21 +178,24 @@ def _as(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
 
 def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
     """Return ``table`` with its targets at ``versions``."""
-    stored_table = table.stored_table
-    assert stored_table is not None
-    if all(stored_table.targets[what].version == version for what, version in versions.items()):
+    if all(
+        table.stored_table.targets[what].version == version for what, version in versions.items()
+    ):
         return table
     targets = {
         what: msgspec.structs.replace(target, version=versions.get(what, target.version))
-        for what, target in stored_table.targets.items()
+        for what, target in table.stored_table.targets.items()
     }
-    return msgspec.structs.replace(
-        table, stored_table=msgspec.structs.replace(stored_table, targets=targets)
-    )
+    return table.with_storage(targets=targets)
 
 
 class SharedWork(TableWriter):
     """Steps of one table in a shared target."""
+
+    @property
+    def _place(self) -> TargetMapping:
+        assert self.table.place is not None
+        return self.table.place
 
     @property
     def own(self) -> str:
@@ -201,20 +205,16 @@ class SharedWork(TableWriter):
     @property
     def own_rows(self) -> str:
         """Return the condition of the table's rows."""
-        place = self._table.place
-        assert place is not None
-        return f"{quoted(place.column)} = {literal(place.source, 'string')}"
+        return f"{quoted(self._place.column)} = {literal(self._place.source, 'string')}"
 
     def clear(self) -> None:
         """Remove the table's rows by MERGE, which always commits.
 
         A DELETE without a match may not commit.
         """
-        place = self._table.place
-        assert place is not None
         sql = (
             f"MERGE INTO {self.at('current')} t USING (SELECT CAST(NULL AS string) AS never WHERE false) s"
-            f" ON t.{quoted(place.column)} = s.never"
+            f" ON t.{quoted(self._place.column)} = s.never"
             f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
         )
         self.take("current", lambda: self._spark.sql(sql), "clear")
@@ -225,12 +225,11 @@ class SharedWork(TableWriter):
         def action() -> None:
             values = self.view(frame)
             names = list(values)
-            place = self._table.place
-            assert place is not None
             never = temp("never")
             source = f"({selected({**values, never: 'CAST(NULL AS string)'})})"
+            never = f"t.{quoted(self._place.column)} = s.{never}"
             self._spark.sql(
-                f"MERGE INTO {self.at(what)} t USING {source} s ON t.{quoted(place.column)} = s.{never}"
+                f"MERGE INTO {self.at(what)} t USING {source} s ON {never}"
                 f" WHEN NOT MATCHED THEN {inserted(names)}"
                 f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
             )
@@ -243,16 +242,15 @@ class SharedWork(TableWriter):
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
         """Return the columns of a frame in SQL, and the source column."""
-        place = self._table.place
-        assert place is not None
-        return {**super().values(names), place.column: literal(place.source, "string")}
+        own = {self._place.column: literal(self._place.source, "string")}
+        return {**super().values(names), **own}
 
     def _ordered(self, frame: DataFrame) -> DataFrame:
         """Return ``frame`` with fields in the order of the target."""
-        if not any('"fields"' in kind for kind in self._table.columns.values()):
+        if not any('"fields"' in kind for kind in self.table.columns.values()):
             return frame
         has = {field.name: field.dataType.json() for field in frame.schema.fields}
-        there = self._spark.table(self.at(whats(self._table)[-1])).schema.fields
+        there = self._spark.table(self.at(whats(self.table)[-1])).schema.fields
         wanted = {field.name: field.dataType.json() for field in there}
         return frame.select(
             *(
@@ -265,23 +263,21 @@ class SharedWork(TableWriter):
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
         """Add and fill columns; ``rows`` have values for existing rows."""
-        had, have = self.stored_table.columns, self._table.columns
+        had, have = self.table.stored_table.columns, self.table.columns
         called = {renames.get(name, name): kind for name, kind in had.items()}
         if called != have or renames or gone:
-            for what in whats(self._table):
-                make_room(self._format, self._commit, self._table, what, self.at(what), _is_there)
+            for what in whats(self.table):
+                make_room(self._format, self._commit, self.table, what, self.at(what), _is_there)
         lost = [name for name in gone if name in called]
-        for what in whats(self._table) if renames or lost else ():
+        for what in whats(self.table) if renames or lost else ():
             self._move(what, renames, lost)
         new = [name for name in have if name not in called]
-        values = {name: older_value(self._table, {}, name) for name in new}
+        values = {name: older_value(self.table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
-        if known and rows and "current" in self.stored_table.targets:
+        if known and rows and "current" in self.table.stored_table.targets:
             self._fill(known)
-        divided = tuple(renames.get(name, name) for name in self.stored_table.divided)
-        self.stored_table = msgspec.structs.replace(
-            self.stored_table, columns=dict(have), divided=divided
-        )
+        divided = tuple(renames.get(name, name) for name in self.table.stored_table.divided)
+        self.table = self.table.with_storage(columns=dict(have), divided=divided)
 
     def _types(self, what: What) -> dict[str, str]:
         fields = self._spark.table(self.at(what)).schema.fields

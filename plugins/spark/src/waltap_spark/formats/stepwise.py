@@ -259,7 +259,7 @@ class StepwiseFormat(TableFormat):
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Return rows by Spark's statistics, estimated from bytes if needed."""
-        target = None if table.stored_table is None else table.stored_table.targets.get("current")
+        target = table.stored_table.targets.get("current")
         if target is None:
             return 0  # rows are added, and none is looked at
         return _rows_by_statistics(spark, target.at, self.measured)
@@ -397,8 +397,7 @@ class StepwiseFormat(TableFormat):
     def _named_version(self, name: str, at: str) -> int:
         """Return the version that the last commit names."""
         table = self._tables().get(name)
-        stored_table = None if table is None else table.stored_table
-        targets = () if stored_table is None else stored_table.targets.values()
+        targets = () if table is None else table.stored_table.targets.values()
         return next((each.version for each in targets if each.at == at), NOWHERE)
 
     def taken(

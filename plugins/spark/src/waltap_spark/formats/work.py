@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
 from pyspark.sql import DataFrame
 
 from waltap_spark.formats.stepwise import ROWS, StepwiseFormat, whats
@@ -13,7 +12,7 @@ from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import EXACT, GONE, literal_of, quoted, temp
 from waltap_spark.schema.nested import new_fields, same_type
 from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
-from waltap_spark.state.output import StoredTable, TableState
+from waltap_spark.state.output import TableState
 
 # Spark's setting for INSERT OVERWRITE: replace all rows, or only partitions that get rows.
 OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
@@ -79,19 +78,8 @@ def of(verb: str, columns: Iterable[str]) -> str:
 class TableWriter:
     """Steps of one table, one after the other."""
 
-    def __init__(
-        self,
-        tables: StepwiseFormat,
-        commit: CommitContext,
-        table: TableState,
-        stored_table: StoredTable,
-    ) -> None:
-        self._format, self._commit, self._table, self.stored_table = (
-            tables,
-            commit,
-            table,
-            stored_table,
-        )
+    def __init__(self, tables: StepwiseFormat, commit: CommitContext, table: TableState) -> None:
+        self._format, self._commit, self.table = tables, commit, table
         self._spark = commit.spark
 
     @property
@@ -101,26 +89,24 @@ class TableWriter:
 
     def at(self, what: str) -> str:
         """Return the target's name in SQL."""
-        return self.stored_table.targets[what].at
+        return self.table.stored_table.targets[what].at
 
     def done(self, *, epoch: int, continuity_id: str) -> TableState:
         """Return the table after the steps."""
-        stored_table = msgspec.structs.replace(
-            self.stored_table, epoch=epoch, continuity_id=continuity_id
-        )
-        return msgspec.structs.replace(self._table, stored_table=stored_table)
+        return self.table.with_storage(epoch=epoch, continuity_id=continuity_id)
 
     def step_exists(self, what: str) -> bool:
         """Return whether the next step of ``what`` exists already."""
-        target = self.stored_table.targets[what]
-        return target.step + 1 in self._format.taken(self._spark, self._table, target)
+        target = self.table.stored_table.targets[what]
+        return target.step + 1 in self._format.taken(self._spark, self.table, target)
 
     def take(self, what: str, action: Callable[[], object], kind: str) -> None:
         """Write one step of a kind (`CommitNote.kind`)."""
-        now = self.stored_table.targets[what]
-        target = self._format.take(self._commit, self._table, now, action, kind)
-        targets = {**self.stored_table.targets, what: target}
-        self.stored_table = msgspec.structs.replace(self.stored_table, targets=targets)
+        now = self.table.stored_table.targets[what]
+        target = self._format.take(self._commit, self.table, now, action, kind)
+        self.table = self.table.with_storage(
+            targets={**self.table.stored_table.targets, what: target}
+        )
 
     # --- rows ---------------------------------------------------------------------------------------
 
@@ -150,11 +136,11 @@ class TableWriter:
         def action() -> None:
             source = self.view(compacted)
             names = [name for name in source if name != GONE]
-            key = self._table.row_key
+            key = self.table.row_key
             on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
-            if self._table.mode.name == "scd2":  # versions that have ended stay as they are
+            if self.table.mode.name == "scd2":  # versions that have ended stay as they are
                 on = f"t._current AND {on}"
-            zeros = floating(self._table.columns, self._table.key)  # the row may have the other one
+            zeros = floating(self.table.columns, self.table.key)  # the row may have the other one
             values = [quoted(name) for name in names if name not in key or name in zeros]
             update = ", ".join(f"t.{name} = s.{name}" for name in values)
             self._spark.sql(
@@ -169,11 +155,11 @@ class TableWriter:
     def put(self, frame: DataFrame, listed: str | None) -> None:
         """Replace the rows ``listed``, or else the rows with the keys of ``frame``."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
-        as_is = not self._casts() and not self._table.mode.columns
+        as_is = not self._casts() and not self.table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
         stored = frame.selectExpr(*projection(values)) if values else frame
-        target = self.stored_table.targets["current"]
-        put = partial(self._format.put, target, stored, self._table.row_key, listed)
+        target = self.table.stored_table.targets["current"]
+        put = partial(self._format.put, target, stored, self.table.row_key, listed)
         self.take("current", put, ROWS)
 
     def exchange(self, frame: DataFrame) -> None:
@@ -182,7 +168,7 @@ class TableWriter:
         def action() -> None:
             source = self.view(frame)
             names = [name for name in source if name != GONE]
-            compared = self._table.comparable
+            compared = self.table.comparable
             on = " AND ".join(equal(quoted(name), kind) for name, kind in compared.items())
             self._spark.sql(
                 f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s"
@@ -195,14 +181,14 @@ class TableWriter:
     def values(self, names: Iterable[str]) -> dict[str, str]:
         """Return the stored name of each column of a frame, and its value in SQL."""
         casts = self._casts()
-        mine, stored_name = self._table.mode.columns, self._format.stored_name
+        mine, stored_name = self.table.mode.columns, self._format.stored_name
         return {
             stored_name(name) if name in mine else name: casts.get(name) or quoted(name)
             for name in names
         }
 
     def _casts(self) -> dict[str, str]:
-        return self._format.casts({**self._table.columns, **LOG_FIELDS})
+        return self._format.casts({**self.table.columns, **LOG_FIELDS})
 
     def view(self, frame: DataFrame) -> dict[str, str]:
         """Create SQL's view of ``frame``; return its columns (`values`).
@@ -217,10 +203,10 @@ class TableWriter:
     def rename(self, renames: Mapping[str, str]) -> None:
         """Rename columns, also when they exchange names."""
         pairs = list(renames.items())
-        if set(renames.values()) & set(self.stored_table.columns):
+        if set(renames.values()) & set(self.table.stored_table.columns):
             temp_names = {old: temp(str(n)) for n, old in enumerate(renames)}
             pairs = [*temp_names.items(), *((temp_names[old], new) for old, new in renames.items())]
-        for what in whats(self._table):
+        for what in whats(self.table):
             for old, new in pairs:
                 rename = self._format.rename_column
                 self.take(
@@ -229,51 +215,51 @@ class TableWriter:
                     f"rename {old} to {new}",
                 )
         columns = {
-            renames.get(name, name): kind for name, kind in self.stored_table.columns.items()
+            renames.get(name, name): kind for name, kind in self.table.stored_table.columns.items()
         }
-        divided = tuple(renames.get(name, name) for name in self.stored_table.divided)
-        self.stored_table = msgspec.structs.replace(
-            self.stored_table, columns=columns, divided=divided
-        )
+        divided = tuple(renames.get(name, name) for name in self.table.stored_table.divided)
+        self.table = self.table.with_storage(columns=columns, divided=divided)
 
     def drop(self, names: Sequence[str]) -> None:
         """Drop columns that the source dropped."""
-        there = [name for name in names if name in self.stored_table.columns]
-        for what in whats(self._table) if there else ():
+        there = [name for name in names if name in self.table.stored_table.columns]
+        for what in whats(self.table) if there else ():
             drop = self._format.drop_columns
             self.take(what, partial(drop, self._spark, self.at(what), there), of("drop", there))
         columns = {
-            name: kind for name, kind in self.stored_table.columns.items() if name not in there
+            name: kind
+            for name, kind in self.table.stored_table.columns.items()
+            if name not in there
         }
-        self.stored_table = msgspec.structs.replace(self.stored_table, columns=columns)
+        self.table = self.table.with_storage(columns=columns)
 
     def add(self, *, rows: bool) -> None:
         """Add columns; ``rows`` have the values for existing rows."""
         new = {
-            n: kind for n, kind in self._table.columns.items() if n not in self.stored_table.columns
+            n: kind
+            for n, kind in self.table.columns.items()
+            if n not in self.table.stored_table.columns
         }
         if not new:
             return
-        for what in whats(self._table):
+        for what in whats(self.table):
             add = self._format.add_columns
             self.take(what, partial(add, self._spark, self.at(what), new), of("add", new))
-        values = {name: older_value(self._table, {}, name) for name in new}
+        values = {name: older_value(self.table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
-        if known and rows and "current" in self.stored_table.targets:
+        if known and rows and "current" in self.table.stored_table.targets:
             pairs = (
                 f"{quoted(name)} = {literal(text, sql_type(self._format.stored(new[name])))}"
                 for name, text in known.items()
             )
             sql = f"UPDATE {self.at('current')} SET {', '.join(pairs)}"
             self.take("current", lambda: self._spark.sql(sql), of("fill", known))
-        self.stored_table = msgspec.structs.replace(
-            self.stored_table, columns={**self.stored_table.columns, **new}
-        )
+        self.table = self.table.with_storage(columns={**self.table.stored_table.columns, **new})
 
     def retype(self) -> None:
         """Change columns to the table's types: widen, or rewrite rows."""
         stored = self._format.stored
-        had, have = self.stored_table.columns, self._table.columns
+        had, have = self.table.stored_table.columns, self.table.columns
         changed = {
             n: kind
             for n, kind in have.items()
@@ -283,7 +269,7 @@ class TableWriter:
         fields = [((name, *way), kind) for name, each in more.items() for way, kind in each or ()]
         other = {name: kind for name, kind in changed.items() if not more[name]}
         wide = all(self._format.widens(stored(had[n]), stored(k)) for n, k in other.items())
-        for what in whats(self._table) if changed else ():
+        for what in whats(self.table) if changed else ():
             if fields:
                 add = self._format.add_fields
                 self.take(what, partial(add, self._spark, self.at(what), fields), of("grow", more))
@@ -297,12 +283,12 @@ class TableWriter:
                     )
             else:
                 self._rewrite(what, other)
-        self.stored_table = msgspec.structs.replace(self.stored_table, columns={**had, **have})
+        self.table = self.table.with_storage(columns={**had, **have})
 
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
-        mine = {self._format.stored_name(n): kind for n, kind in self._table.mode.columns.items()}
-        own = {**self.stored_table.columns, **(LOG_FIELDS if what == "changes" else mine)}
+        mine = {self._format.stored_name(n): kind for n, kind in self.table.mode.columns.items()}
+        own = {**self.table.stored_table.columns, **(LOG_FIELDS if what == "changes" else mine)}
         types = {name: sql_type(self._format.stored(kind)) for name, kind in changed.items()}
-        target = self.stored_table.targets[what]
+        target = self.table.stored_table.targets[what]
         for action in self._format.rewriting(self._spark, target, list(own), types):
             self.take(what, action, of("retype", changed))

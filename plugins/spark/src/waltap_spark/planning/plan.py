@@ -311,7 +311,7 @@ def meets_none(table: TableState, group: SegmentGroup) -> bool:
     All stored rows must be of its epoch and, with a key, of its gap-free run.
     """
     stored = table.stored_table
-    if stored is None or not only_adds(table, group) or not table.mode.adds_alone:
+    if not stored.targets or not only_adds(table, group) or not table.mode.adds_alone:
         return False
     unbroken = stored.continuity_id == group.continuity_id or not (stored.epoch and table.key)
     return stored.epoch in (0, group.epoch) and unbroken
@@ -328,7 +328,7 @@ def doubles(table: TableState, group: SegmentGroup) -> str:
     Rows that are read again while changes stream find their earlier copies only by a key.
     """
     again = group.operations["r"] and not group.replaces and group.span is not None
-    stored = table.stored_rows or (table.stored_table is not None and table.stored_table.epoch)
+    stored = table.stored_rows or table.stored_table.epoch
     there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
     if not again or not there or group.key or table.mode.name == "append":
         return ""

@@ -43,6 +43,7 @@ def column_of(name: str) -> "Column":
     return F.col(quoted(name))
 
 
+@functools.cache  # there are a few dozen names
 def temp(name: str) -> str:
     """Return the name of a temporary column."""
     return f"{TEMP}{name}"

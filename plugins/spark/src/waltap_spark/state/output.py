@@ -319,7 +319,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # What identifies its entries after that position, in order. Earlier releases noted none.
     waits: tuple[EntryId, ...] = ()
     # The storage of formats in place.
-    stored_table: StoredTable | None = msgspec.field(name="held", default=None)
+    stored_table: StoredTable = msgspec.field(name="held", default=StoredTable())
     # The table's mode, None for `PLAIN`.
     own_mode: TableMode | None = msgspec.field(name="kept_as", default=None)
     # Its part in a target of several tables.
@@ -411,6 +411,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if name in self.source_columns and name not in hidden
         } or self.columns
 
+    def with_storage(self, **changes: object) -> "TableState":
+        """Return the table with ``changes`` of `StoredTable`."""
+        stored_table = msgspec.structs.replace(self.stored_table, **changes)
+        return msgspec.structs.replace(self, stored_table=stored_table)
+
     @property
     def row_columns(self) -> dict[str, str]:
         """Return the source's columns, then the mode's columns."""
@@ -429,7 +434,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def has_rows(self) -> bool:
         """Return whether the table may have rows."""
-        return bool(self.base or self.pending or self.stored_table is not None)
+        return bool(self.base or self.pending or self.stored_table.targets)
 
     @property
     def base_rows(self) -> int:

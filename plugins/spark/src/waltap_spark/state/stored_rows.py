@@ -21,7 +21,7 @@ def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int
 
     A table that shares its target has no rows of its own here.
     """
-    if table.stored_table is None:
+    if not table.stored_table.targets:
         return table.base_rows
     target = table.stored_table.targets.get("current")
     if target is None or table.place is not None:

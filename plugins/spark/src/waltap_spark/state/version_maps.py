@@ -64,10 +64,10 @@ def noted(
     moved = {
         name: _versions(table)
         for name, table in state.tables.items()
-        if table is not before.tables.get(name) and table.stored_table is not None
+        if table is not before.tables.get(name) and table.stored_table.targets
     }
     for name, had in before.tables.items():
-        if name in moved and had.stored_table is not None and _versions(had) == moved[name]:
+        if name in moved and had.stored_table.targets and _versions(had) == moved[name]:
             del moved[name]
     cut = VersionMap(
         number=state.number,
@@ -149,7 +149,6 @@ def state_at(
 
 
 def _versions(table: TableState) -> dict[str, int]:
-    assert table.stored_table is not None
     return {what: target.version for what, target in table.stored_table.targets.items()}
 
 
@@ -204,16 +203,13 @@ def _as_of(
     """Return the tables of ``state`` at ``cut``; ``later`` are the cuts after it."""
     tables = {}
     for name, table in state.tables.items():
-        stored_table, then = table.stored_table, _called_then(name, later)
-        if stored_table is not None and then in versions:
-            targets = {
-                what: msgspec.structs.replace(target, version=versions[then][what])
-                for what, target in stored_table.targets.items()
-            }
-            stored_table = msgspec.structs.replace(stored_table, targets=targets)
-            tables[name] = msgspec.structs.replace(table, stored_table=stored_table)
-        else:
-            tables[name] = msgspec.structs.replace(table, stored_table=None)
+        then = versions.get(_called_then(name, later), {})
+        targets = {
+            what: msgspec.structs.replace(target, version=then[what])
+            for what, target in table.stored_table.targets.items()
+            if what in then
+        }
+        tables[name] = table.with_storage(targets=targets)
     return msgspec.structs.replace(
         state,
         number=cut.number,
