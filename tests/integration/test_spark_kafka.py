@@ -17,8 +17,8 @@ from tests.harness.topics import MakeTopic, Reader, event
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
+from waltap_spark.errors import ColumnsUnknown, EventUnreadable, OffsetsLost
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
-from waltap_spark.kafka.errors import ColumnsUnknown, EventUnreadable, OffsetsLost
 
 # --- events become tables -------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
 
 from waltap.errors import WaltapError
+from waltap_spark.errors import CapturedByAnotherProcess, OffsetOfAnother, SourceOption
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
-from waltap_spark.source.errors import CapturedByAnotherProcess, OffsetOfAnother, SourceOption
 from waltap_spark.source.options import before_first, parse_options
 from waltap_spark.source.profiles import ProfilesStream, hosts_of
 

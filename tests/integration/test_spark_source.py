@@ -242,7 +242,7 @@ def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_ag
     planner = _planner(log, schema)
     log.db.insert(wider, ["3", "c", "9"])
     log.flush()
-    from waltap_spark.source.errors import ColumnsGrew
+    from waltap_spark.errors import ColumnsGrew
 
     with pytest.raises(ColumnsGrew, match=r"WT-5224 public.people got columns at .*: more"):
         planner.of_manifests(log.log.manifests())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.harness.trickling_server import server
 
-from waltap_spark.kafka.errors import EventUnreadable, TopicsUnreadable
+from waltap_spark.errors import EventUnreadable, TopicsUnreadable
 from waltap_spark.kafka.events import SchemaRegistry
 
 

@@ -19,11 +19,16 @@ from tests.harness.source_log import PEOPLE, Frame, Offset, SourceLog
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import LogPosition
-from waltap_spark.errors import MomentUnreadable, VersionGone
+from waltap_spark.errors import (
+    ColumnsGrew,
+    MomentUnreadable,
+    SourceOption,
+    ValuesUnfit,
+    VersionGone,
+)
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types, source_struct
-from waltap_spark.source.errors import ColumnsGrew, SourceOption, ValuesUnfit
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import log_position_of
 from waltap_spark.source.options import LogBoundary, parse_options

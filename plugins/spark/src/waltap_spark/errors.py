@@ -174,6 +174,28 @@ ChunkSourceUnreachable = SinkError.define(
 ChunksRefused = SinkError.define("ChunksRefused", "WT-5260")
 RowsAwaited = SinkError.define("RowsAwaited", "WT-5258")
 
+# Errors of change events from Kafka topics.
+
+TopicsUnreadable = SinkError.define("TopicsUnreadable", "WT-5250")
+# Retention removed them, or the topic was created again. Tables would silently lack changes.
+OffsetsLost = SinkError.define("OffsetsLost", "WT-5251")
+EventUnreadable = SinkError.define("EventUnreadable", "WT-5252")
+ColumnsUnknown = SinkError.define("ColumnsUnknown", "WT-5253")
+
+# Errors of ``format("waltap")``.
+
+SourceOption = SinkError.define("SourceOption", "WT-5221")
+# This query would miss them without an error.
+CapturedByAnotherProcess = SinkError.define("CapturedByAnotherProcess", "WT-5266")
+OffsetOfAnother = SinkError.define("OffsetOfAnother", "WT-5222")
+TableNotLogged = SinkError.define("TableNotLogged", "WT-5223")
+# A query has one schema.
+ColumnsGrew = SinkError.define("ColumnsGrew", "WT-5224")
+# The table was not captured for a while.
+ChangesMissing = SinkError.define("ChangesMissing", "WT-5272")
+# A query reads all rows with the newest type.
+ValuesUnfit = SinkError.define("ValuesUnfit", "WT-5269")
+
 
 # A line of a Java stack trace.
 _FRAME: Final = re.compile(r"at [\w.$/]+\(.*\)$|\.\.\. \d+ more$|Suppressed: ")

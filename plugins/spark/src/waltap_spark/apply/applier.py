@@ -330,10 +330,18 @@ class OutputApplier:
         at_us = (times or [before.last_commit_ts or int(time.time() * 1e6)])[-1]
         reach = reached(before, manifests)
         attempt = CommitAttempt(
-            commit, self._log, self._output, self._options, self._format, called, at_us, reach
+            commit=commit,
+            changelog=self._log,
+            output=self._output,
+            options=self._options,
+            format=self._format,
+            called=called,
+            at_us=at_us,
+            reach=reach,
+            table_splits=self._external_snapshots.of,
+            shapes=self._shapes,
+            repeats=repeats,
         )
-        attempt.table_splits, attempt.shapes = self._external_snapshots.of, self._shapes
-        attempt.repeats = repeats
         self._named = before.tables
         try:
             applied = self._attempts(attempt, plans, before)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -159,41 +159,35 @@ def readable_types(
     return logged_types(commit.spark, store, group) if group.segments else {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitAttempt:
     """One attempt at a commit; no reader sees its writes yet."""
 
+    commit: CommitContext
+    changelog: ChangeLog
+    output: SparkOutput
+    options: ApplyOptions
+    format: TableFormat
+    # `whereabouts` of the tables at the last commit.
+    called: Mapping[int, tuple[str, str]]
+    # The time of the last transaction (µs since 1970).
+    at_us: int
+    # The highest LSN of each earlier epoch.
+    reach: Mapping[int, int]
+    # The chunks of external snapshots, by name and table.
+    table_splits: Callable[[str], TableSplits | None]
     # Shared targets of the applier.
     shapes: SharedShapes
     # Whether the commit was started before.
-    repeats = False
-
-    def __init__(
-        self,
-        commit: CommitContext,
-        changelog: ChangeLog,
-        output: SparkOutput,
-        options: ApplyOptions,
-        tables: TableFormat,
-        called: Mapping[int, tuple[str, str]],
-        at_us: int,
-        reach: Mapping[int, int],
-    ) -> None:
-        """Prepare an attempt.
-
-        ``called`` is `whereabouts` of the tables at the last commit. ``at_us`` is the time of the
-        last transaction. ``reach`` has the highest LSN of each earlier epoch.
-        """
-        self._commit, self._log, self._output, self._options = commit, changelog, output, options
-        self._format, self._called, self._at_us, self._reach = tables, called, at_us, reach
-        self.table_splits: Callable[[str], TableSplits | None] = lambda _name: None
+    repeats: bool
 
     def table(self, session: SparkSession, table: TableState, found: TableTask) -> TableState:
         """Apply ``found`` in ``session``; return the resulting table."""
-        commit = replace(self._commit, spark=session)
+        commit = replace(self.commit, spark=session)
         for group in found.groups:
             found.tried.append(group)
             for each in (group, *group.others):
-                self._options.names.name(each, table.name, ruled_as=table.target_name)
+                self.options.names.name(each, table.name, ruled_as=table.target_name)
             try:
                 snapshot_reason = group.snapshot_reason or doubles(table, group)
                 table = self._apply_group(replace(commit, until=group.until), table, group)
@@ -202,12 +196,12 @@ class CommitAttempt:
                 raise
             except Exception as error:
                 # a damaged segment fails Spark with many errors; name the segment instead
-                wrong = damage(self._log.store, group)
+                wrong = damage(self.changelog.store, group)
                 if wrong is not None:
                     raise wrong from error
                 raise
-        if found.groups and self._format.writes_in_place:
-            table = self._format.maintain(commit, table)
+        if found.groups and self.format.writes_in_place:
+            table = self.format.maintain(commit, table)
         epoch = table.oid_epoch
         if found.staged and found.entries and not table.oid:
             epoch = found.entries[-1][0]
@@ -222,8 +216,8 @@ class CommitAttempt:
         self._require_fit(table, group)
         # this process reads small groups, and checks their number of rows
         if not is_small(group):
-            require_sizes(self._log.store, group)
-        again = may_repeat(table, group, self._reach)
+            require_sizes(self.changelog.store, group)
+        again = may_repeat(table, group, self.reach)
         if again and table.mode.history:
             self._leave_out_known(commit, table, group, whole=another)
             if not group.rows:
@@ -237,9 +231,9 @@ class CommitAttempt:
                 table = self._end(commit, table, group)
                 table = replaced(table, keeps_rows=True)
             else:
-                gone, table = table, self._format.truncate(commit, replaced(table))
-                types = readable_types(commit, gone, group, self._log.store, self._output)
-                table = with_spare_names(self._format, commit, gone, table, group, types)
+                gone, table = table, self.format.truncate(commit, replaced(table))
+                types = readable_types(commit, gone, group, self.changelog.store, self.output)
+                table = with_spare_names(self.format, commit, gone, table, group, types)
         elif table.incarnation and table.place is None:
             table = self._with_former_numbers(commit, table, group)
         if group.replaces or another:
@@ -247,9 +241,9 @@ class CommitAttempt:
         if group.replaces:
             table = msgspec.structs.replace(table, stale=(), widened=(), split_nulls=())
         # an older schema lacks columns that were added later, so it drops none
-        drops = not again and of_rules(self._options.dropped, table.target_name, "keep") == "drop"
+        drops = not again and of_rules(self.options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
-        stay = {called.get(name, name) for name in self._format.needed(table)}
+        stay = {called.get(name, name) for name in self.format.needed(table)}
         lost = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
 
         def learn(before: TableState) -> TableState:
@@ -264,33 +258,33 @@ class CommitAttempt:
             renews_columns=renews_columns(table, group),
         )
         splits = self.table_splits(group.external_snapshot)
-        if group.external_snapshot and self._format.writes_in_place:
+        if group.external_snapshot and self.format.writes_in_place:
             # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
-            wait_for(commit, known, group, splits, self._output)
+            wait_for(commit, known, group, splits, self.output)
             change = replace(change, learn=lambda _table: known)
-        table = self._format.evolve(commit, table, change)
+        table = self.format.evolve(commit, table, change)
         if group.external_snapshot:
-            kind, files = self._format, self._log.store
-            return replaced_from_chunks(kind, commit, table, group, splits, files, self._output)
+            kind, files = self.format, self.changelog.store
+            return replaced_from_chunks(kind, commit, table, group, splits, files, self.output)
         if not group.rows:
             if group.replaces and past:
                 return self._end(commit, table, group)
-            return self._format.truncate(commit, table) if group.replaces else table
-        types, store = table.file_schemas[group.fingerprint], self._log.store
+            return self.format.truncate(commit, table) if group.replaces else table
+        types, store = table.file_schemas[group.fingerprint], self.changelog.store
         brought = GroupRows(
             group=group,
             read=lambda: with_epoch(logged(commit.spark, store, group, types), group.epoch),
             files=store,
             # Parquet tables get small groups without Spark
-            spark=commit.spark if self._format.writes_in_place else None,
+            spark=commit.spark if self.format.writes_in_place else None,
         )
         if group.replaces and not past:
-            return self._format.replace(commit, table, brought)
+            return self.format.replace(commit, table, brought)
         if group.others and table.mode.deletes != "kept":
-            stays = spared(table, group, brought.frame, store, self._output, commit.path)
+            stays = spared(table, group, brought.frame, store, self.output, commit.path)
             brought = replace(brought, spared=stays)
-        table = self._format.apply(commit, table, brought)
+        table = self.format.apply(commit, table, brought)
         return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
 
     def _with_former_numbers(
@@ -299,8 +293,8 @@ class CommitAttempt:
         """Number columns of a former table whose names ``group`` uses for others."""
         if all(n.name in table.ids or n.name not in table.columns for n in group.columns):
             return table
-        types = readable_types(commit, table, group, self._log.store, self._output)
-        needed = self._format.needed(table)
+        types = readable_types(commit, table, group, self.changelog.store, self.output)
+        needed = self.format.needed(table)
         numbers = former_numbers(table, types)
         ids = {name: number for name, number in numbers.items() if name not in needed}
         return msgspec.structs.replace(table, ids={**table.ids, **ids})
@@ -309,17 +303,19 @@ class CommitAttempt:
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
-        make_readable(self._log.store, self._output, group, lambda: commit.path(table, "changes"))
+        make_readable(
+            self.changelog.store, self.output, group, lambda: commit.path(table, "changes")
+        )
 
         def write(left: DataFrame) -> str:
-            path = self._output.uri(commit.path(table, "changes"))
+            path = self.output.uri(commit.path(table, "changes"))
             left.write.mode("overwrite").parquet(path)
             group.called = {}
             return path
 
         types = table.file_schemas.get(group.fingerprint)
-        rows = logged(commit.spark, self._log.store, group, types)
-        history = self._format.read(commit.spark, table, "changes")
+        rows = logged(commit.spark, self.changelog.store, group, types)
+        history = self.format.read(commit.spark, table, "changes")
         leave_out_known(group, rows, history, write, whole=whole)
 
     def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
@@ -333,8 +329,8 @@ class CommitAttempt:
                     f"{table.name} has a column {name}, which the tables' histories have themselves",
                     column=rf"{table.schema}\.{table.table}\.{name}",
                 )
-        require_place(table, self._options.places, (column.name for column in group.columns))
-        wanted = self._options.modes.of(table.target_name)
+        require_place(table, self.options.places, (column.name for column in group.columns))
+        wanted = self.options.modes.of(table.target_name)
         if wanted != table.mode:
             made, asked = describe_mode(table.mode), describe_mode(wanted)
             text = f"{table.name} was made as {made}, and the profile asks for {asked}"
@@ -350,9 +346,9 @@ class CommitAttempt:
         # kept rows never end
         if table.mode.deletes == "kept":
             return table
-        rows = logged(commit.spark, self._log.store, group) if group.segments else None
-        truncate = ending(commit, table, group, rows, self._at_us, self._log.store)
-        return self._format.apply(commit, table, truncate)
+        rows = logged(commit.spark, self.changelog.store, group) if group.segments else None
+        truncate = ending(commit, table, group, rows, self.at_us, self.changelog.store)
+        return self.format.apply(commit, table, truncate)
 
     # --- schemas ----------------------------------------------------------------------------------
 
@@ -363,12 +359,12 @@ class CommitAttempt:
 
         ``another``: no row of an earlier table remains.
         """
-        called, rows = self._called.get(group.oid, (table.name, ""))
+        called, rows = self.called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = needs_snapshot(
                 table, f"it was called {called} before, and its rows {rows} there"
             )
-        types = readable_types(commit, table, group, self._log.store, self._output)
+        types = readable_types(commit, table, group, self.changelog.store, self.output)
         learnt = identify(table, group)
         table = learnt.table
         for snapshot_reason in () if another or group.replaces else learnt.snapshot_reasons:
@@ -379,12 +375,12 @@ class CommitAttempt:
             # without rows a column may take any type
             common = common_type(had, kind) or (kind if empty else None)
             if common is None:
-                if self._options.type_change != "string" and not table.as_text:
+                if self.options.type_change != "string" and not table.as_text:
                     raise TypeChanged(
                         f"column {name} of {table.name} changed from {had.strip(chr(34))} to "
                         f"{kind.strip(chr(34))}",
                         table=table.name,
-                        output=self._output.location,
+                        output=self.output.location,
                     )
                 common = '"string"'
             columns[name] = common

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from waltap_spark.kafka.errors import EventUnreadable
+from waltap_spark.errors import EventUnreadable
 
 _AVRO: Final = {
     "int": "int32", "long": "int64", "float": "float", "double": "double", "boolean": "boolean",

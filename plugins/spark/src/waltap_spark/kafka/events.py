@@ -15,9 +15,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.avro.functions import from_avro
 
+from waltap_spark.errors import EventUnreadable, OffsetsLost, TopicsUnreadable
 from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
-from waltap_spark.kafka.errors import EventUnreadable, OffsetsLost, TopicsUnreadable
 from waltap_spark.kafka.event_position import AFTER_ROW, placed
 from waltap_spark.kafka.rows import TableRows, table_rows
 from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached

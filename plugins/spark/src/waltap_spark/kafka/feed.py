@@ -24,8 +24,8 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     manifest_name,
 )
+from waltap_spark.errors import EventUnreadable
 from waltap_spark.kafka.columns import learn_functions
-from waltap_spark.kafka.errors import EventUnreadable
 from waltap_spark.kafka.events import TopicEvents
 from waltap_spark.kafka.rows import LOST, PROBLEM, PROBLEM_COLUMNS, TableRows
 from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.table_version import LOG_COLUMNS
+from waltap_spark.errors import ColumnsUnknown, EventUnreadable
 from waltap_spark.kafka.columns import (
     CORRUPT,
     declared_column,
@@ -24,7 +25,6 @@ from waltap_spark.kafka.columns import (
     was_not_sent,
 )
 from waltap_spark.kafka.connect_schema import TopicField, fields_of_avro, fields_of_json
-from waltap_spark.kafka.errors import ColumnsUnknown, EventUnreadable
 from waltap_spark.kafka.topics import KafkaTopics
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import types_of

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from waltap_spark.kafka.errors import OffsetsLost, TopicsUnreadable
+from waltap_spark.errors import OffsetsLost, TopicsUnreadable
 
 # Topic and partition.
 Place = tuple[str, int]

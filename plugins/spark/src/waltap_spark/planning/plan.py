@@ -182,13 +182,11 @@ class TableTask:
         # An external snapshot replaces everything, also staged parts of an earlier one.
         if entry.external_snapshot:
             self.staged = []
-            self.groups.append(_group(entry, epoch))
-            self.groups[-1].replaces, self.groups[-1].external_snapshot = (
-                True,
-                entry.external_snapshot,
-            )
-            self.groups[-1].segments += [part.path for part in entry.segments]
-            self.groups[-1].known |= {part.path: part for part in entry.segments}
+            group = _group(entry, epoch)
+            group.replaces, group.external_snapshot = True, entry.external_snapshot
+            group.known = {part.path: part for part in entry.segments}
+            group.segments = [*group.known]
+            self.groups.append(group)
             return
         if entry.snapshot_id is not None:
             self._stage(entry)

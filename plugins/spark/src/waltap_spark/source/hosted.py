@@ -32,7 +32,7 @@ from waltap.ports.source.roles import planned
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
-from waltap_spark.source.errors import CapturedByAnotherProcess
+from waltap_spark.errors import CapturedByAnotherProcess
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, cast
 
 from waltap.base.files.properties import StorageProperties
 from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, Manifest
-from waltap_spark.source.errors import SourceOption
+from waltap_spark.errors import SourceOption
 from waltap_spark.state.version_maps import parse_position
 
 KNOWN = (

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import NOTHING, LogPosition
+from waltap_spark.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import (
     MANY,
@@ -27,7 +28,6 @@ from waltap_spark.source.catalogue import (
     logged_tables,
     table_types,
 )
-from waltap_spark.source.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.source.hosted import HostedEngine
 from waltap_spark.source.offsets import NOWHERE, log_position_of, offset_of
 from waltap_spark.source.options import SourceOptions, before_first

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import FileStore
+from waltap_spark.errors import ValuesUnfit
 from waltap_spark.schema.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
-from waltap_spark.source.errors import ValuesUnfit
 
 # Rows of an Arrow batch: large enough for whole-column work, small enough for wide rows.
 BATCH_ROWS: Final = 32_768

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import LogPosition, Manifest
-from waltap_spark.source.errors import OffsetOfAnother, SourceOption
+from waltap_spark.errors import OffsetOfAnother, SourceOption
 from waltap_spark.source.offsets import FirstLsn, log_position_of, offset_of
 from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_log_position
 from waltap_spark.source.tasks import LogTask, TaskPlanner

@@ -11,8 +11,8 @@ from waltap.base.files.properties import StorageProperties
 from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
+from waltap_spark.errors import ChangesMissing, ColumnsGrew, TableNotLogged
 from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
-from waltap_spark.source.errors import ChangesMissing, ColumnsGrew, TableNotLogged
 from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
