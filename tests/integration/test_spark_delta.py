@@ -146,6 +146,38 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
     rig.check(PEOPLE)
 
 
+def test_each_table_writes_its_checkpoints_at_its_own_interval_also_when_it_is_rewritten(
+    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_format, "CHECKPOINT", 2)
+    rig = Rig(tmp_path, delta, "delta", parallel=2, type_change="string")
+    rewritten = relation("public.left", [("id", "int4"), ("amount", "text"), ("note", "text")])
+    for number in range(7):
+        rig.db.insert(LEFT if number < 3 else rewritten, [str(number), "1", "x"])
+        rig.db.insert(RIGHT, [str(number), "1", "x"])
+        rig.follow()
+    targets = [
+        target
+        for name in ("left", "right")
+        for target in rig.output.table(name).stored_table.targets.values()
+    ]
+    for at in (target.at for target in targets):
+        properties = dict(rig.spark.sql(f"SHOW TBLPROPERTIES {at}").collect())
+        interval = delta_format.checkpoint_interval(at)
+        assert properties["delta.checkpointInterval"] == str(interval)
+        log = Path(at.removeprefix("delta.`file://").removesuffix("`")) / "_delta_log"
+        made = {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet")}
+        assert made
+        assert not any(version % interval for version in made)
+
+
+def test_a_session_may_have_an_interval_of_its_own(rig: Rig) -> None:
+    """Settings of its start are in each session of the driver, as in the one that is asked here."""
+    assert "checkpointInterval" in delta_format.table_properties(rig.spark, "delta.`/t`")
+    rig.spark.conf.set(delta_format.INTERVALS, "50")
+    assert "checkpointInterval" not in delta_format.table_properties(rig.spark, "delta.`/t`")
+
+
 def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +226,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
     fails = iter([True, False, True])
 
     def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
-        if work._table.table == PEOPLE.table and next(fails, False):
+        if work.table.table == PEOPLE.table and next(fails, False):
             raise PySparkException("out of order")
         original(work, compacted)
 
@@ -238,7 +270,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
 
     def merge_fails(times: Iterator[bool]) -> Any:
         def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
-            if work._table.table == PEOPLE.table and next(times, False):
+            if work.table.table == PEOPLE.table and next(times, False):
                 raise PySparkException("out of order")
             original(work, compacted)
 

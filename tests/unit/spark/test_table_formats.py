@@ -4,6 +4,7 @@ import decimal
 import json
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from waltap_spark.config.properties import DeltaTableProperties, IcebergTablePro
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported, TargetChanged
 from waltap_spark.formats import TableFormatContext
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.formats.delta import DeltaFormat
+from waltap_spark.formats.delta import CHECKPOINT, DeltaFormat, checkpoint_interval
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.stepwise import CommitNote, TableCommit
@@ -97,6 +98,19 @@ def test_a_pyspark_without_a_release_of_the_format_is_refused_with_the_table(
 ) -> None:
     with pytest.raises(FormatUnsupported, match=reported):
         FormatChoice(name).settings(pyspark, PACKAGES if name == "delta" else RUNTIME)
+
+
+def test_tables_of_delta_write_their_checkpoints_in_different_commits() -> None:
+    names = [
+        f"delta.`file:///lake/tables/public/t{n}/delta/{what}`"
+        for n in range(20)
+        for what in ("current", "changes")
+    ]
+    first = Counter(map(checkpoint_interval, names))
+    assert set(first) <= set(range(CHECKPOINT, 2 * CHECKPOINT))
+    assert max(first.values()) <= len(names) // 4, (
+        "of forty, which all did so in their tenth commit"
+    )
 
 
 def array(element: str) -> dict[str, object]:

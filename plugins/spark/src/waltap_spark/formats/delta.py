@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
+from zlib import crc32
 
 import msgspec
 import pyspark
@@ -45,6 +46,13 @@ TABLE: Final = {
     "delta.enableTypeWidening": "true",
     "delta.feature.timestampNtz": "supported",
 }
+
+# Fewest commits of a table from one checkpoint of its log to the next. Delta's own number, 10, is the
+# same for all tables: those that start together would write all of their checkpoints in one commit.
+CHECKPOINT: Final = 10
+INTERVAL: Final = "delta.checkpointInterval"
+# A session's own number for new tables.
+INTERVALS: Final = "spark.databricks.delta.properties.defaults.checkpointInterval"
 
 HARMLESS: Final = frozenset(
     {
@@ -134,7 +142,8 @@ class DeltaFormat(MergingFormat):
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
         divided = _divided([each.column for each in layout.partition], layout.cluster)
         spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided} {_properties()}"
+            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided}"
+            f" {table_properties(spark, at)}"
         )
 
     def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
@@ -170,9 +179,8 @@ class DeltaFormat(MergingFormat):
         query = f"SELECT {retyped(names, types)} FROM {target.at}"
         detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
         divided = _divided(detail["partitionColumns"], detail["clusteringColumns"])
-        sql = (
-            f"CREATE OR REPLACE TABLE {target.at} USING delta {divided} {_properties()} AS {query}"
-        )
+        properties = table_properties(spark, target.at)
+        sql = f"CREATE OR REPLACE TABLE {target.at} USING delta {divided} {properties} AS {query}"
         return [lambda: spark.sql(sql)]
 
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
@@ -411,9 +419,18 @@ def is_missing(error: Any) -> bool:
     }
 
 
-def _properties() -> str:
-    listed = ", ".join(f"'{name}' = '{value}'" for name, value in TABLE.items())
+def table_properties(spark: SparkSession, at: str) -> str:
+    """Return TBLPROPERTIES of the table ``at``, which the session creates."""
+    properties = dict(TABLE)
+    if spark.conf.get(INTERVALS, None) is None:
+        properties[INTERVAL] = str(checkpoint_interval(at))
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     return f"TBLPROPERTIES ({listed})"
+
+
+def checkpoint_interval(at: str) -> int:
+    """Return the commits between two checkpoints of a table's log, by the table's name."""
+    return CHECKPOINT + crc32(at.encode()) % CHECKPOINT
 
 
 def _divided(partition: Sequence[str], cluster: Sequence[str]) -> str:
