@@ -108,8 +108,7 @@ class Segments:
             pq.write_table(
                 pa.table(arrays, schema=schema), folder / path, use_dictionary=dictionaries
             )
-            self.group.segments.append(path)
-            self.group.known[path] = Segment(path=path, rows=len(rows), bytes=1, unpacked=1)
+            self.group.segments[path] = Segment(path=path, rows=len(rows), bytes=1, unpacked=1)
             self.group.rows += len(rows)
             self.group.operations.update(op for _own, op, _place in rows)
         types = stored_types(self.store, "0.parquet")

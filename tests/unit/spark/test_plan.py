@@ -113,7 +113,7 @@ def test_manifests_become_groups(case: str) -> None:
 def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
     """Tables that are not mentioned again are completed by its end."""
     first = plan([manifest(entry("old")), manifest(entry("a", snapshot_id=1))], {})["s.t"]
-    assert [group.segments for group in first.groups] == [["old"]]
+    assert [[*group.segments] for group in first.groups] == [["old"]]
     assert [part.path for part in first.staged] == ["a"]
     rest = [manifest(entry("b", snapshot_id=1, complete=True)), manifest(entry("new"))]
     assert groups(rest, *first.staged) == [(True, "a b"), (False, "new")]

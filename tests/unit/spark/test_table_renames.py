@@ -138,7 +138,7 @@ def test_a_table_is_renamed_during_its_first_snapshot() -> None:
     (group,) = plan(log(at("b", 1, snapshot_id=1, complete=True)), after, found.routes)[
         "s.b"
     ].groups
-    assert (list(after), group.segments) == (["s.b"], ["p", "b1"])
+    assert (list(after), [*group.segments]) == (["s.b"], ["p", "b1"])
 
 
 def test_entries_of_a_suspended_table_wait_under_all_of_its_names() -> None:

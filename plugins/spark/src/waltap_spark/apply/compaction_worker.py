@@ -34,7 +34,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from pyspark.errors import PySparkAttributeError
@@ -42,7 +42,7 @@ from pyspark.sql import SparkSession
 
 from waltap_spark.formats.table_format import CommitContext, TableFormat
 from waltap_spark.session.session import SizedSession, make_active
-from waltap_spark.state.output import OutputState, SparkOutput, TableState
+from waltap_spark.state.output import BasePart, ChangeSet, OutputState, SparkOutput, TableState
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +56,7 @@ POOL: Final = "waltap-compaction"
 CANCEL_S: Final = 0.5
 
 
-class _HasPath(Protocol):
-    @property
-    def path(self) -> str: ...
-
-
-P = TypeVar("P", bound=_HasPath)
+P = TypeVar("P", bound=BasePart | ChangeSet)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ def require_sizes(store: FileStore, group: SegmentGroup) -> None:
 
     Raises: SegmentDamaged, FilesUnavailable.
     """
-    for path in group.segments:
-        wrong = _wrong_size(store, path, _bytes(group, path))
+    for path, segment in group.segments.items():
+        wrong = _wrong_size(store, path, segment.bytes)
         if wrong:
             raise _error(store, path, wrong)
 
@@ -49,19 +49,11 @@ def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
 
     Raises: FilesUnavailable, where the log cannot be reached at all.
     """
-    for path in group.segments:
-        known = group.known.get(path)
-        wrong = _wrong_size(store, path, _bytes(group, path)) or _unreadable(
-            store, path, -1 if known is None else known.rows
-        )
+    for path, segment in group.segments.items():
+        wrong = _wrong_size(store, path, segment.bytes) or _unreadable(store, path, segment.rows)
         if wrong:
             return _error(store, path, wrong)
     return None
-
-
-def _bytes(group: SegmentGroup, path: str) -> int:
-    """Return a segment's recorded size, 0 if unknown."""
-    return group.known[path].bytes if path in group.known else 0
 
 
 def _wrong_size(store: FileStore, path: str, size: int) -> str:
@@ -83,7 +75,7 @@ def _unreadable(store: FileStore, path: str, rows: int) -> str:
     except (FilesUnavailable, pa.ArrowException, ValueError) as error:
         cause = error.__cause__ or error
         return f"cannot be read: {' '.join(str(cause).split())}"
-    return f"has {found} rows, and should have {rows}" if rows not in {-1, found} else ""
+    return f"has {found} rows, and should have {rows}" if rows != found else ""
 
 
 def _error(store: FileStore, path: str, wrong: str) -> SegmentDamaged:

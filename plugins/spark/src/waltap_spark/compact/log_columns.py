@@ -58,7 +58,7 @@ def logged_types(spark: SparkSession, store: FileStore, group: SegmentGroup) -> 
     the columns of a converted group, and of types that the footer does not name.
     """
     if not group.converted:
-        found = stored_types(store, group.segments[0])
+        found = stored_types(store, next(iter(group.segments)))
         if found is not None:
             return {group.called.get(name, name): kind for name, kind in found.items()}
     return types_of(logged(spark, store, group, first=True).schema)

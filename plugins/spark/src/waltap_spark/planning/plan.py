@@ -32,10 +32,9 @@ class SegmentGroup:
     replaces: bool = False
     # Whether rows are as the server streams them, not as a snapshot reads them.
     streamed: bool = False
-    segments: list[str] = field(default_factory=list)
-    rows: int = 0
     # Path → the manifest's entry of the segment; 0 bytes when unknown.
-    known: dict[str, Segment] = field(default_factory=dict)
+    segments: dict[str, Segment] = field(default_factory=dict)
+    rows: int = 0
     operations: Counter[str] = field(default_factory=Counter)
     unchanged: dict[str, None] = field(default_factory=dict)
     key_changes: int = 0
@@ -67,19 +66,18 @@ class SegmentGroup:
     @property
     def bytes(self) -> int:
         """Return the bytes of the segments, 0 when unknown."""
-        return sum(part.bytes for part in self.known.values())
+        return sum(part.bytes for part in self.segments.values())
 
     @property
     def unpacked(self) -> int:
         """Return the bytes of the segments' values, 0 when unknown."""
-        return unpacked_in_all(self.known.values())
+        return unpacked_in_all(self.segments.values())
 
     def add(self, entry: TableEntry, span: tuple[int, int]) -> None:
         """Add the segments of a manifest's ``entry`` with LSNs ``span``."""
         self.span = span if self.span is None else (self.span[0], span[1])
         self.continuity_id = self.continuity_id if self.continuity_id == entry.continuity_id else ""
-        self.segments += [part.path for part in entry.segments]
-        self.known |= {part.path: part for part in entry.segments}
+        self.segments |= {part.path: part for part in entry.segments}
         self.rows += entry.rows
         self.operations.update(entry.operations)
         self.unchanged.update(dict.fromkeys(entry.unchanged))
@@ -99,8 +97,7 @@ class SegmentGroup:
         Counts of operations still include their rows.
         """
         for path in paths.intersection(self.segments):
-            self.segments.remove(path)
-            self.rows -= self.known.pop(path).rows
+            self.rows -= self.segments.pop(path).rows
 
     def continues(self, entry: TableEntry, epoch: int) -> bool:
         """Return whether rows of ``entry`` may join this group."""
@@ -184,8 +181,7 @@ class TableTask:
             self.staged = []
             group = _group(entry, epoch)
             group.replaces, group.external_snapshot = True, entry.external_snapshot
-            group.known = {part.path: part for part in entry.segments}
-            group.segments = [*group.known]
+            group.segments = {part.path: part for part in entry.segments}
             self.groups.append(group)
             return
         if entry.snapshot_id is not None:
@@ -237,8 +233,7 @@ class TableTask:
                 groups.append(
                     SegmentGroup(part.fingerprint, epoch, part.key, part.columns, oid=part.oid)
                 )
-            groups[-1].segments.append(part.path)
-            groups[-1].known[part.path] = Segment(
+            groups[-1].segments[part.path] = Segment(
                 path=part.path, rows=part.rows, bytes=part.bytes, unpacked=part.unpacked
             )
             groups[-1].rows += part.rows
