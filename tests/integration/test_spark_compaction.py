@@ -114,7 +114,7 @@ class Segments:
         types = stored_types(self.store, "0.parquet")
         self.table = TableState(
             schema="public", table="many", key=key, columns=types, file_schemas={"f": types},
-            own_mode=TableMode(extra=("_seq",)),
+            mode=TableMode(extra=("_seq",)),
         )  # fmt: skip
 
     def brought(self, spark: Any) -> GroupRows:

@@ -80,7 +80,7 @@ def test_a_difference_leads_from_one_to_the_other() -> None:
 def test_a_difference_names_fields_as_the_files_do() -> None:
     """Older files have a table's mode as ``kept_as``."""
     table = TableState(schema="s", table="t")
-    then = replace(table, own_mode=TableMode(name="append"))
+    then = replace(table, mode=TableMode(name="append"))
     made = difference(table, then)
     assert list(made.values) == ["kept_as"]
     assert changed(table, made) == then

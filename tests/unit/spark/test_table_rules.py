@@ -165,7 +165,7 @@ def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() ->
     assert describe_mode(TableMode(deletes="soft")) == "scd1, deletes soft"
     assert describe_mode(ModeRules(history=("none",)).of("public.t")) == "scd1, without history"
     table = TableState(
-        schema="s", table="t", key=("id",), columns={"id": LONG}, own_mode=TableMode(name="scd2")
+        schema="s", table="t", key=("id",), columns={"id": LONG}, mode=TableMode(name="scd2")
     )
     assert table.row_key == ("id", "_from_epoch", "_from_lsn")
     assert [*table.row_columns][:3] == ["id", "_valid_from", "_valid_to"]

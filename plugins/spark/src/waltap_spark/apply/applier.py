@@ -528,7 +528,7 @@ class OutputApplier:
             table = msgspec.structs.replace(table, place=place)
             mode = self._options.modes.of(table.target_name)
             if mode != table.mode:
-                table = msgspec.structs.replace(table, own_mode=mode)
+                table = msgspec.structs.replace(table, mode=mode)
         apply_added_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:

@@ -104,7 +104,7 @@ def resumed(table: TableState, how: How) -> TableState:
             waits=table.waits,
             incarnation=table.incarnation + 1,
             as_text=table.as_text,
-            own_mode=table.own_mode,
+            mode=table.mode,
             place=table.place,
             passed=passed,
         )

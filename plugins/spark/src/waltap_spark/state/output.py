@@ -159,7 +159,7 @@ FILE: Final = ".parquet"
 # - ``called`` is `former_names`: names of a table before renames;
 # - ``kept_at`` is `stored_at`: where a format in place began to store it;
 # - ``held`` is `stored_table`: what a format in place stores;
-# - ``kept_as`` is `own_mode`: the table's mode;
+# - ``kept_as`` is `mode`: the table's mode;
 # - ``handed_nulls`` is `split_nulls`: nulls of a snapshot that executors read.
 
 
@@ -320,8 +320,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waits: tuple[EntryId, ...] = ()
     # The storage of formats in place.
     stored_table: StoredTable = msgspec.field(name="held", default=StoredTable())
-    # The table's mode, None for `PLAIN`.
-    own_mode: TableMode | None = msgspec.field(name="kept_as", default=None)
+    mode: TableMode = msgspec.field(name="kept_as", default=PLAIN)
     # Its part in a target of several tables.
     place: TargetMapping | None = None
     # The operator chose text for columns whose types do not fit (`waltap_spark.apply.resume_requests`).
@@ -336,11 +335,6 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # are null here because a column cannot hold them.
     rows_of_splits: int = 0
     split_nulls: tuple[str, ...] = msgspec.field(name="handed_nulls", default=())
-
-    @property
-    def mode(self) -> TableMode:
-        """Return the table's mode."""
-        return self.own_mode or PLAIN
 
     @property
     def name(self) -> str:
