@@ -85,11 +85,6 @@ def renamed(rows: pa.Table, called: dict[str, str]) -> pa.Table:
     return rows.set_column(at, field, pa.array(list(values), field.type))
 
 
-def merged_rows(store: FileStore, paths: Sequence[str]) -> pa.Table:
-    """Return the rows of sets of one schema."""
-    return pa.concat_tables([store.read_parquet(path) for path in paths])
-
-
 def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:
     """Write one file and return its size; the commit makes it durable."""
     with store.create(path) as file, store.writing(path):

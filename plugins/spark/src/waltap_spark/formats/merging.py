@@ -25,7 +25,14 @@ from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.config.targets import FileLayout, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
-from waltap_spark.formats.shared import SharedWork, at_versions, begin, make_room, part_of, together
+from waltap_spark.formats.shared import (
+    SharedWork,
+    at_versions,
+    begin,
+    fitted_to,
+    make_room,
+    together,
+)
 from waltap_spark.formats.stepwise import ROWS, SIGN, StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import (
     CommitContext,
@@ -213,7 +220,8 @@ class MergingFormat(StepwiseFormat):
         if stored:
             frame = frame.withColumnsRenamed(stored)
         if table.place is not None:
-            return part_of(frame, table, own)
+            mine = column_of(table.place.column) == table.place.source
+            return fitted_to(frame.where(mine), own)
         kinds = {field.name: field.dataType for field in struct_of(own).fields}
         there = {field.name: field.dataType.json() for field in frame.schema.fields}
         columns = []

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.compact.compact_changes import FEW, carry_values, compact
-from waltap_spark.compact.small_sets import LARGE, is_small, merged_rows, rows_of, write_rows
+from waltap_spark.compact.small_sets import LARGE, is_small, rows_of, write_rows
 from waltap_spark.formats.table_format import (
     CommitContext,
     GroupRows,
@@ -256,8 +256,9 @@ class ParquetFormat(TableFormat):
         small = all(packed) and sum(packed) <= MERGED and unpacked_in_all(run) <= LARGE
         path = commit.path(table, "changes", FILE if small else "")
         if small:
-            paths = [change.path for change in run]
-            size = self._write_file(path, merged_rows(self._output.store, paths))
+            store = self._output.store
+            merged_rows = pa.concat_tables([store.read_parquet(change.path) for change in run])
+            size = self._write_file(path, merged_rows)
         else:
             uris = [self._output.uri(change.path) for change in run]
             struct = log_struct(table.file_schemas[run[0].fingerprint])

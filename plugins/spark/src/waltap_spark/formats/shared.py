@@ -116,15 +116,6 @@ def begin(
     commit.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
 
 
-def part_of(frame: DataFrame, table: TableState, own: Mapping[str, str]) -> DataFrame:
-    """Return the rows of ``table`` in a target's ``frame``.
-
-    ``own`` are its columns: name → type in JSON.
-    """
-    assert table.place is not None
-    return _as(frame.where(column_of(table.place.column) == table.place.source), own)
-
-
 def together(
     tables: StepwiseFormat, spark: SparkSession, sources: Sequence[TableState], what: What
 ) -> DataFrame:
@@ -151,11 +142,11 @@ def together(
             stored
         )
         own = [each.place.source for each in parts if each.place is not None]
-        frames.append(_as(frame.where(column_of(place.column).isin(own)), wanted))
+        frames.append(fitted_to(frame.where(column_of(place.column).isin(own)), wanted))
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _as(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
+def fitted_to(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
     """Return ``frame`` with the columns ``wanted``; missing ones are null.
 
     ``wanted``: name → type in JSON.

@@ -82,14 +82,8 @@ def sent(name: str) -> "Column":
     """Return whether a row has a new value for column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return (F.col("_op") != "d") & ~is_unchanged(name)
-
-
-def is_unchanged(name: str) -> "Column":
-    """Return whether a row keeps the earlier value of column ``name``."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
+    unchanged = F.coalesce(F.array_contains("_unchanged", name), F.lit(False))
+    return (F.col("_op") != "d") & ~unchanged
 
 
 def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
