@@ -12,7 +12,7 @@ from tests.harness.servers.postgres import Database
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.compact.compaction import distinguishing
 from waltap_spark.errors import SnapshotNeeded
-from waltap_spark.formats.work import equal
+from waltap_spark.formats.work import equal as equal_columns
 from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import ModeRules
@@ -399,7 +399,7 @@ def test_values_with_maps_in_them_are_distinguished_by_each_microsecond(spark: A
     kind = rows.schema["v"].dataType.json()
     assert rows.select(distinguishing("v", kind)).distinct().count() == 2
     rows.createOrReplaceTempView("valued")
-    alike = equal("v", kind)
+    alike = equal_columns("v", kind)
     same = spark.sql(f"select 1 from valued t join valued s on {alike}")
     assert same.count() == 2
 
