@@ -429,7 +429,7 @@ def table_properties(spark: SparkSession, at: str) -> str:
 
 
 def checkpoint_interval(at: str) -> int:
-    """Return the commits between two checkpoints of a table's log, by the table's name."""
+    """Return the commits between two checkpoints of the log of table ``at``."""
     return CHECKPOINT + crc32(at.encode()) % CHECKPOINT
 
 

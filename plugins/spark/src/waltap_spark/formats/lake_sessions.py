@@ -1,4 +1,7 @@
-"""Settings of Spark sessions for Delta Lake and Iceberg. An engine checks them without pyspark."""
+"""Settings of Spark sessions for Delta Lake and Iceberg.
+
+An engine checks them without pyspark.
+"""
 
 import importlib.util
 from collections.abc import Mapping
@@ -36,7 +39,7 @@ class LakeFormat:
         )
 
     def session(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Return what a session needs besides ``settings``.
+        """Return the settings that a session needs besides ``settings``.
 
         Raises: FormatUnsupported, FormatNotReady.
         """
@@ -93,13 +96,13 @@ SMALL_LOGS: Final = {
 
 
 def delta_session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return what a session needs for Delta Lake. Raises: as `LakeFormat.session`."""
+    """Return a session's settings for Delta Lake. Raises: as `LakeFormat.session`."""
     found = DELTA.session(pyspark, settings)
     return {name: value for name, value in SMALL_LOGS.items() if name not in settings} | found
 
 
 def iceberg_session(pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return what a session needs for Iceberg. Raises: as `LakeFormat.session`."""
+    """Return a session's settings for Iceberg. Raises: as `LakeFormat.session`."""
     found = ICEBERG.session(pyspark, settings)
     for name, value in settings.items():
         if name.startswith("spark.sql.catalog.") and value.startswith("org.apache.iceberg.spark."):

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
-    """Segments that one task reads in order; Spark pickles it, with the settings of the store."""
+    """Segments that one task reads in order, and their store; Spark pickles it."""
 
     def __init__(
         self,
