@@ -50,7 +50,7 @@ def measured(columns: int, rows: int, folder: Path) -> dict[str, float]:
     group = plan(log.manifests(), {})[table.name].groups[0]
     out = FileStore(str(folder / "out"))
     began = time.process_time()
-    names = list(stored_types(log.store, group.segments[0]) or ())
+    names = list(stored_types(log.store, next(iter(group.segments))) or ())
     size = write_rows(out, "set.parquet", rows_of(log.store, group, names))
     applied = time.process_time() - began
     return {
