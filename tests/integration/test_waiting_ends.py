@@ -20,6 +20,8 @@ from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline import Limits
+from waltap_postgres.replication import transport
+from waltap_postgres.snapshot import copy_pieces
 
 STOP_S = 30.0
 
@@ -110,6 +112,12 @@ WAITS = {
 }  # fmt: skip
 
 
+def through_libpq(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have streams and snapshots take the way of encrypted connections."""
+    for module in (transport, copy_pieces):
+        monkeypatch.setattr(module, "encrypted", lambda _: True)
+
+
 @pytest.mark.pipeline(
     sql="CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
     settings={"table.include.list": r"public\.(t|u|signals)"},
@@ -121,7 +129,7 @@ def test_a_stop_ends_what_waits_in_the_server(
     database, wait = pipeline.database, WAITS[what]
     pipeline.settings |= wait.settings
     if wait.libpq:  # the server has no certificate: the way through libpq is asked for
-        monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
+        through_libpq(monkeypatch)
     if wait.begun:
         pipeline.catch_up(**{"heartbeat.interval.ms": 0})
     slots = database.slots()
@@ -265,7 +273,7 @@ def test_a_stream_that_passes_nothing_is_made_anew(
 ) -> None:
     database = pipeline.database
     if tls:
-        monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
+        through_libpq(monkeypatch)
     with pipeline.running(**SHORT, **through(proxy)) as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
@@ -342,7 +350,7 @@ def test_a_copy_over_a_link_that_passes_nothing_ends(
 ) -> None:
     database = pipeline.database
     if tls:
-        monkeypatch.setattr("waltap_postgres.replication.transport._encrypted", lambda _: True)
+        through_libpq(monkeypatch)
     database.execute("INSERT INTO t SELECT g, repeat('x', 2000) FROM generate_series(1, 20000) g")
     swallowed = threading.Event()
 
