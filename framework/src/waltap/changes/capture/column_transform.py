@@ -11,7 +11,7 @@ Java Object Serialization Stream Protocol for strings.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from waltap.changes.capture.java_regex import (
@@ -183,12 +183,7 @@ class ColumnTransforms:
                     break
             # Propagation came first; the mask must not be lost.
             elif not rule.propagates and transform is not None:  # never lose a mask
-                found = ColumnTransform(
-                    parameters=found.parameters + transform.parameters,
-                    value=transform.value,
-                    constant=transform.constant,
-                    hides=transform.hides,
-                )
+                found = replace(transform, parameters=found.parameters + transform.parameters)
                 break
         # Only strings and bytes can be truncated or masked.
         if found is not None and found.value is not None and kind not in _TRANSFORMED:

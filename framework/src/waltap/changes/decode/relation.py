@@ -7,6 +7,7 @@ are immutable; a schema change makes a new object.
 import enum
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 import msgspec
@@ -159,17 +160,12 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def same_shape(self, other: "Relation") -> bool:
         """Return whether ``other`` decodes and renders exactly like this relation."""
-        return (
-            self.oid == other.oid
-            and self.schema == other.schema
-            and self.table == other.table
-            and self.identity == other.identity
-            and self.columns == other.columns
-            and self.primary_key == other.primary_key
-            and self.topic == other.topic
-            and self.wire_key == other.wire_key
-            and self.former_owner == other.former_owner
-        )
+        return _shape(self) == _shape(other)
+
+
+_shape = attrgetter(
+    "oid", "table_id", "identity", "columns", "primary_key", "topic", "wire_key", "former_owner"
+)
 
 
 def type_name(column: Column) -> str:

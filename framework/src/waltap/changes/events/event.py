@@ -14,7 +14,7 @@ transform.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,13 +33,11 @@ _KINDS: dict[type, ConnectKind] = {
 }
 
 
-class GivenValue:
+class GivenValue(NamedTuple):
     """Hold a value that a transform set, and its schema."""
 
-    __slots__ = ("schema", "value")
-
-    def __init__(self, value: object, schema: Schema) -> None:
-        self.value, self.schema = value, schema
+    value: object
+    schema: Schema
 
 
 class EventRow(MutableMapping[str, Any]):
@@ -55,19 +53,12 @@ class EventRow(MutableMapping[str, Any]):
     schema.
     """
 
-    __slots__ = ("_fields", "columns", "image")
+    __slots__ = ("changed", "columns", "image")
 
     def __init__(self, columns: Sequence[EventColumn], image: Tuple) -> None:
         self.columns, self.image = columns, image
-        self._fields: dict[str, int | GivenValue] | None = None
-
-    @property
-    def changed(self) -> "dict[str, int | GivenValue] | None":
-        """Return field → its column's index or its given value.
-
-        None means that the transform changed nothing.
-        """
-        return self._fields
+        # Field → its column's index or its given value; None: the transform changed nothing.
+        self.changed: dict[str, int | GivenValue] | None = None
 
     def __getitem__(self, name: str) -> object:
         found = self._all()[name]
@@ -111,11 +102,11 @@ class EventRow(MutableMapping[str, Any]):
             raise ValueError(f"there is a field {new} already")
         if old not in fields:
             raise KeyError(old)
-        self._fields = {new if name == old else name: index for name, index in fields.items()}
+        self.changed = {new if name == old else name: index for name, index in fields.items()}
 
     def __iter__(self) -> Iterator[str]:
         for name, index in self._all().items():
-            if isinstance(index, GivenValue) or self._sent(self.columns[index]) is not ABSENT:
+            if isinstance(index, GivenValue) or self.image[self.columns[index].index] is not ABSENT:
                 yield name
 
     def __len__(self) -> int:
@@ -129,8 +120,8 @@ class EventRow(MutableMapping[str, Any]):
         return list(self._all())
 
     def _all(self) -> dict[str, int | GivenValue]:
-        if self._fields is not None:
-            return self._fields
+        if self.changed is not None:
+            return self.changed
         return {
             column.field: index
             for index, column in enumerate(self.columns)
@@ -139,11 +130,8 @@ class EventRow(MutableMapping[str, Any]):
 
     def _own(self) -> dict[str, int | GivenValue]:
         # The first change builds the fields; a row without a change keeps none.
-        self._fields = self._all()
-        return self._fields
-
-    def _sent(self, column: EventColumn) -> object:
-        return self.image[column.index]
+        self.changed = self._all()
+        return self.changed
 
     def _value(self, column: EventColumn) -> object:
         value, mapping = self.image[column.index], column.mapping

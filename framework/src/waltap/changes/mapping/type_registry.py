@@ -100,7 +100,7 @@ class TypeRegistry(TypeMapper):
     before the specs; it must give the same object for the same column.
     """
 
-    __slots__ = ("_conversion", "_mappings", "_specs", "options")
+    __slots__ = ("_conversion", "_mappings", "options", "specs")
 
     def __init__(
         self,
@@ -109,14 +109,10 @@ class TypeRegistry(TypeMapper):
         conversion: ColumnConverter | None = None,
     ) -> None:
         self._conversion = conversion
-        self._specs = tuple(sorted(specs, key=lambda spec: spec.order))
+        # In the order of asking.
+        self.specs = tuple(sorted(specs, key=lambda spec: spec.order))
         self.options = options or TypeOptions()
         self._mappings: dict[Column, ColumnMapping | None] = {}
-
-    @property
-    def specs(self) -> tuple[TypeSpec, ...]:
-        """Return the specs in the order of asking."""
-        return self._specs
 
     def column(self, column: Column) -> ColumnMapping | None:
         """Return the mapping of ``column``; None leaves an unknown type out.
@@ -151,7 +147,7 @@ class TypeRegistry(TypeMapper):
 
         For a domain the caller passes its base.
         """
-        return next((spec for spec in self._specs if spec.claims(data_type)), None)
+        return next((spec for spec in self.specs if spec.claims(data_type)), None)
 
 
 def _resolved(column: Column) -> Column:

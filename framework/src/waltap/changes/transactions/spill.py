@@ -15,16 +15,16 @@ confirmed, because the server never sends the rows again after that.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private, private_folder, sync
+from waltap.base.files.durable_file import private, private_folder, replace_durably
 from waltap.changes.decode.message import (
     Change,
     Delete,
@@ -113,7 +113,8 @@ class SpillArea:
                 for path in folder.glob("*.spill"):
                     if path.stem not in recorded:
                         path.unlink()
-                for path in folder.glob("*.tmp"):
+                # Drafts of records that a crash left.
+                for path in folder.glob("*.record.new"):
                     path.unlink()
 
     @property
@@ -168,26 +169,14 @@ class SpillArea:
         self._serial += 1
         return self.folder / f"{name}-{self._serial}.spill"
 
-    def guarded(self) -> "_SpillErrors":
-        """Return a context that turns file errors into SpillFailed."""
-        return _SpillErrors(self.folder)
-
-
-class _SpillErrors:
-    """Turn errors of files and records into SpillFailed."""
-
-    _caught: ClassVar = (OSError, *UNREADABLE)
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, self._caught):
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn errors of files and records into SpillFailed."""
+        try:
+            yield
+        except (OSError, *UNREADABLE) as error:
             problem = f"a transaction cannot be kept on disk: {error}"
-            raise SpillFailed(problem, folder=self._folder) from error
+            raise SpillFailed(problem, folder=self.folder) from error
 
 
 class TransactionBuffer:
@@ -294,7 +283,7 @@ class TransactionBuffer:
             self.memory_bytes -= dropped
             self._area.memory_bytes -= dropped
         if self._file is not None and self._file_bytes > size:
-            with self._guarded():
+            with self._area.guarded():
                 self._file.truncate(size)
                 self._file.seek(size)
             self._file_bytes = size
@@ -302,12 +291,12 @@ class TransactionBuffer:
     def chunks(self) -> Iterator[tuple[list[Item] | InsertBlock, int]]:
         """Yield each chunk's changes and size in bytes."""
         if self._file is not None:
-            with self._guarded():
+            with self._area.guarded():
                 self._file.flush()
                 self._file.seek(0)
             at = 0
             while at < self._file_bytes:
-                with self._guarded():
+                with self._area.guarded():
                     size, _ = _HEAD.unpack(self._read(_HEAD.size))
                     blob = self._read(size)
                 at += _HEAD.size + size
@@ -326,7 +315,7 @@ class TransactionBuffer:
 
     def to_file(self) -> None:
         """Move the chunks in memory to the file."""
-        with self._guarded():
+        with self._area.guarded():
             if self._file is None:
                 self.path = self._area.new_path(f"stream-{self.xid}")
                 self._file = open(self.path, "w+b", opener=private)  # noqa: SIM115 - `close` does it
@@ -362,12 +351,14 @@ class TransactionBuffer:
             size=self._file_bytes,
             relations=self._relations,
         )
-        with self._guarded():
+        with self._area.guarded():
             self._file.flush()
             # The rows come before the record: a record promises a complete file.
             os.fsync(self._file.fileno())
             self.path = self.path.rename(folder / f"{name}.spill")
-            self.record_path = _write_record(folder, name, record)
+            record_path = folder / f"{name}.record"
+            replace_durably(record_path, msgspec.msgpack.encode(record))
+            self.record_path = record_path
 
     def restore(self, record: PreparedRecord, path: Path, record_path: Path) -> None:
         """Become the buffer that an earlier run persisted."""
@@ -392,7 +383,7 @@ class TransactionBuffer:
         name = self.record_path.stem.partition("@")[0]
         # Without its record, a later run cannot use the rows. They are still in the open file, so
         # the error must not keep this run from delivering them.
-        with self._guarded(), suppress(FileNotFoundError):
+        with self._area.guarded(), suppress(FileNotFoundError):
             marked = self.record_path.with_name(f"{name}@{end_lsn:x}.record")
             self.record_path = self.record_path.rename(marked)
 
@@ -403,7 +394,7 @@ class TransactionBuffer:
         self._blobs.clear()
         self.tail.clear()
         self.close()
-        with self._guarded():
+        with self._area.guarded():
             if self.record_path is not None:
                 self.record_path.unlink(missing_ok=True)
             if self.path is not None:
@@ -419,9 +410,6 @@ class TransactionBuffer:
         if file is not None:
             with suppress(OSError):  # closing writes what is left, and a full disk does not take it
                 file.close()
-
-    def _guarded(self) -> _SpillErrors:
-        return self._area.guarded()
 
     def _read(self, size: int) -> bytes:
         assert self._file is not None
@@ -580,16 +568,3 @@ def _row(
     if kind == _UPDATE:
         return Update(relation, lsn, after, before, _OLD_KINDS[flags], xid)
     return Delete(relation, lsn, before, _OLD_KINDS[flags], xid)
-
-
-def _write_record(folder: Path, name: str, record: PreparedRecord) -> Path:
-    """Write a prepared transaction's record durably; return its path."""
-    draft = folder / f"{name}.tmp"
-    with open(draft, "wb", opener=private) as file:
-        file.write(msgspec.msgpack.encode(record))
-        file.flush()
-        os.fsync(file.fileno())
-    # Readers never see half a record: `SpillArea` deletes drafts that a crash left.
-    path = draft.rename(folder / f"{name}.record")
-    sync(folder)
-    return path
