@@ -116,16 +116,21 @@ def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], 
     return lambda values: text(_text(values))
 
 
-def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
-    """Return the mapping of text to string."""
+def _type(name: str, *arguments: object) -> "Callable[[], pa.DataType]":
+    """Return a function that makes an Arrow type of pyarrow's function ``name``."""
 
     def type_() -> "pa.DataType":
         import pyarrow as pa
 
-        return pa.string()
+        return getattr(pa, name)(*arguments)
 
+    return type_
+
+
+def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
+    """Return the mapping of text to string."""
     return ArrowMapping(
-        type=type_, column=string_array, metadata=metadata, text=lambda values: values
+        type=_type("string"), column=string_array, metadata=metadata, text=lambda values: values
     )
 
 
@@ -148,12 +153,7 @@ def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.String
 
 def integers(bits: int) -> ArrowMapping:
     """Return the mapping of 16-, 32- or 64-bit integers."""
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return {16: pa.int16, 32: pa.int32, 64: pa.int64}[bits]()
-
+    type_ = _type(f"int{bits}")
     text = _cast("integer", type_)
     return ArrowMapping(type=type_, column=_listed(text), text=text)
 
@@ -163,23 +163,13 @@ def floats(bits: int) -> ArrowMapping:
 
     NaN and infinities are valid values.
     """
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return {32: pa.float32, 64: pa.float64}[bits]()
-
+    type_ = _type(f"float{bits}")
     text = _cast("floating point", type_)
     return ArrowMapping(type=type_, column=_listed(text), text=text)
 
 
 def booleans() -> ArrowMapping:
     """Return the mapping of booleans, ``t`` and ``f``."""
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return pa.bool_()
 
     def text(values: "pa.StringArray") -> "pa.Array":
         import pyarrow.compute as pc
@@ -190,16 +180,11 @@ def booleans() -> ArrowMapping:
             raise ArrowMalformed("boolean")
         return true
 
-    return ArrowMapping(type=type_, column=_listed(text), text=text)
+    return ArrowMapping(type=_type("bool_"), column=_listed(text), text=text)
 
 
 def byte_strings() -> ArrowMapping:
     r"""Return the mapping of bytea (``\x…``) to binary."""
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return pa.binary()
 
     def column(values: Texts) -> "pa.Array":
         import pyarrow as pa
@@ -209,7 +194,7 @@ def byte_strings() -> ArrowMapping:
         except ValueError as cause:
             raise ArrowMalformed("bytea") from cause
 
-    return ArrowMapping(type=type_, column=column)
+    return ArrowMapping(type=_type("binary"), column=column)
 
 
 def _unhex(text: str) -> bytes:
@@ -290,10 +275,7 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
     if precision > widest:
         return strings(AS_TEXT)
 
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return (pa.decimal128 if precision <= _WIDE else pa.decimal256)(precision, scale)
+    type_ = _type("decimal128" if precision <= _WIDE else "decimal256", precision, scale)
 
     def cast(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
@@ -331,16 +313,8 @@ def _far_date(text: str) -> str | None:
 
 def dates(options: TypeOptions) -> ArrowMapping:
     """Return the mapping of dates to date32."""
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return pa.date32()
-
-    def cast(values: "pa.StringArray") -> "pa.Array":
-        return values.cast(type_())
-
-    return _guarded("date", options, type_, cast, _far_date)
+    type_ = _type("date32")
+    return _guarded("date", options, type_, lambda values: values.cast(type_()), _far_date)
 
 
 def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
@@ -348,16 +322,8 @@ def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
 
     A timestamptz has a ``zone``, which is UTC.
     """
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return pa.timestamp("us", zone)
-
-    def cast(values: "pa.StringArray") -> "pa.Array":
-        return values.cast(type_())
-
-    return _guarded("timestamp", options, type_, cast, _far_date)
+    type_ = _type("timestamp", "us", zone)
+    return _guarded("timestamp", options, type_, lambda values: values.cast(type_()), _far_date)
 
 
 def clocks(options: TypeOptions) -> ArrowMapping:
@@ -365,11 +331,6 @@ def clocks(options: TypeOptions) -> ArrowMapping:
 
     PostgreSQL's 24:00 does not fit.
     """
-
-    def type_() -> "pa.DataType":
-        import pyarrow as pa
-
-        return pa.time64("us")
 
     def cast(values: "pa.StringArray") -> "pa.Array":
         import pyarrow as pa
@@ -382,7 +343,7 @@ def clocks(options: TypeOptions) -> ArrowMapping:
     def misfit(text: str) -> str | None:
         return "time 24:00" if text[:2] == "24" else None
 
-    return _guarded("time", options, type_, cast, misfit)
+    return _guarded("time", options, _type("time64", "us"), cast, misfit)
 
 
 def converted(

@@ -61,7 +61,7 @@ def carried(schema: Schema, value: object) -> str | None:
     _check(schema, value)
     if value is None:
         return None
-    return value_json(schema, _floats(schema, value))
+    return value_json(schema, _walked(schema, value, _floats))
 
 
 def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> ColumnMapping:
@@ -85,7 +85,7 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
     return ColumnMapping(
         schema=schema,
         to_json=None,
-        to_connect=lambda text: _restored(schema, json.loads(text)),
+        to_connect=lambda text: _walked(schema, json.loads(text), _restored),
         null_json=null_json,
         unavailable_json=null_json if unavailable is None else value_json(schema, unavailable),
         unavailable=unavailable,
@@ -151,40 +151,30 @@ def _of(schema: Schema | None) -> Schema:
     return schema
 
 
-def _floats(schema: Schema, value: Any) -> Any:
-    """Return ``value`` with floats where the schema has floats."""
+def _walked(schema: Schema, value: Any, scalar: Callable[[ConnectKind, Any], Any]) -> Any:
+    """Return ``value`` with ``scalar`` of everything in it that has no parts."""
     if value is None:
         return None
-    if schema.kind in FLOATS:
-        return float(value)
     if schema.kind is ConnectKind.ARRAY:
-        return [_floats(_of(schema.items), item) for item in value]
-    if schema.kind is ConnectKind.MAP:
-        keys, values = _of(schema.keys), _of(schema.values)
-        return {_floats(keys, key): _floats(values, member) for key, member in value.items()}
-    if schema.kind is ConnectKind.STRUCT:
-        return {f.name: _floats(f.schema, value.get(f.name)) for f in schema.fields}
-    return value
-
-
-def _restored(schema: Schema, value: Any) -> Any:
-    """Return the Connect value of its JSON form."""
-    if value is None:
-        return None
-    if schema.kind in FLOATS:
-        return float(value)  # also of "NaN" and "Infinity"
-    if schema.kind is ConnectKind.BYTES:
-        return b64decode(value)
-    if schema.kind is ConnectKind.ARRAY:
-        return [_restored(_of(schema.items), item) for item in value]
+        return [_walked(_of(schema.items), item, scalar) for item in value]
     if schema.kind is ConnectKind.MAP:
         keys, values = _of(schema.keys), _of(schema.values)
         # JSON has maps with keys other than strings as lists of pairs.
         pairs = value.items() if isinstance(value, dict) else value
-        return {_restored(keys, key): _restored(values, member) for key, member in pairs}
+        return {_walked(keys, key, scalar): _walked(values, each, scalar) for key, each in pairs}
     if schema.kind is ConnectKind.STRUCT:
-        return {f.name: _restored(f.schema, value.get(f.name)) for f in schema.fields}
-    return value
+        return {f.name: _walked(f.schema, value.get(f.name), scalar) for f in schema.fields}
+    return scalar(schema.kind, value)
+
+
+def _floats(kind: ConnectKind, value: Any) -> Any:
+    """Return ``value`` as a float, where it is one."""
+    return float(value) if kind in FLOATS else value  # also "NaN" and "Infinity"
+
+
+def _restored(kind: ConnectKind, value: Any) -> Any:
+    """Return the Connect value of its JSON form."""
+    return b64decode(value) if kind is ConnectKind.BYTES else _floats(kind, value)
 
 
 def _zero(schema: Schema) -> object:

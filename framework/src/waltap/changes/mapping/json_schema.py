@@ -33,12 +33,8 @@ def schema_object(schema: Schema, field: str | None = None) -> dict[str, object]
         out["keys"] = schema_object(schema.keys)
         out["values"] = schema_object(schema.values)
     out["optional"] = schema.optional
-    if schema.name is not None:
-        out["name"] = schema.name
-    if schema.version is not None:
-        out["version"] = schema.version
-    if schema.doc is not None:
-        out["doc"] = schema.doc
+    named = {"name": schema.name, "version": schema.version, "doc": schema.doc}
+    out |= {name: value for name, value in named.items() if value is not None}
     if schema.parameters:
         out["parameters"] = dict(schema.parameters)
     if schema.default is not None:

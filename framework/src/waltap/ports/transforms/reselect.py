@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 # Limits the length of one query.
 KEYS_PER_QUERY = 1000
-Part = TransactionPart
 
 
 # The profile requests an error with ``reselect.error.handling.mode=fail``.

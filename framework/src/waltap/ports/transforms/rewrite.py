@@ -26,12 +26,16 @@ from waltap.changes.capture.topic_naming import sanitised_topic
 from waltap.changes.decode.message import Change, Delete, Insert, LogicalMessage, Truncate, Update
 from waltap.changes.decode.relation import Column, PerRelation, Relation
 from waltap.changes.decode.tuple_image import ABSENT, MissingValue, Tuple, Value
-from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    Part,
+    SnapshotRows,
+    TransactionPart,
+)
 
 # Takes values of one column as the server sent them, and returns as many new values.
 Rewrite = Callable[[Sequence[str]], Sequence[Value]]
-
-Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 def rewrite_columns(
