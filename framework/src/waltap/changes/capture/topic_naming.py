@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # units, as Java does.
 
 
-MODES = ("none", "avro", "avro_unicode")
-
 # Kafka's limit.
 TOPIC_LENGTH = 249
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
