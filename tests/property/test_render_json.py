@@ -184,9 +184,8 @@ def test_inserts_that_came_as_columns_among_others_have_the_records_of_rows(
         for insert, some in groupby(changes, lambda each: (type(each) is Insert) and each.relation):
             run = list(some)
             if columns and insert:
-                values = [
-                    pa.array(list(column)) for column in zip(*(e.new for e in run), strict=True)
-                ]
+                rows = zip(*(e.new for e in run), strict=True)
+                values = [pa.array(list(column), pa.string()) for column in rows]
                 lsns = np.array([each.lsn for each in run], "u8")
                 messages.append(InsertBlock(insert, lsns, RowBlock(values, len(run))))
             else:

@@ -12,9 +12,15 @@ from waltap.changes.decode.message import Insert
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import START, Position
-from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    Part,
+    SnapshotRows,
+    TransactionPart,
+)
 from waltap.errors import RecordError
-from waltap.ports.sink.refusal import BatchLocation, Part, alone, every_event, failing, less
+from waltap.ports.sink.refusal import BatchLocation, alone, every_event, failing, less
 from waltap.services.dead_letters.dead_letter import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterQueue

@@ -13,13 +13,13 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.changes.transactions.transaction import Batch, Part, TransactionPart
 from waltap.clock import SystemClock
 from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
 from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
-from waltap.pipeline.delivery.sink_writer import Part, SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import OnePartitionOnly
 from waltap.pipeline.engine.stream_loop import SlotAdvancer
 from waltap.pipeline.stages.partition_reader import PartitionReader

@@ -20,7 +20,7 @@ from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTup
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent
 from waltap.changes.events.event import Record
-from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import Heartbeat, Part, SnapshotRows, TransactionPart
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import ConnectRecord
@@ -38,8 +38,6 @@ from waltap_testing.workload import (
     mixed,
     transaction_run,
 )
-
-Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -19,6 +19,7 @@ from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import (
     Batch,
     Heartbeat,
+    Part,
     SnapshotRows,
     TransactionPart,
     events_in,
@@ -27,8 +28,6 @@ from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms.applied import transformed
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import COMMIT_TS, as_columns, mixed, snapshot_and_stream
-
-Part = TransactionPart | SnapshotRows | Heartbeat
 
 # Fields that a transform must not change: the engine confirms positions by them.
 FRAMING = (

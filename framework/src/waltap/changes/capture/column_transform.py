@@ -21,16 +21,12 @@ from waltap.changes.capture.java_regex import (
     number_in,
     split_patterns,
 )
-from waltap.changes.capture.source_type import SourceType, is_text, source_type
+from waltap.changes.capture.source_type import UNLIMITED, SourceType, is_text, source_type
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind
 
 if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
-
-
-# Java's largest int, the driver's length of a type without one.
-UNLIMITED = 2147483647
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

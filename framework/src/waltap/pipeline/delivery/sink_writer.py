@@ -18,8 +18,8 @@ from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
-    Heartbeat,
     Notification,
+    Part,
     SnapshotRows,
     TransactionPart,
     TransactionRun,
@@ -121,8 +121,6 @@ class PendingAcks:
 
 POLL_S: Final = 0.2
 """Seconds between two questions whether other readers have read the chunks."""
-
-Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 class SinkWriter:

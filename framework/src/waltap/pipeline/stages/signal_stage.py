@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import Part, SnapshotRows, TransactionPart
 from waltap.clock import new_identifier, processor_time
 from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequested, WaltapError
-from waltap.pipeline.delivery.sink_writer import Part, SinkWriter
+from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import SIGNAL, PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.relations import DescribedRelations

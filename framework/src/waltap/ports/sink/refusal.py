@@ -9,7 +9,7 @@ import msgspec
 from waltap.changes.decode.message import Change
 from waltap.changes.transactions.transaction import (
     Batch,
-    Heartbeat,
+    Part,
     SnapshotRows,
     TransactionPart,
     events_in,
@@ -20,9 +20,6 @@ from waltap.errors import RecordError, SinkError, WaltapError
 #
 # An event is a change of a transaction or a row of a snapshot. `BatchLocation` identifies it by its
 # part and its index in the part. Events are always tried in their order.
-
-
-Part = TransactionPart | SnapshotRows | Heartbeat
 
 
 class BatchLocation(NamedTuple):

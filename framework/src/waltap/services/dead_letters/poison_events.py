@@ -10,11 +10,16 @@ import msgspec
 
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import OrderSavepoint, TransactionOrder
-from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Part,
+    SnapshotRows,
+    TransactionPart,
+    events_in,
+)
 from waltap.errors import RecordError, WaltapError
 from waltap.ports.sink.refusal import (
     BatchLocation,
-    Part,
     RecordsRefused,
     alone,
     every_event,

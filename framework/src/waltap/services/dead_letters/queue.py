@@ -9,11 +9,11 @@ import msgspec
 from waltap.changes.decode.relation import Relation
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import Batch
+from waltap.changes.transactions.transaction import Batch, Part
 from waltap.clock import Clock
 from waltap.encoders.format.format import Format
 from waltap.errors import PluginError, RecordError, SinkError, WaltapError
-from waltap.ports.sink.refusal import Part, RecordsRefused, leave_out
+from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import Sink
 from waltap.services.dead_letters.change_form import ChangeForm
 from waltap.services.dead_letters.dead_letter import DeadLetter, FailureHandling

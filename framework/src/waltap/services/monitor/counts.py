@@ -23,6 +23,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import TableChunks
 from waltap.changes.transactions.transaction import (
     Heartbeat,
+    Part,
     SnapshotRows,
     TransactionPart,
     TransactionRun,
@@ -277,7 +278,6 @@ class SinkCalls:
         return call if call is not None and call[1] >= age else ("an acknowledgement", age)
 
 
-Part = TransactionPart | SnapshotRows | Heartbeat
 ChunkEnd = tuple[str, int, bool]
 """A table's identifier, its completed chunk, and whether the table is complete."""
 

@@ -9,13 +9,14 @@ from waltap.base.redaction import without_frames
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import (
     Batch,
+    Part,
     SnapshotRows,
     TransactionPart,
     transactions_in,
 )
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink import RecordsRefused, RefusedEvent
-from waltap.ports.sink.refusal import FailStop, Part, failing
+from waltap.ports.sink.refusal import FailStop, failing
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import delivered_changes
 from waltap.ports.source.connector import PreflightCheck
