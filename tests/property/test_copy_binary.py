@@ -15,7 +15,7 @@ from waltap_postgres.snapshot.binary_copy import SIGNATURE, BinaryRows, field_re
 
 pytest.importorskip("pyarrow")
 
-TYPES = ("int4", "text", "bool", "jsonb", "numeric")
+TYPES = ("text", "int4", "bool", "jsonb", "numeric")
 NUMERIC = ((12 << 16) | 2) + 4
 RELATION = Relation(
     oid=1,
@@ -36,19 +36,20 @@ TRAILER = struct.pack(">h", -1)
 READY = b"Z\0\0\0\x05I"
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
-# The start of a message of a row in a value.
-NASTY = st.sampled_from(["d\x01\x01\x01\x01\x05", "d" * 9, "", "é", "x" * 300])
+NASTY = st.sampled_from(["d", "d" * 9, "", "é", "x" * 300])
+# Behind a text that ends with d, such a number makes the bytes look like the message of a row.
+LOOKALIKE = len(TYPES) << 16
 ROWS = st.lists(
     st.tuples(
-        st.none() | st.integers(-(1 << 31), (1 << 31) - 1),
         st.none() | TEXT | NASTY,
+        st.none() | st.integers(-(1 << 31), (1 << 31) - 1) | st.just(LOOKALIKE),
         st.none() | st.booleans(),
         st.none() | TEXT | NASTY,
         st.none() | st.integers(1 - 10**12, 10**12 - 1),
     ),
     max_size=40,
 )
-Row = tuple[int | None, str | None, bool | None, str | None, int | None]
+Row = tuple[str | None, int | None, bool | None, str | None, int | None]
 
 
 def numeric(cents: int) -> bytes:
@@ -70,10 +71,10 @@ def numeric(cents: int) -> bytes:
 
 
 def fields(row: Row) -> list[bytes | None]:
-    number, text, flag, document, cents = row
+    text, number, flag, document, cents = row
     return [
-        None if number is None else struct.pack(">i", number),
         None if text is None else text.encode(),
+        None if number is None else struct.pack(">i", number),
         None if flag is None else bytes([flag]),
         None if document is None else b"\x01" + document.encode(),
         None if cents is None else numeric(cents),
@@ -81,13 +82,13 @@ def fields(row: Row) -> list[bytes | None]:
 
 
 def printed(row: Row) -> tuple[str | None, ...]:
-    number, text, flag, document, cents = row
+    text, number, flag, document, cents = row
     amount = None
     if cents is not None:
         amount = f"{'-' if cents < 0 else ''}{abs(cents) // 100}.{abs(cents) % 100:02}"
     return (
-        None if number is None else str(number),
         text,
+        None if number is None else str(number),
         None if flag is None else "ft"[flag],
         document,
         amount,
@@ -137,9 +138,9 @@ def read(data: bytes, size: int, step: int, most: int = 7) -> list[tuple[str | N
 
 
 @given(ROWS, st.integers(64, 900), st.integers(1, 1000))
-@example([(1, "d" * 40, True, "{}", 5)] * 40, 512, 700)
+@example([("d", LOOKALIKE, True, "{}", 5)] * 40, 512, 700)
 @example([(None, None, None, None, None)] * 40, 128, 128)
-@example([(1, "x" * 3000, None, "{}", 0)] * 3, 128, 128)
+@example([("x" * 3000, 1, None, "{}", 0)] * 3, 128, 128)
 def test_rows_come_back_however_the_bytes_are_cut(rows: list[Row], size: int, step: int) -> None:
     data = answer([encoded(row) for row in rows])
     assert read(data, size, step) == [printed(row) for row in rows]
