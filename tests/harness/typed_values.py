@@ -238,15 +238,10 @@ def printed_once(
     return _seen[type_name]
 
 
-def table_of_values(type_name: str) -> str:
-    """Return the name of the table that has the values in its column ``x``, in the order of ``n``."""
-    return "values_of_" + "".join(c if c.isalnum() else "_" for c in type_name)
-
-
 def _printed(
     connection: psycopg.Connection[Any], type_name: str, literals: list[str]
 ) -> tuple[Column, list[str]]:
-    table = table_of_values(type_name)
+    table = "values_of_" + "".join(c if c.isalnum() else "_" for c in type_name)
     connection.execute(f"CREATE TABLE {table} (n serial, x {type_name})".encode())
     for literal in literals:
         insert = f"INSERT INTO {table} (x) VALUES ($1::text::{type_name})".encode()

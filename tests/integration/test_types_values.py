@@ -10,7 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, table_of_values, typed
+from psycopg import sql
+from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
 
 from waltap.changes.arrow.out_of_range import ArrowMisfit, MisfitCount
 from waltap.changes.arrow.tuples import RelationCodec
@@ -219,9 +220,11 @@ def test_values_in_binary_are_the_values_in_text(typed: psycopg.Connection[Any])
     """Both forms of COPY make the same text, the same Arrow columns, and the same misfits."""
     read = set()
     for name, column, texts in columns(typed, LITERALS):
-        table = table_of_values(name)
         relation = Relation(oid=1, schema="public", table="t", identity="d", columns=(column,))
-        block = binary_block(typed, relation, f"SELECT x FROM {table} ORDER BY n")
+        query = sql.SQL(
+            "SELECT x::{} FROM unnest({}::text[]) WITH ORDINALITY u (x, n) ORDER BY n"
+        ).format(sql.SQL(name), sql.Literal(LITERALS[name]))
+        block = binary_block(typed, relation, query.as_string(typed))
         if block is None:
             continue
         read.add(name)
