@@ -365,40 +365,25 @@ def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Share
     )
 
 
-def compile_codec(
-    *,
-    plan: EventPlan,
+def _functions(
+    source: _CodecSource,
     values: Sequence[ColumnCodec],
     keys: Sequence[ColumnCodec],
-    row_schema: Schema,
-    key_schema: Schema,
     key_tail: str,
     key_texts: tuple[str, str],
-    key_header: Callable[[str], bytes],
-    value_prefix: bytes,
-    headers: tuple[Header, ...],
-    careful: "Callable[[], RowCodec]",
-    snapshot: "Callable[[], RowCodec] | None" = None,
-) -> RowCodec:
-    """Generate the functions of one relation version.
-
-    The arguments are the fields of `RowCodec`.
-    """
-    relation = plan.relation
-    source = _CodecSource(relation.columns)
-    has_key = bool(keys or key_tail)
-    shared = _shared(values, keys)
-    table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+    wrapped: str,
+) -> str:
+    """Return the source of the functions; ``wrapped`` precedes a record's value."""
+    has_key, shared = bool(keys or key_tail), _shared(values, keys)
     key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
-    # Inside `creates` the key uses the variables of columns that the value has too.
+    # Inside `written` and `creates` the key uses the variables of columns that the value has too.
     shared_key = source.key_bytes(source.object(keys, "k", key_tail, shared), key_texts)
     common = [column for column in values if column.index in shared]
     bindings = "; ".join(
         f"{source.json(column.index)} = {source.expression(column, 'v')}" for column in common
     )
-    wrapped = "_prefix + " if value_prefix else ""
     row = source.object(values, "v", "", shared)
-    code = f"""
+    return f"""
 def row(_values):
     {source.unpack(values)}
     return f'''{source.object(values, "v")}'''
@@ -432,6 +417,33 @@ def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
             _headers,
         ))
 """
+
+
+def compile_codec(
+    *,
+    plan: EventPlan,
+    values: Sequence[ColumnCodec],
+    keys: Sequence[ColumnCodec],
+    row_schema: Schema,
+    key_schema: Schema,
+    key_tail: str,
+    key_texts: tuple[str, str],
+    key_header: Callable[[str], bytes],
+    value_prefix: bytes,
+    headers: tuple[Header, ...],
+    careful: "Callable[[], RowCodec]",
+    snapshot: "Callable[[], RowCodec] | None" = None,
+) -> RowCodec:
+    """Generate the functions of one relation version.
+
+    The arguments are the fields of `RowCodec`.
+    """
+    relation = plan.relation
+    source = _CodecSource(relation.columns)
+    has_key = bool(keys or key_tail)
+    table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+    wrapped = "_prefix + " if value_prefix else ""
+    code = _functions(source, values, keys, key_tail, key_texts, wrapped)
     space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
     space |= {"_headers": headers, "_prefix": value_prefix, "_table": table, "_name": plan.name}
     space |= dict(zip(("_before", "_after"), key_texts, strict=True))
