@@ -32,7 +32,7 @@ from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
-from waltap_spark.formats.work import OVERWRITE, retyped
+from waltap_spark.formats.work import retyped
 from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.session.session import is_remote
@@ -84,6 +84,9 @@ SMALL_TABLE: Final = 32 << 10
 # Properties of a table with which other programs see which rows a commit changed, or rows have ids.
 BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
+# An overwritten table is no longer clustered.
+CLUSTERING: Final = "delta.clustering"
+
 _WHOLE: Final = ("byte", "short", "integer", "long")
 _ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
@@ -94,11 +97,18 @@ class _Metadata(msgspec.Struct, frozen=True):
     configuration: dict[str, str] = {}
 
 
+class _Domain(msgspec.Struct, frozen=True):
+    """Metadata of one of Delta's features."""
+
+    domain: str
+
+
 class _Checksum(msgspec.Struct, frozen=True):
     """A table's size and properties, from Delta's checksum file of a version."""
 
     size: int = msgspec.field(name="tableSizeBytes")
     metadata: _Metadata
+    domains: list[_Domain] | None = msgspec.field(name="domainMetadata", default=None)
 
 
 class DeltaFormat(MergingFormat):
@@ -287,6 +297,7 @@ class DeltaFormat(MergingFormat):
             known is not None
             and known.size <= SMALL_TABLE
             and all(known.metadata.configuration.get(name) != "true" for name in BY_ROW)
+            and all(each.domain != CLUSTERING for each in known.domains or ())
         )
 
     def _checksum(self, target: TargetTable) -> _Checksum | None:
@@ -312,7 +323,6 @@ class DeltaFormat(MergingFormat):
     @contextlib.contextmanager
     def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
         """Set the session's commit metadata, and in Spark Connect the transaction id."""
-        spark.conf.set(OVERWRITE, "static")  # dynamic keeps partitions that get no rows
         chosen = {METADATA: msgspec.json.encode(note).decode()}
         if note.step and is_remote(spark):
             app = f"waltap {note.waltap} {note.source}".rstrip()

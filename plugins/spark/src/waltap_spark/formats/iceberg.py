@@ -35,7 +35,7 @@ from waltap_spark.formats.lake_sessions import ICEBERG
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
-from waltap_spark.formats.work import OVERWRITE, retyped
+from waltap_spark.formats.work import retyped
 from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.schema.schema import sql_type, type_text
@@ -382,7 +382,6 @@ class IcebergFormat(MergingFormat):
         """Set the note of snapshots by this session in the block."""
         self._require_iceberg(spark)  # another session may have looked into the table before
         spark.conf.set(NOTED, msgspec.json.encode(note).decode())
-        spark.conf.set(OVERWRITE, "static")
         try:
             yield
         finally:

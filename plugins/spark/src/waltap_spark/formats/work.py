@@ -14,9 +14,6 @@ from waltap_spark.schema.nested import new_fields, same_type
 from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
 from waltap_spark.state.output import TableState
 
-# Spark's setting for INSERT OVERWRITE: replace all rows, or only partitions that get rows.
-OVERWRITE: Final = "spark.sql.sources.partitionOverwriteMode"
-
 
 def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
     """Return columns ``names`` for SELECT, with casts to ``types``.

@@ -92,6 +92,9 @@ REQUIRED: Final = {
     "parquet.block.size.row.check.min": ROWS_UNSEEN,
 }
 
+# INSERT OVERWRITE replaces all rows; dynamic would keep partitions that get none.
+OVERWRITES: Final = {"spark.sql.sources.partitionOverwriteMode": "static"}
+
 # Defaults of waltap's own session with a local master; a profile may override them.
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
@@ -224,7 +227,7 @@ def prepare(spark: "SparkSession") -> "SparkSession":
         # A step that changes no row must be in the table's log, too. Connect's steps have
         # transaction ids, which Delta records.
         session.conf.set(DELTA_SKIPS_EMPTY, "false")
-    for key, value in REQUIRED.items():
+    for key, value in {**REQUIRED, **OVERWRITES}.items():
         session.conf.set(key, value)
     return cast("SparkSession", session)
 
