@@ -6,6 +6,7 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import until
 from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
 from tests.harness.yugabyte.server import Yugabyte
 
@@ -69,7 +70,13 @@ def test_newer_releases_export_a_snapshot_that_every_reader_imports(
     server, database = filled.server, filled.server.database
     server.exports, server.superuser = True, False
     database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 3000) n")
-    server.after_copy = lambda _count: database.execute("DELETE FROM t WHERE id = 3000")
+
+    def all_readers(_count: int) -> None:
+        """Have none of them read everything before the last has come."""
+        until(lambda: len(server.asked("^SET TRANSACTION SNAPSHOT")) >= threads, "the readers")
+        database.execute("DELETE FROM t WHERE id = 3000")
+
+    server.after_copy = all_readers
     settings = {"snapshot.max.threads": threads, "snapshot.fetch.size": 50,
                 "primary.key.hash.columns": "id", "slot.lsn.type": "HYBRID_TIME"}  # fmt: skip
     with filled.running(**settings) as run:
@@ -224,9 +231,15 @@ def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(
     """As Debezium's connector has it, with ``tasks.max`` readers; and without a slot."""
     server, database = filled.server, filled.server.database
     database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 3000) n")
-    server.after_copy = lambda _count: database.execute(
-        "DELETE FROM t WHERE id < 1000; INSERT INTO t VALUES (9999) ON CONFLICT DO NOTHING"
-    )
+
+    def all_readers(_count: int) -> None:
+        """Have none of them read everything before the last has come."""
+        until(lambda: len(server.asked("yb_read_time")) >= 3, "the readers")
+        database.execute(
+            "DELETE FROM t WHERE id < 1000; INSERT INTO t VALUES (9999) ON CONFLICT DO NOTHING"
+        )
+
+    server.after_copy = all_readers
     filled.run(
         **{"snapshot.mode": "parallel", "tasks.max": 3, "snapshot.fetch.size": 50,
            "primary.key.hash.columns": "id"}
