@@ -36,6 +36,9 @@ PROBE = "probe"
 _numbers = itertools.count(1)
 
 
+_killed: list[object] = []
+
+
 class SinkOfItsOwn(KafkaSink):
     """Writes to topics of one rig: the workload's names with a prefix."""
 
@@ -53,6 +56,8 @@ class SinkOfItsOwn(KafkaSink):
 
     def die(self) -> None:
         """Be gone as after a kill: what is under way may or may not arrive, nothing is undone."""
+        # librdkafka has aborted a process that destroyed a producer within a transaction: these stay.
+        _killed.append((dict(self._routes), self._narrow, self._producer, self._transactions))
         self._routes.clear()
         if self._narrow is not None:
             self._narrow.purge(blocking=False)

@@ -46,7 +46,8 @@ class JsonLines:
         if isinstance(records, MixedRecords):
             return chain.from_iterable([self.portions(piece) for piece in records.pieces])
         if not isinstance(records, RecordBlock):
-            return _joined(self._texts(records))
+            texts = self._texts(records)
+            return _joined(texts) if len(texts) > JOINED_TEXTS else iter((b"".join(texts),))
         suffix = _suffix(records.headers) if records.headers else _BARE
         prefix = self._prefix(records.topic)
         return records.lines(prefix.decode(), ',"value":', suffix.decode())

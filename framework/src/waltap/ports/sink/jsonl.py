@@ -21,7 +21,6 @@ from typing import Final
 from waltap.base.files.durable_file import sync
 from waltap.base.files.location import refusal
 from waltap.base.property import Properties, declare
-from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import MixedRecords, RecordBlock
@@ -40,6 +39,8 @@ WRITE_STEP: Final = 1 << 19
 """One `write` of 2 MiB asks Linux for a huge page of its cache, up to ten times slower than halves."""
 BEHIND_BYTES: Final = 1 << 18
 """Blocks from this size are written in a thread, which takes 50 µs to start."""
+BEHIND_RECORDS: Final = 512
+"""The thread also joins the lines of so many records, whatever their size."""
 STOP_POLL_S: Final = 0.1
 STOP_WAIT_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
@@ -135,9 +136,11 @@ class JsonLinesSink(Sink):
         if self._behind is None:  # else `_wait_for_write` raises the thread's own error
             self._fail_stop.check()
         records = batch.records or ()
-        blocks = self._lines.portions(records)
-        columns = isinstance(records, RecordBlock | MixedRecords)
-        large = columns or _value_bytes(records) >= BEHIND_BYTES
+        blocks: Iterable[bytes | memoryview] = self._lines.portions(records)
+        large = isinstance(records, RecordBlock | MixedRecords) or len(records) >= BEHIND_RECORDS
+        if not large:
+            made = blocks = list(blocks)
+            large = sum(map(len, made)) >= BEHIND_BYTES
         self._wait_for_write()
         partition, position = batch.partition, batch.position  # the batch itself may go
         if self._size is not None and large:
@@ -291,10 +294,6 @@ class JsonLinesSink(Sink):
 
     def _failure(self, what: str, cause: OSError) -> LinesFileError:
         return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
-
-
-def _value_bytes(records: Iterable[Record]) -> int:
-    return sum([0 if record.value is None else len(record.value) for record in records])
 
 
 class _BackgroundCall:
