@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 SPARE: Final = bytes(16)
 
 
+def numbers_at(
+    data: bytes | bytearray, offsets: "np.ndarray[Any, Any]", kind: str
+) -> "np.ndarray[Any, Any]":
+    """Return the numbers that begin at ``offsets`` in ``data``.
+
+    ``kind`` is a numpy type, such as ">u4". Raises: IndexError for an index outside.
+    """
+    import numpy as np
+
+    size = np.dtype(kind).itemsize
+    # A number at every byte.
+    every: np.ndarray[Any, Any] = np.ndarray(
+        (max(0, len(data) - size + 1),), kind, data, strides=(1,)
+    )
+    found: np.ndarray[Any, Any] = every[offsets]
+    return found
+
+
 class FrameBlock(LazySequence["Frame"]):
     """Hold frames whose payloads lie in one buffer, in order.
 
@@ -55,15 +73,7 @@ class FrameBlock(LazySequence["Frame"]):
 
         ``kind`` is a numpy type, such as ">u4". Raises: IndexError for an index outside.
         """
-        import numpy as np
-
-        size = np.dtype(kind).itemsize
-        # A number at every byte.
-        every: np.ndarray[Any, Any] = np.ndarray(
-            (max(0, len(self.data) - size + 1),), kind, self.data, strides=(1,)
-        )
-        found: np.ndarray[Any, Any] = every[offsets].astype(f"{kind[1]}8")
-        return found
+        return numbers_at(self.data, offsets, kind).astype(f"{kind[1]}8")
 
     @property
     def highest(self) -> int:

@@ -36,6 +36,26 @@ def texts_of(column: "pa.Array") -> list[str | None]:
     return values
 
 
+def is_text(values: "pa.StringArray") -> bool:
+    """Return whether the values of a new array are UTF-8 without NUL, as PostgreSQL's text is."""
+    import numpy as np
+    import pyarrow as pa
+
+    _, offsets, data = values.buffers()
+    used = int(np.frombuffer(offsets, "i4", len(values) + 1)[-1])
+    if not used:
+        return True
+    characters = np.frombuffer(data, "u1", used)
+    if not characters.min():
+        return False
+    if characters.max() > 127:
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+    return True
+
+
 class LazySequence(Sequence[T]):
     """Make the items of a sequence at the first access, and keep them.
 

@@ -20,7 +20,7 @@ from waltap.base.import_rules import spare_pandas
 from waltap.changes.decode.frame_block import FrameBlock
 from waltap.changes.decode.message import InsertBlock, TransactionBlock
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.decode.row_block import RowBlock, is_text
 from waltap_decoders.pgoutput.payload import PG_EPOCH_US
 from waltap_decoders.pgoutput.tuple_codec import never_null
 
@@ -255,15 +255,6 @@ def _column_arrays(
     indexes = np.arange(0, bounds.size, 2, dtype="i4").reshape(count, width).T.reshape(-1)
     absent = nulls.reshape(-1) if nulls.any() else None
     values = pc.take(every, pa.array(indexes, mask=absent), boundscheck=False)
-    _, offsets, text = values.buffers()
-    if text is not None and text.size:
-        used = int(np.frombuffer(offsets, "i4", len(values) + 1)[-1])
-        characters = np.frombuffer(text, "u1", used)
-        if used and not characters.min():
-            return None
-        if used and characters.max() > 127:
-            try:
-                values.validate(full=True)
-            except pa.ArrowInvalid:
-                return None
+    if not is_text(values):
+        return None
     return [values.slice(column * count, count) for column in range(width)]

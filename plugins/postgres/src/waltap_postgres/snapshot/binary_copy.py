@@ -11,6 +11,7 @@ for such values apply. This module does no I/O.
 Source: PostgreSQL manual, COPY, "Binary Format"; the send functions of the types.
 """
 
+import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from waltap.base.import_rules import spare_pandas
 from waltap.changes.decode.builtin_types import builtin_type
+from waltap.changes.decode.frame_block import numbers_at
 from waltap.changes.decode.relation import Column, Relation
-from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.decode.row_block import RowBlock, is_text
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.decode.value_text import DAY_MICROS, clock_text, day_text
 from waltap.errors import DecodeError
@@ -83,7 +85,7 @@ class FieldValues:
 
         if (self.lengths[self.present] != np.dtype(kind).itemsize).any():
             raise _Damage(f"{np.dtype(kind).itemsize} bytes")
-        return self.spread(_numbers(self.data, self.starts[self.present], kind))
+        return self.spread(numbers_at(self.data, self.starts[self.present], kind))
 
     def spread(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         """Return one item for each row, 0 for NULL, from the items of the other rows."""
@@ -104,20 +106,11 @@ class FieldValues:
 
     def texts(self, *, skipped: int = 0) -> "pa.StringArray":
         """Return the bytes behind the first ``skipped`` ones as text."""
-        import numpy as np
         import pyarrow as pa
 
         values = self.byte_strings(pa.string(), skipped=skipped)
-        _, offsets, data = values.buffers()
-        used = int(np.frombuffer(offsets, "i4", len(values) + 1)[-1])
-        characters = np.frombuffer(data, "u1", used) if used else np.empty(0, "u1")
-        if used and not characters.min():
-            raise _Damage("text without NUL")
-        if used and characters.max() > 127:
-            try:
-                values.validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise _Damage("UTF-8") from error
+        if not is_text(values):
+            raise _Damage("UTF-8 without NUL")
         return values
 
     def byte_strings(self, type_: "pa.DataType", *, skipped: int = 0) -> "pa.Array":
@@ -152,21 +145,6 @@ class FieldValues:
         import pyarrow as pa
 
         return pa.array([text(value) for value in values.tolist()], pa.string(), mask=self.nulls)
-
-
-def _numbers(
-    data: bytes | bytearray, offsets: "np.ndarray[Any, Any]", kind: str
-) -> "np.ndarray[Any, Any]":
-    """Return the numbers at ``offsets``. Raises: IndexError for one outside."""
-    import numpy as np
-
-    size = np.dtype(kind).itemsize
-    # A number at every byte.
-    every: np.ndarray[Any, Any] = np.ndarray(
-        (max(0, len(data) - size + 1),), kind, data, strides=(1,)
-    )
-    found: np.ndarray[Any, Any] = every[offsets]
-    return found
 
 
 # Returns a column's array of its Arrow type, or of text.
@@ -265,6 +243,7 @@ def _uuid(field: FieldValues) -> "pa.Array":
     return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
+@functools.cache
 def _hexadecimal() -> "np.ndarray[Any, Any]":
     """Return the two digits of each byte."""
     import numpy as np
@@ -310,7 +289,7 @@ def _unscaled(
     import numpy as np
 
     def word(offset: int) -> "np.ndarray[Any, Any]":
-        return _numbers(data, starts + offset, ">u2").astype("i8")
+        return numbers_at(data, starts + offset, ">u2").astype("i8")
 
     count, weight, signs = word(0), word(2).astype("i2").astype("i8"), word(4)
     if (lengths != 8 + 2 * count).any():
@@ -321,7 +300,7 @@ def _unscaled(
     for index in range(int(count.max(initial=0))):
         has = count > index
         digit = np.where(
-            has, _numbers(data, np.where(has, starts + 8 + 2 * index, starts), ">u2"), 0
+            has, numbers_at(data, np.where(has, starts + 8 + 2 * index, starts), ">u2"), 0
         )
         # Digits of four places each; those behind the scale are zeros.
         places = 4 * (weight - index) + scale
@@ -349,7 +328,7 @@ _JSONB_VERSION: Final = 1
 def _jsonb(field: FieldValues) -> "pa.Array":
     if (field.lengths[field.present] < 1).any():
         raise _Damage("a version and text")
-    if (_numbers(field.data, field.starts[field.present], "u1") != _JSONB_VERSION).any():
+    if (numbers_at(field.data, field.starts[field.present], "u1") != _JSONB_VERSION).any():
         raise _Damage("version 1 of jsonb")
     return field.texts(skipped=1)
 
@@ -504,7 +483,7 @@ class BinaryRows:
         at = starts + _COUNT_BYTES
         try:
             for _ in self._readers:
-                lengths = _numbers(data, at, ">i4").astype("i8")
+                lengths = numbers_at(data, at, ">i4").astype("i8")
                 nulls = lengths < 0
                 fields.append(FieldValues(data, at + 4, lengths, nulls if nulls.any() else None))
                 at = at + 4 + np.maximum(lengths, 0)
