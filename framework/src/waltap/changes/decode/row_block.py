@@ -37,7 +37,7 @@ def texts_of(column: "pa.Array") -> list[str | None]:
 
 
 def is_text(values: "pa.StringArray") -> bool:
-    """Return whether the values of a new array are UTF-8 without NUL, as PostgreSQL's text is."""
+    """Return whether a new array has PostgreSQL's text: UTF-8 without NUL."""
     import numpy as np
     import pyarrow as pa
 
