@@ -517,10 +517,11 @@ class _Trial:
             now = next((t for t in scratch.tables.values() if t.oid == table.oid), None)
             if now is None:
                 break
-            if rows is not None and not differences(name, rows, now):
+            if not differences(name, rows, now):
                 until = index + 1  # the last such moment: what lies between may come, or not
-        if rows is None or until is None:
+        if until is None:
             return False
+        rows = rows or self._place(name)  # none where the table was empty then
         rows.ahead, rows.unknown = (
             until,
             not table.key,

@@ -208,6 +208,19 @@ def test_a_snapshot_that_is_begun_again_counts_from_its_last_beginning() -> None
     assert kinds(events, [Life(0), Life(1)]) == set()
 
 
+def test_a_table_rewritten_before_it_was_read_may_be_read_empty() -> None:
+    wider = {**TYPES_OF, "id": "bigint"}
+    history = [
+        Transaction(1, 10, [made()]),
+        Transaction(2, 20, [made(columns=wider)]),
+        Transaction(3, 30, [change("c", row(1)), change("d", None, {"id": 1})]),
+        Transaction(4, 40, [change("c", row(2))]),
+    ]
+    case, read_before = Case(created=15), [event("c", 4, 2)]
+    assert kinds(read_before, case=case, history=history) == set()
+    assert "lost" in kinds([], case=case, history=history)
+
+
 def test_rows_that_stay_after_they_are_gone_in_the_source_are_too_many() -> None:
     tables = source()
     tables[T].rows.pop()
