@@ -369,6 +369,25 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mod
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 
 
+def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline: PipelineRig) -> None:
+    """A long transaction reads the table. The start gives way to who waits behind it, and says who is in its way."""
+    pipeline.settings |= {
+        "replica.identity.autoset.values": "public.t:FULL",
+        "snapshot.lock.timeout.ms": 100,
+    }
+    connect = pipeline.database.connect
+    with connect() as reader, connect() as writer, pipeline.running(ready=False) as run:
+        reader.execute("BEGIN; SELECT FROM t")
+        run.until(lambda: "WT-2033" in str(run.engine.status().last_failure), "the reason")
+        (query,) = queries(run.notices.failures[0][0].advice())
+        assert [pid for pid, _ in pipeline.database.execute(query)] == [reader.info.backend_pid]
+        writer.execute("SET statement_timeout = '30s'; INSERT INTO t VALUES (1)")
+        reader.execute("COMMIT")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+    (identity,) = pipeline.database.execute("SELECT relreplident FROM pg_class WHERE relname = 't'")
+    assert identity == ("f",)
+
+
 # --- servers restored from a copy; WAL that is gone: test_slot_monitor.py ---------------------------------------------------------
 
 

@@ -282,6 +282,7 @@ class QueryFailed(SourceError):
 
 TableLocked = QueryFailed.define("TableLocked", "WT-2024")
 PublicationLocked = ConnectionLost.define("PublicationLocked", "WT-2026")
+IdentityLocked = ConnectionLost.define("IdentityLocked", "WT-2033")
 
 
 class QueryCancelled(ConnectionLost):

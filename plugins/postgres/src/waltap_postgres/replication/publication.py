@@ -86,6 +86,7 @@ SELECT DISTINCT format('%%I.%%I', n.nspname, c.relname)
 """
 # All but those in which other sessions may read, and lock rows.
 WRITERS_TOO = "NOT IN ('AccessShareLock', 'RowShareLock')"
+ANY_LOCK = "<> ''"
 
 
 def locked_tables(

@@ -8,23 +8,26 @@ from typing import Any
 import psycopg
 
 from waltap.changes.capture.java_regex import java_pattern
+from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap.ports.source.connector import ConnectorContext, PlannedTable, PreflightCheck, SetupPlan
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
+    IdentityLocked,
     IdentityMissing,
     PrivilegeMissing,
     PublicationMissing,
     PublicationNotPermitted,
     RowsHidden,
     SignalTableMissing,
+    TableLocked,
     TableUnreadable,
     WalLevelTooLow,
 )
 from waltap_postgres.identity import has_word
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
+from waltap_postgres.replication.publication import ANY_LOCK, identifier, locked_tables
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.start.startup_plan import StartupPlan
@@ -36,7 +39,7 @@ from waltap_postgres.start.startup_plan import StartupPlan
 
 def identity_statements(
     properties: PostgresProperties, captured: Iterable[CatalogTable]
-) -> Iterator[str]:
+) -> Iterator[tuple[Relation, str]]:
     """Yield ALTER TABLE for the tables that differ from the property."""
     for entry in properties.replica_identity_autoset_values:
         pattern, _, value = entry.rpartition(":")
@@ -50,7 +53,7 @@ def identity_statements(
                 continue
             clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
             name = identifier(relation.schema, relation.table)
-            yield f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
+            yield relation, f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
 
 
 def set_identities(
@@ -62,11 +65,24 @@ def set_identities(
 
     Raises: SourceError.
     """
-    for statement in identity_statements(properties, captured):
+    timeout_ms = properties.snapshot_lock_timeout_ms
+    for relation, statement in identity_statements(properties, captured):
         try:
-            connection.execute(statement.encode())
+            with connection.transaction():
+                # A waiting ALTER TABLE blocks everyone who comes to the table after it.
+                connection.execute(f"SET LOCAL lock_timeout = {timeout_ms}".encode())
+                connection.execute(statement.encode())
         except psycopg.Error as error:
-            raise driver_error(error, properties) from error
+            meaning = driver_error(error, properties)
+            if isinstance(meaning, TableLocked):
+                tables = locked_tables(connection.execute, [relation.table_id], ANY_LOCK)
+                raise IdentityLocked(
+                    f"replica identity of {relation.name}: {meaning.problem}",
+                    tables=tables,
+                    timeout_ms=timeout_ms,
+                    sql=statement,
+                ) from error
+            raise meaning from error
 
 
 # The size of a locked table waits for the lock, so such tables are left out. The size of a partitioned
@@ -111,7 +127,7 @@ class SetupPlanner:
         """
         properties, slot = self._properties, None
         read = snapshot_tables() if decision.snapshot else ()
-        statements = list(identity_statements(properties, captured))
+        statements = [each for _, each in identity_statements(properties, captured)]
         if decision.stream:
             with suppress(PublicationMissing, IdentityMissing):  # the checks report them
                 statements += self._publications.statements(new_slot=decision.exports)
