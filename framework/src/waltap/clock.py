@@ -51,11 +51,11 @@ class SystemClock:
     def wait(self, seconds: float, stopping: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while not stopping():
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False
             # Short sleeps: ``stopping`` may become true at any time.
-            time.sleep(min(left, POLL_S))
+            time.sleep(min(remaining, POLL_S))
         return True
 
 

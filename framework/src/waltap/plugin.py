@@ -43,7 +43,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_formats() -> Iterable[FormatSpec]:
     """Contribute JSON."""
-    from waltap.encoders.format.conversion import whole
+    from waltap.encoders.format.conversion import with_one_converter
 
     return [
         FormatSpec(
@@ -63,7 +63,7 @@ def register_formats() -> Iterable[FormatSpec]:
             summary="Header values as Kafka Connect writes them by default: texts as they are, structs, "
             "lists and maps near to JSON, no schema.",
             properties=None,
-            factory=whole(_simple_header),
+            factory=with_one_converter(_simple_header),
             takes_events=True,
             takes_record_transforms=True,
             converter=_simple_header,

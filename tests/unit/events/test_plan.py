@@ -86,7 +86,7 @@ def test_a_delete_that_identifies_no_row_is_no_event() -> None:
 
 def test_masks_leave_keys_and_what_was_not_sent() -> None:
     made = plan(BY_KEY, **{"column.mask.with.3.chars": r".*\.(v|w)"})
-    masks = made.masks(whole=frozenset({2}))
+    masks = made.masks(unmasked=frozenset({2}))
     assert set(masks) == {1}
     assert (masks[1]("secret"), masks[1](UNCHANGED)) == ("***", UNCHANGED)
 

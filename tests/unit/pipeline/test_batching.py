@@ -123,7 +123,7 @@ def test_a_cut_between_transactions_is_behind_the_first_that_has_so_many_changes
     parts: list[TransactionPart], most: int, events: int
 ) -> None:
     pieces = [piece for batch in batches(parts, most) for piece in batch]
-    kept, left_out = cut(pieces, events, whole=True)
+    kept, left_out = cut(pieces, events, whole_transactions=True)
     assert kept == pieces[: len(kept)]
     assert left_out == (len(kept) < len(pieces))
     if left_out:
@@ -199,7 +199,7 @@ def test_a_full_batch_waits_no_longer_and_without_linger_none_does() -> None:
 
 
 def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> None:
-    gathered = PartBatcher(0.0, 100, whole=True)
+    gathered = PartBatcher(0.0, 100, whole_transactions=True)
     assert gather(gathered, 5.0, 1, 2, 3, ends=False)
     assert taken(gathered) == [1, 2]
     assert gathered
@@ -210,14 +210,14 @@ def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> 
     assert taken(gathered) == [3, 4, 5]
     assert [len(each.changes) for each in gathered.take_all()] == [6]
     assert (bool(gathered), gathered.changes) == (False, 0)
-    lingering = PartBatcher(1.0, 100, whole=True)
+    lingering = PartBatcher(1.0, 100, whole_transactions=True)
     gather(lingering, 0.0, 1, ends=False)
     gather(lingering, 5.0, 1)
     assert [due(lingering, at) for at in (5.9, 6.0)] == [False, True]
 
 
 def test_a_transaction_that_fills_a_batch_does_not_wait_for_its_end() -> None:
-    gathered = PartBatcher(0.0, 100, whole=True)
+    gathered = PartBatcher(0.0, 100, whole_transactions=True)
     gather(gathered, 5.0, 1, 60, ends=False)
     assert taken(gathered) == [1]
     assert gather(gathered, 5.0, 40, ends=False)

@@ -171,7 +171,7 @@ def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own
     def piece(*rows: str, first: bool = False, last: bool = False) -> None:
         part = SnapshotRows(
             relation=PEOPLE, rows=[(each, "x") for each in rows], ts=0, lsn=1, xid=1,
-            kind="blocking", whole=True, restarts=first, complete=last,
+            kind="blocking", all_rows=True, restarts=first, complete=last,
         )  # fmt: skip
         log.write(
             Batch(parts=[part], position=Position(log.db.lsn), events=1, ends_transaction=True)

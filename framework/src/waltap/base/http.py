@@ -159,9 +159,9 @@ class _DeadlineBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        left = _remaining(httpcore.ConnectTimeout, timeout)
+        remaining = _remaining(httpcore.ConnectTimeout, timeout)
         return _DeadlineStream(
-            self._inner.connect_tcp(host, port, left, local_address, socket_options)
+            self._inner.connect_tcp(host, port, remaining, local_address, socket_options)
         )
 
 
@@ -188,8 +188,8 @@ class _DeadlineStream(httpcore.NetworkStream):
             # A started piece cannot be withdrawn, so wait until the connection accepts bytes.
             while not select.select((), (socket,), (), POLL_S)[1]:
                 _remaining(httpcore.WriteTimeout, until - time.monotonic())
-            left = _remaining(httpcore.WriteTimeout, until - time.monotonic())
-            self._inner.write(buffer[start : start + PIECE], left)
+            remaining = _remaining(httpcore.WriteTimeout, until - time.monotonic())
+            self._inner.write(buffer[start : start + PIECE], remaining)
 
     def close(self) -> None:
         self._inner.close()
@@ -197,8 +197,8 @@ class _DeadlineStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        left = _remaining(httpcore.ConnectTimeout, timeout)
-        return _DeadlineStream(self._inner.start_tls(ssl_context, server_hostname, left))
+        remaining = _remaining(httpcore.ConnectTimeout, timeout)
+        return _DeadlineStream(self._inner.start_tls(ssl_context, server_hostname, remaining))
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
@@ -214,10 +214,10 @@ def _remaining(kind: type[Exception], timeout: float | None) -> float:
         _limits.until = min(_limits.until, now + MARGIN_S)
         # `bool()` is false, so later steps of the exchange do not ask again.
         _limits.stopping = bool
-    left = _limits.until - now
-    if left <= 0 or (timeout is not None and timeout <= 0):
+    remaining = _limits.until - now
+    if remaining <= 0 or (timeout is not None and timeout <= 0):
         raise kind("the exchange took too long")
-    return min(left, 3600.0 if timeout is None else timeout)
+    return min(remaining, 3600.0 if timeout is None else timeout)
 
 
 PREFIXED: Final = "whsec_"

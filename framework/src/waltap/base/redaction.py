@@ -146,10 +146,10 @@ def _forms(secret: str) -> Iterator[str]:
     data = secret.encode("utf-8", "surrogatepass")
     # base64 encodes three bytes at a time, so the secret's offset in the data changes its form.
     for before, dropped in ((0, 0), (1, 2), (2, 3)):
-        whole = b"\0" * before + data
-        whole = whole[: len(whole) // 3 * 3]
+        padded = b"\0" * before + data
+        padded = padded[: len(padded) // 3 * 3]
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            piece = encode(whole).decode()[dropped:]
+            piece = encode(padded).decode()[dropped:]
             if len(piece) >= SHORTEST:
                 yield piece
 

@@ -175,9 +175,9 @@ class LogFile:
                 file = _opened(self.path)
                 self.close()
                 self._file = file
-            left = f"{line}\n".encode("utf-8", "backslashreplace")
-            while left:
-                left = left[os.write(self._file, left) :]
+            unwritten = f"{line}\n".encode("utf-8", "backslashreplace")
+            while unwritten:
+                unwritten = unwritten[os.write(self._file, unwritten) :]
             self._reported = ""
         except OSError as error:
             if self._reported != str(error.strerror):

@@ -214,7 +214,7 @@ class FormatResolver:
                     )  # what is wrong there belongs into the same report
             return None
         key, value, header = specs
-        if key is value and (value.converter is None or header is value) and _whole(value):
+        if key is value and (value.converter is None or header is value) and _writes_both(value):
             return self._component("format", value, self._flat)
         for record_part, spec in zip(RECORD_PARTS, specs, strict=True):
             if spec.converter is None:
@@ -223,7 +223,7 @@ class FormatResolver:
                 )
                 self._findings.add_problem(f"{record_part}.converter", what, value=spec.name)
                 return None
-        if key is value and _whole(value):
+        if key is value and _writes_both(value):
             return self._headed(value, header)
         parts = [self._record_part(*each) for each in zip(RECORD_PARTS, specs, strict=True)]
         if any(part is None for part in parts):
@@ -327,7 +327,7 @@ class FormatResolver:
             return None
 
 
-def _whole(value: FormatSpec) -> bool:
+def _writes_both(value: FormatSpec) -> bool:
     """Return whether one factory writes both keys and values."""
     return value.converter is None or value.converter_properties is not None
 

@@ -45,7 +45,7 @@ def take_worker_settings(sink: "SinkSpec", flat: "Namespace", own: "Namespace") 
         here = f"{PRODUCER}{name}" if SECURITY.fullmatch(name) else name
         here = f"{PRODUCER}{name.removeprefix(OVERRIDE)}" if name.startswith(OVERRIDE) else here
         own.settings.setdefault(
-            here, GivenProperty(given.name, given.value, given.origin, whole=True)
+            here, GivenProperty(given.name, given.value, given.origin, full_name=True)
         )
 
 
@@ -64,7 +64,7 @@ def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
             flat.claim(name)
             asked, value = sink.exactly_once
             there = own.settings.setdefault(
-                asked, GivenProperty(setting.name, value, setting.origin, whole=True)
+                asked, GivenProperty(setting.name, value, setting.origin, full_name=True)
             )
             if str(there.value).strip().casefold() != value:
                 flat.complain(setting, f"contradicts {there.name}={there.value}")

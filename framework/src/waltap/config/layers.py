@@ -43,13 +43,13 @@ KAFKA = "kafka"
 class GivenProperty:
     """One given property: its name, value, and location.
 
-    ``whole``: the name is complete, also for a property of a sink or transform.
+    ``full_name``: the name is complete, also for a property of a sink or transform.
     """
 
     name: str
     value: object
     origin: str
-    whole: bool = False
+    full_name: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,7 +217,7 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
     _take_lists(raw)
     servers = raw.settings.get("bootstrap.servers")
     if servers is not None and "sink" not in raw.types and not raw.branches:
-        raw.types["sink"] = GivenProperty(servers.name, KAFKA, origin, whole=True)
+        raw.types["sink"] = GivenProperty(servers.name, KAFKA, origin, full_name=True)
     return raw
 
 
@@ -226,7 +226,7 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
     raw = RawProfile(origin=origin, debezium=True, written="debezium.")
     file = server_file(given, variable)
     raw.settings = {
-        name: GivenProperty(written, value, origin, whole=True)
+        name: GivenProperty(written, value, origin, full_name=True)
         for name, (written, value) in file.flat.items()
         if not name.startswith(SINK_PREFIX)
     }
@@ -234,14 +234,14 @@ def _server(given: Mapping[str, str], origin: str) -> RawProfile:
         n.removeprefix(SINK_PREFIX): s for n, s in file.flat.items() if n.startswith(SINK_PREFIX)
     }
     raw.sink = {
-        name: GivenProperty(written, value, origin, whole=True)
+        name: GivenProperty(written, value, origin, full_name=True)
         for name, (written, value) in {**file.sink, **own}.items()
     }
     kind = raw.sink.pop("type", None)
     if kind is not None:
         raw.types["sink"] = kind
     elif file.sink_type is not None:
-        raw.types["sink"] = GivenProperty(*file.sink_type, origin, whole=True)
+        raw.types["sink"] = GivenProperty(*file.sink_type, origin, full_name=True)
     raw.ignored = file.ignored
     raw.problems += [
         PropertyProblem(name, "is not a property of Debezium Server", nearest=meant)

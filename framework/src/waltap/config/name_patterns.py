@@ -26,7 +26,7 @@ topics."""
 
 _CASE_COUNTS = frozenset({"rules", "renames", "topics", "unrenamed"})
 
-_WHOLE = frozenset({"table", "topics", "unrenamed"})
+_SINGLE = frozenset({"table", "topics", "unrenamed"})
 """Patterns that are the complete value, commas included."""
 
 _SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
@@ -249,7 +249,7 @@ def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
         else:
             entries = value
             if isinstance(value, str):
-                entries = [value] if kind in _WHOLE else value.split(";")
+                entries = [value] if kind in _SINGLE else value.split(";")
             yield from ((declaration.name, kind, e.strip()) for e in entries if e.strip())
 
 

@@ -362,7 +362,7 @@ class Namespace:
     def _as_written(self, name: str, like: GivenProperty) -> str:
         """Return ``name`` with the prefix that the user wrote before ``like``."""
         key = self._key(like)
-        if like.whole and like.name.endswith(key):
+        if like.full_name and like.name.endswith(key):
             return f"{like.name.removesuffix(key)}{name}"
         return f"{self._prefix}{name}"
 
@@ -371,8 +371,8 @@ class Namespace:
 
     def _own_name(self, setting: GivenProperty) -> str:
         """Return the name of a setting as its user wrote it, with its prefix."""
-        whole = setting.whole or setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
-        return setting.name if whole else f"{self._prefix}{setting.name}"
+        is_full = setting.full_name or setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
+        return setting.name if is_full else f"{self._prefix}{setting.name}"
 
     def _native_name(
         self, setting: GivenProperty, declaration: PropertyDeclaration | None

@@ -383,7 +383,7 @@ class _ProfileResolver:
         """Return the name of the property that the user wrote in the file."""
         section = property_name.removesuffix(".type").removeprefix("waltap.")
         setting = self._flat.settings.get(property_name) or self._types.get(section)
-        return setting.name if setting is not None and setting.whole else property_name
+        return setting.name if setting is not None and setting.full_name else property_name
 
     def _stand_in(self, kind: type[S]) -> S | None:
         """Return a placeholder for a missing component and its settings."""

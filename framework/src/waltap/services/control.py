@@ -183,8 +183,8 @@ def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Co
     path = folder / CONTROL
     if pid is None:
         # a killed process leaves its socket file behind
-        left = "; the control socket there is a dead process's" if path.is_socket() else ""
-        raise PipelineNotRunning(f"no process runs the pipeline of {folder}{left}")
+        dead_socket = "; the control socket there is a dead process's" if path.is_socket() else ""
+        raise PipelineNotRunning(f"no process runs the pipeline of {folder}{dead_socket}")
     try:
         with socket.socket(socket.AF_UNIX) as connection, address(path) as name:
             connection.settimeout(PATIENCE_S)

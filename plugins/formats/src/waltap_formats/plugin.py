@@ -88,12 +88,12 @@ def _format(
     name: str, summary: str, make: Make, *, takes_record_transforms: bool = True, **facts: Any
 ) -> FormatSpec:
     """Return the spec of a format with one converter."""
-    from waltap.encoders.format.conversion import whole
+    from waltap.encoders.format.conversion import with_one_converter
 
     return FormatSpec(
         name=name,
         summary=summary,
-        factory=whole(make),
+        factory=with_one_converter(make),
         takes_events=True,
         takes_record_transforms=takes_record_transforms,
         converter=make,

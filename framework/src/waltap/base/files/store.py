@@ -194,11 +194,11 @@ class FileStore:
             raise self._failure("cannot be listed", cause) from cause
 
     def read(self, path: str) -> bytes:
-        def whole() -> bytes:
+        def content() -> bytes:
             with self._fs.open_input_stream(self.path(path), compression=None) as stream:
                 return bytes(stream.read())
 
-        return self._read(path, whole)
+        return self._read(path, content)
 
     def size(self, path: str) -> int:
         """Return the size of a file in bytes.

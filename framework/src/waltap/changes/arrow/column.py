@@ -45,10 +45,10 @@ def string_array(values: Sequence[str | None]) -> "pa.Array":
         return pa.array(values, pa.string())
     # Nulls have no bytes; the bitmap marks them.
     texts = ["" if value is None else value for value in values]
-    whole = texts[0] if len(texts) == 1 else "".join(texts)
+    joined = texts[0] if len(texts) == 1 else "".join(texts)
     # An ASCII character is one byte, so the sizes are known without encoding.
-    if len(whole) >= LONG and whole.isascii():
-        sizes, data = list(map(len, texts)), _shown(whole)
+    if len(joined) >= LONG and joined.isascii():
+        sizes, data = list(map(len, texts)), _shown(joined)
     else:
         encoded = [text.encode() for text in texts]
         sizes = list(map(len, encoded))
@@ -295,8 +295,8 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
         if not number.is_finite():
             return "numeric NaN or infinity"
         _, digits, exponent = number.as_tuple()
-        whole = len(digits) + int(exponent)
-        if number and (whole > precision - scale or -int(exponent) > scale):
+        integer_digits = len(digits) + int(exponent)
+        if number and (integer_digits > precision - scale or -int(exponent) > scale):
             return "numeric beyond precision and scale"
         return None
 

@@ -200,8 +200,8 @@ def may_change_values(before: tuple[str, int], now: tuple[str, int]) -> bool:
         return False
     # A modifier of numeric packs precision and scale, so its size says nothing.
     if new_name == "numeric" and old >= 4:
-        (whole, scale), (now_whole, now_scale) = _digits(old), _digits(new)
-        return now_scale < scale or now_whole < whole
+        (integer_digits, scale), (now_integer_digits, now_scale) = _digits(old), _digits(new)
+        return now_scale < scale or now_integer_digits < integer_digits
     # Any limit after none, or a smaller one, may truncate.
     return old == -1 or new < old
 

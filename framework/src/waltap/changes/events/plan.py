@@ -344,16 +344,18 @@ class EventPlan:
 
     # --- masks --------------------------------------------------------------------------------------
 
-    def masks(self, *, whole: frozenset[int] = frozenset()) -> dict[int, Callable[[Value], Value]]:
+    def masks(
+        self, *, unmasked: frozenset[int] = frozenset()
+    ) -> dict[int, Callable[[Value], Value]]:
         """Return, by index, the function that masks a column's text.
 
         Consumers of tuples use it. UNCHANGED and ABSENT stay as they are, and so do the columns
-        in ``whole``.
+        in ``unmasked``.
         """
         return {
             column.index: _mask(column.transform.value, column.mapping)
             for column in self.columns
-            if column.index not in whole
+            if column.index not in unmasked
             and column.mapping is not None
             and column.transform is not None
             and column.transform.value is not None

@@ -62,8 +62,8 @@ def _layout(digits: str, point: int) -> str:
     """Place the decimal point of ``0.digits`` times ten to the ``point``."""
     # Java's documented range without an exponent is 10**-3 up to 10**7.
     if 0 < point < 8:
-        whole = digits[:point].ljust(point, "0")
-        return f"{whole}.{digits[point:] or '0'}"
+        integer = digits[:point].ljust(point, "0")
+        return f"{integer}.{digits[point:] or '0'}"
     if -3 < point <= 0:
         return f"0.{'0' * -point}{digits}"
     return f"{digits[0]}.{digits[1:] or '0'}E{point - 1}"

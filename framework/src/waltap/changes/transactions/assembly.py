@@ -141,12 +141,12 @@ class EarlyDeliveries:
 
         Everything up to ``end_lsn`` is durable.
         """
-        over = [key for key, entry in self._entries.items() if 0 < entry.decided <= end_lsn]
-        for key in over:
+        finished = [key for key, entry in self._entries.items() if 0 < entry.decided <= end_lsn]
+        for key in finished:
             del self._entries[key]
         # The last entry removes the file. Before that the file stays: `load` ignores decided
         # entries.
-        if over and not self._entries and self._path is not None:
+        if finished and not self._entries and self._path is not None:
             self._path.unlink(missing_ok=True)
             self.unsaved = False
 

@@ -198,7 +198,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     Rows of the other kinds, "incremental" and "blocking", come while tables are streamed: for a
     sink they are upserts. A blocking snapshot has the markers of an initial one; its ``lsn``,
     ``xid`` and ``previous_end_lsn`` are copied from the signal that requested it. Where it reads
-    all rows of a table (``whole``), a sink may replace those that it has: the first piece of such
+    all rows of a table (``all_rows``), a sink may replace those that it has: the first piece of such
     a table ``restarts``, the last one is ``complete``.
 
     A connector may read several chunks of a table at a time. Pieces of different chunks come in
@@ -237,7 +237,7 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     resumed: bool = False
     restarts: bool = False
     # A blocking snapshot reads all rows of the table, and not those that a signal's SELECT chooses.
-    whole: bool = False
+    all_rows: bool = False
     # The table is complete, and other readers had its rows: the sink assigned its chunks to them.
     # This is the result of `SplitReadingSink.assign_splits`; the piece has no rows.
     external_snapshot: str = ""
@@ -329,23 +329,23 @@ def remaining(parts: Iterable[Part], delivered: Position) -> list[Part]:
     They are the transactions after the position, and the rest of the transaction that the
     position is within.
     """
-    left: list[Part] = []
+    missing: list[Part] = []
     for part in parts:
         # Rows of snapshots stay: an incremental snapshot is read again after a restart, and its
         # rows then come after everything that any destination has.
         if not isinstance(part, TransactionPart):
-            left.append(part)
+            missing.append(part)
         elif delivered.index and part.commit_lsn == delivered.commit_lsn:
             rest = _behind(part, delivered.index)
             if rest is not None:
-                left.append(rest)
+                missing.append(rest)
         elif (
             part.end_lsn > delivered.end_lsn
             if part.complete
             else part.commit_lsn >= delivered.end_lsn
         ):
-            left.append(part)
-    return left
+            missing.append(part)
+    return missing
 
 
 def _behind(part: TransactionPart, index: int) -> TransactionPart | None:

@@ -135,11 +135,13 @@ def drop(
     """Forget letters. The pipeline may run."""
     store = _store(file, set_)
     chosen = [each for each in _chosen(store, ids) if each.redelivered_ms or not redelivered]
-    left = sum(each.redelivered_ms is None for each in chosen)
+    undelivered = sum(each.redelivered_ms is None for each in chosen)
     if not chosen:
         echo("there is nothing to drop")
         return
-    confirm(f"Drop {len(chosen)} dead letters, {left} of them not delivered. Continue?", yes=yes)
+    confirm(
+        f"Drop {len(chosen)} dead letters, {undelivered} of them not delivered. Continue?", yes=yes
+    )
     echo(f"{store.drop({each.id for each in chosen})} dropped")
 
 

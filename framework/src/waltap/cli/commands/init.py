@@ -162,16 +162,16 @@ def _section(
             members = [each for each in given if declaration.family.fullmatch(each)]
             lines += [f"{_key(each)} = {_toml(given[each])}" for each in members]
         elif name in given:
-            comment = _comment(declaration, whole=True) if every else []
+            comment = _comment(declaration, full=True) if every else []
             lines += [*comment, f"{_key(name)} = {_toml(given[name])}"]
         elif declaration.required:
-            lines += [*_comment(declaration, whole=every), f'{_key(name)} = ""  # required']
+            lines += [*_comment(declaration, full=every), f'{_key(name)} = ""  # required']
         elif declaration.common or (
             every and not declaration.advanced and (only is None or name in only)
         ):
             default = _toml(_default(declaration, pipeline))
             mark = "" if chosen and declaration.common else "# "
-            lines += [*_comment(declaration, whole=every), f"{mark}{_key(name)} = {default}"]
+            lines += [*_comment(declaration, full=every), f"{mark}{_key(name)} = {default}"]
     return lines
 
 
@@ -184,12 +184,12 @@ def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
     return "" if value is None else value
 
 
-def _comment(declaration: "PropertyDeclaration", *, whole: bool) -> list[str]:
+def _comment(declaration: "PropertyDeclaration", *, full: bool) -> list[str]:
     """Return summary, unit and allowed values as comments."""
     import textwrap
 
     text = declaration.summary
-    if not whole:
+    if not full:
         text = text.partition(". ")[0].removesuffix(".") + "."
     if declaration.unit:
         text += f" Unit: {declaration.unit}."

@@ -56,24 +56,24 @@ def ended_at_last(engine: "Engine") -> Iterator[None]:
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    over = threading.Event()
+    ended = threading.Event()
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_wait_for_end, args=(engine, ours, over), name="waltap-end")
+    thread = threading.Thread(target=_wait_for_end, args=(engine, ours, ended), name="waltap-end")
     thread.daemon = True
     thread.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        over.set()
+        ended.set()
         theirs.close()
         thread.join()
         ours.close()
 
 
-def _wait_for_end(engine: "Engine", signals: socket.socket, over: threading.Event) -> None:
+def _wait_for_end(engine: "Engine", signals: socket.socket, ended: threading.Event) -> None:
     asked: float | None = None
-    while not over.is_set():
+    while not ended.is_set():
         longest = (engine.profile.engine.stop_timeout_ms / 1000) or math.inf
         readable, _, _ = select.select([signals], [], [], None if asked is None else POLL_S)
         if readable:

@@ -120,9 +120,9 @@ def _named(heading: str, common: list[_Row], others: list[_Row]) -> str:
     """Return the rows that two components have in common, in the shorter way."""
     anchor = heading.lower().replace("`", "").replace(" ", "-")
     link = f"[{heading}](#{anchor})"
-    left = [row[0] for row in others if row not in common]
-    if len(left) < len(common):
-        return f"As in {link}: all but {', '.join(left)}" if left else f"As in {link}: all"
+    excepted = [row[0] for row in others if row not in common]
+    if len(excepted) < len(common):
+        return f"As in {link}: all but {', '.join(excepted)}" if excepted else f"As in {link}: all"
     return f"As in {link}: {', '.join(row[0] for row in common)}"
 
 

@@ -55,7 +55,7 @@ def headed(
     return make
 
 
-def whole(
+def with_one_converter(
     converter: "Callable[[Any, ConverterContext], Converter]",
 ) -> "Callable[[Any, FormatContext], Format]":
     """Return the factory of a format with one converter.

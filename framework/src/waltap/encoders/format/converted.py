@@ -130,8 +130,8 @@ class EventStage:
 
         The transforms get the events first.
         """
-        left = transformed_events(out, self._transforms)
-        return [self._of(each, record) if type(each) is ChangeEvent else each for each in left]
+        remaining = transformed_events(out, self._transforms)
+        return [self._of(each, record) if type(each) is ChangeEvent else each for each in remaining]
 
     def _of(self, event: ChangeEvent, record: MakeRecord) -> ConnectRecord:
         intent: PlannedRecord = event.source

@@ -111,7 +111,7 @@ def _cast(array: "pa.Array") -> "pa.Int64Array | None":
         return None
 
 
-def whole(largest: int) -> JsonColumn:
+def unsigned(largest: int) -> JsonColumn:
     """Return the writer of integers from 0 to ``largest``, unchanged.
 
     ``to_json`` writes columns with others.
@@ -232,14 +232,14 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
     import numpy as np
 
     # base64 starts to read at the top.
-    size, left = two_complements(numbers)
+    size, shifted = two_complements(numbers)
     digits, width = (size * 8 + 5) // 6, (size + 2) // 3 * 4
     most = int(width.max(initial=0))
     pairs = np.empty((len(numbers), most // 2), "<u2")
     # 12 bits, from the top, give two characters.
     for group in range(most // 2):
         shift = 52 - 12 * group
-        bits = left >> np.uint64(shift) if shift >= 0 else left << np.uint64(-shift)
+        bits = shifted >> np.uint64(shift) if shift >= 0 else shifted << np.uint64(-shift)
         pairs[:, group] = _pairs()[bits & np.uint64(4095)]
     text = pairs.view("u1")
     text[np.arange(most) >= digits[:, None]] = ord("=")

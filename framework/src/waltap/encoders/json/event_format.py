@@ -72,10 +72,12 @@ def transformed_events(
     # Records between the events, such as BEGIN and END, keep their order. So transforms may
     # remove events, but neither add nor reorder them.
     given_ids = {id(event) for event in events}
-    left = [each for each in out if type(each) is not ChangeEvent or id(each) in given_ids]
-    if [id(each) for each in left if type(each) is ChangeEvent] != [id(event) for event in events]:
+    remaining = [each for each in out if type(each) is not ChangeEvent or id(each) in given_ids]
+    if [id(each) for each in remaining if type(each) is ChangeEvent] != [
+        id(event) for event in events
+    ]:
         raise _failed(name, "returned events that it did not get, or in another order")
-    return left
+    return remaining
 
 
 def changed_fields(
@@ -125,8 +127,8 @@ class JsonEventFormat(JsonFormat):
         out: Sequence[Any] = super().render(parts, now)
         if not any(type(each) is ChangeEvent for each in out):
             return out
-        left = transformed_events(out, self._transforms)
-        return [self._encoded(each) if type(each) is ChangeEvent else each for each in left]
+        remaining = transformed_events(out, self._transforms)
+        return [self._encoded(each) if type(each) is ChangeEvent else each for each in remaining]
 
     # --- events instead of records ------------------------------------------------------------------
 

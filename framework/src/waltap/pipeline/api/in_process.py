@@ -145,7 +145,7 @@ class Pipeline:
         ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError of the pipeline.
         """
         waited = threading.Event()
-        left = float("inf") if timeout is None else timeout
+        remaining = float("inf") if timeout is None else timeout
         while True:
             running, status = self.running, self.status()
             if until is not None and until(status):
@@ -155,10 +155,10 @@ class Pipeline:
                 if until is None:
                     return status
                 raise PipelineEnded(f"pipeline {self.name} is {status.state}")
-            if left <= 0:
+            if remaining <= 0:
                 raise TimeoutError(f"pipeline {self.name} is {status.state} after {timeout} s")
             waited.wait(POLL_S)
-            left -= POLL_S
+            remaining -= POLL_S
 
     def __enter__(self) -> Self:
         return self.start()

@@ -81,13 +81,13 @@ class GapRepair:
             asking.join()
         observed = self._observed
         if self._refusal or observed.failed or not observed.is_finished:
-            left = "; ".join(
+            reasons = "; ".join(
                 f"{name} was read, and is {why}"
                 if name in observed.rows
                 else f"{name} was not read: {why}"
                 for name, why in observed.failed.items()
             )
-            why = self._refusal or (left or "it was stopped before its end")
+            why = self._refusal or (reasons or "it was stopped before its end")
             raise RepairIncomplete(f"the gap is not repaired: {why}")
         names = dict.fromkeys((*observed.rows, *sorted(observed.equal)))
         reread = {

@@ -124,12 +124,12 @@ class FanOut(Sink):
         for branch in self.branches:
             durable, written = branch.durable, self._written
             lsn = min((each.end_lsn for each in durable.values()), default=0)
-            whole = max((each.end_lsn for each in written.values()), default=lsn)
+            newest = max((each.end_lsn for each in written.values()), default=lsn)
             found.append(
                 DownstreamProgress(
                     stage=branch.name,
                     lsn=lsn,
-                    lag_bytes=max(0, whole - lsn) if lsn else None,
+                    lag_bytes=max(0, newest - lsn) if lsn else None,
                     current=all(durable.get(n, p) >= p for n, p in written.items()),
                     applied_ms=branch.flushed_ms,
                     problem="" if branch.paused is None else branch.paused.problem,

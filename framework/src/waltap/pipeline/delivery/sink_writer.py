@@ -492,15 +492,15 @@ class SinkWriter:
             if position.end_lsn == self.written[name].end_lsn:
                 previous = self.previous_end_lsn[name]
                 as_of_ms = self._committed_ms.get(name, as_of_ms)
-            over = self.overlap_until is not None and position.end_lsn > self.overlap_until
+            passed = self.overlap_until is not None and position.end_lsn > self.overlap_until
             partitions[name] = msgspec.structs.replace(
                 before,
                 position=position,
                 previous_end_lsn=previous,
                 counted=self._counted_at(name, position),
                 as_of_ms=as_of_ms,
-                visible="" if over else before.visible,
-                visible_in={} if over else before.visible_in,
+                visible="" if passed else before.visible,
+                visible_in={} if passed else before.visible_in,
                 slot_restart_lsn=self._restart_lsn or before.slot_restart_lsn,
             )
         self.store(

@@ -68,7 +68,7 @@ class SourceConnection:
             if streams:
                 streaming = StreamLoop(run, connector, streams, stages, delivery)
                 try:
-                    streaming.go(whole=start.snapshot)
+                    streaming.go(after_snapshot=start.snapshot)
                 except SinkError as error:
                     run.gaps.missed(error, delivery.offset, connector, self._state.now_ms())
                     raise

@@ -248,16 +248,16 @@ class StreamLoop:
         self._polls = self._restart_lsn = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
-    def go(self, *, whole: bool) -> None:
+    def go(self, *, after_snapshot: bool) -> None:
         """Stream until the run must end.
 
-        ``whole``: a snapshot has just read every table.
+        ``after_snapshot``: a snapshot has just read every table.
         """
         state = self._state
         try:
             with self._run.stream_by(self._gauges):
                 try:
-                    self._stream(whole=whole)
+                    self._stream(after_snapshot=after_snapshot)
                 except SinkError:
                     # The sink's refusal of later batches may hide a failure that can be retried.
                     with suppress(SinkError):
@@ -274,7 +274,7 @@ class StreamLoop:
             for each in self._readers:
                 each.close()
 
-    def _stream(self, *, whole: bool) -> None:
+    def _stream(self, *, after_snapshot: bool) -> None:
         state, delivery = self._state, self._delivery
         signals = SignalStage(
             state,
@@ -288,7 +288,7 @@ class StreamLoop:
         new_tables.begin(
             self._connector,
             delivery.offset,
-            whole=whole,
+            after_snapshot=after_snapshot,
             ask=signals.ask,
             is_stored=signals.is_stored,
             missed=delivery.record_gap,

@@ -80,11 +80,11 @@ class Leadership:
 
         Raises: LeaseLost, StopRequested.
         """
-        left = seconds
-        while left > 0:
-            self._pause(min(left, POLL_S))
+        remaining = seconds
+        while remaining > 0:
+            self._pause(min(remaining, POLL_S))
             self.check()
-            left -= POLL_S
+            remaining -= POLL_S
 
     def __enter__(self) -> Self:
         """Wait for the lease. Raises: SourceError, StopRequested."""

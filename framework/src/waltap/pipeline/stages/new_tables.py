@@ -90,7 +90,7 @@ class _KnownTables(msgspec.Struct):
     captured: list[str]
     others: list[str]
     streamed_as: dict[str, list[str | None]] = {}
-    left: list[str] = []
+    left_out: list[str] = msgspec.field(default_factory=list, name="left")
 
     def interrupted(self, connector: Connector) -> set[str]:
         """Return captured tables that are not streamed wholly."""
@@ -143,7 +143,7 @@ class NewTables:
             self._warn_of_gaps(gaps, tables_of(connector).existing_tables())
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
-            before.left = sorted(gaps | set(before.left))
+            before.left_out = sorted(gaps | set(before.left_out))
             self._document.save(before)
 
     def start_over(self, connector: Connector, offset: Offset) -> None:
@@ -152,7 +152,7 @@ class NewTables:
         self._names, captured = tables.existing_tables(), tables.captured_tables()
         self._captured = set(captured)
         before = self._load(_database(offset))
-        self._known = _KnownTables(_database(offset), [], [], left=_had(before))
+        self._known = _KnownTables(_database(offset), [], [], left_out=_had(before))
         self._save()
 
     def begin(
@@ -160,16 +160,16 @@ class NewTables:
         connector: Connector,
         offset: Offset,
         *,
-        whole: bool,
+        after_snapshot: bool,
         ask: Callable[[str], bool] | None,
         is_stored: Callable[[], bool] = lambda: True,
         missed: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """Look for new tables when streaming has begun.
 
-        ``whole``: a snapshot has read every table. ``ask`` requests the rows of a table and returns
-        whether that succeeded; ``is_stored`` returns whether the request is stored. ``missed`` gets a
-        table that was left out for a while. Raises: SinkError.
+        ``after_snapshot``: a snapshot has read every table. ``ask`` requests the rows of a table and
+        returns whether that succeeded; ``is_stored`` returns whether the request is stored. ``missed``
+        gets a table that was left out for a while. Raises: SinkError.
         """
         self._ask, self._is_stored, self._missed = ask, is_stored, missed
         database = _database(offset)
@@ -182,7 +182,7 @@ class NewTables:
         self.captured = tuple(sorted(captured.values()))
         self._joining.clear()
         self._known = _KnownTables(database, [], [], streamed_as, _had(before))
-        if before is not None and not whole:
+        if before is not None and not after_snapshot:
             known, others = set(before.captured), set(before.others)
             for identifier, name in captured.items():
                 if identifier in known:
@@ -248,7 +248,7 @@ class NewTables:
     def _join(self, published: PublishingSource, identifier: str, name: str) -> None:
         """Add a published table whose older rows are missing. Raises: SinkError."""
         assert self._known is not None
-        if again := identifier in self._known.left:
+        if again := identifier in self._known.left_out:
             self._missed(name)
         writers = published.writers(identifier) if self._policy == "snapshot" else frozenset()
         if writers:
@@ -357,13 +357,13 @@ class NewTables:
         self._known.captured = sorted(self._captured)
         others = set(self._names) - self._captured
         self._known.others = sorted(others)
-        self._known.left = sorted(others.intersection(self._known.left))
+        self._known.left_out = sorted(others.intersection(self._known.left_out))
         self._document.save(self._known)
 
 
 def _had(before: _KnownTables | None) -> list[str]:
     """Return the tables that were captured once."""
-    return [] if before is None else [*before.captured, *before.left]
+    return [] if before is None else [*before.captured, *before.left_out]
 
 
 def _texts(streamed_as: Mapping[str, Sequence[str | None]]) -> dict[str, list[str | None]]:

@@ -84,13 +84,14 @@ class PartitionMerge:
 class PartBatcher:
     """Hold parts until they are written.
 
-    Without linger every `add` is due immediately. With ``whole``, parts of an unfinished transaction wait
-    for its end, up to ``most`` changes: then the result ends with a transaction, unless that is larger.
+    Without linger every `add` is due immediately. With ``whole_transactions``, parts of an unfinished
+    transaction wait for its end, up to ``most`` changes: then the result ends with a transaction, unless
+    that is larger.
     """
 
-    def __init__(self, seconds: float, most: int, *, whole: bool = False) -> None:
+    def __init__(self, seconds: float, most: int, *, whole_transactions: bool = False) -> None:
         """Make parts due after ``seconds``, or with ``most`` changes."""
-        self._seconds, self._most, self._whole = seconds, most, whole
+        self._seconds, self._most, self._whole_transactions = seconds, most, whole_transactions
         self._parts: list[TransactionPart] = []
         self._changes, self._due_at = 0, 0.0
         self._ready = 0
@@ -109,9 +110,9 @@ class PartBatcher:
             self._due_at = now + self._seconds
         before = len(self._parts)
         self._parts += parts
-        if self._seconds or self._whole:
+        if self._seconds or self._whole_transactions:
             self._changes += sum(len(part.changes) for part in parts)
-        if not self._whole:
+        if not self._whole_transactions:
             self._ready = len(self._parts)
             return
         for index in range(len(self._parts), before, -1):
@@ -210,10 +211,12 @@ class ReadLoop:
         self._signals, self._delivery = signals, delivery
         self._partition, self._batch_events = reader.partition, engine.batch_events
         self._overlap, self._read_xmin = overlap, read_xmin
-        whole = delivery.whole_transactions
-        self.batcher = PartBatcher(engine.linger_ms / 1000, engine.batch_events, whole=whole)
+        whole_transactions = delivery.whole_transactions
+        self.batcher = PartBatcher(
+            engine.linger_ms / 1000, engine.batch_events, whole_transactions=whole_transactions
+        )
         # Runs stay together where nothing looks at single parts before they are written.
-        self._runs = not (engine.linger_ms or whole or overlap or read_xmin or accept)
+        self._runs = not (engine.linger_ms or whole_transactions or overlap or read_xmin or accept)
         self._accept = accept or self.take
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []
@@ -293,10 +296,12 @@ class ReadLoop:
         """Return as much of ``parts`` as the limit of records leaves."""
         state, remaining = self._state, self._state.remaining()
         assert remaining is not None
-        whole, midway = state.limits.whole_transactions, state.midway
-        taken_parts, left_out = cut(parts, remaining, whole=whole and (remaining > 0 or midway))
+        whole_transactions, midway = state.limits.whole_transactions, state.midway
+        taken_parts, left_out = cut(
+            parts, remaining, whole_transactions=whole_transactions and (remaining > 0 or midway)
+        )
         if taken_parts:
-            midway = whole and not taken_parts[-1].complete
+            midway = whole_transactions and not taken_parts[-1].complete
         state.cut_off(cut=left_out, midway=midway)
         return taken_parts
 
@@ -326,13 +331,14 @@ def batches(parts: Sequence[TransactionPart], most: int) -> Iterator[Sequence[Tr
 
 
 def cut(
-    parts: Sequence[TransactionPart], events: int, *, whole: bool = False
+    parts: Sequence[TransactionPart], events: int, *, whole_transactions: bool = False
 ) -> tuple[Sequence[TransactionPart], bool]:
     """Return the first ``events`` changes, and whether any were left out.
 
-    The last part may then be incomplete. With ``whole`` the rest of its transaction is included.
+    The last part may then be incomplete. With ``whole_transactions`` the rest of its transaction is
+    included.
     """
-    if whole:
+    if whole_transactions:
         for number, part in enumerate(parts, 1):
             events -= len(part.changes)
             if events <= 0 and part.complete:

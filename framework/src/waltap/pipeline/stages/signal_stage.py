@@ -63,9 +63,9 @@ class BlockingSnapshot:
         log.info("blocking snapshot: %s will be read, the stream waits", some(requests))
         report.started(sorted({request.name for request in requests}))
         try:
-            whole = self._deliver(requests, point)
+            finished = self._deliver(requests, point)
         except StopRequested:
-            whole = False
+            finished = False
         except (SourceError, SnapshotError) as error:
             report.aborted()
             if error.retry is not RetryVerdict.NEVER:
@@ -75,11 +75,11 @@ class BlockingSnapshot:
         except BaseException:
             report.aborted()
             raise
-        if whole:
+        if finished:
             report.completed()
         else:
             report.aborted()
-        return whole
+        return finished
 
     def _deliver(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
         pieces, delivery = self._rows(requests, point), self._delivery
@@ -103,7 +103,7 @@ class BlockingSnapshot:
             refused([request], why)
             self._report.refused(request.name)
 
-        whole = {(each.schema, each.table) for each in requests if not each.condition}
+        unconditional = {(each.schema, each.table) for each in requests if not each.condition}
         begun = set[tuple[str, str]]()
         if not isinstance(self._connector, TableReadingSource):
             raise SourceLacks("this source takes no blocking snapshots")
@@ -111,8 +111,8 @@ class BlockingSnapshot:
             piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
             piece.previous_end_lsn = at.previous_end_lsn
             table_id = piece.relation.table_id
-            piece.whole = table_id in whole
-            piece.restarts = piece.whole and table_id not in begun
+            piece.all_rows = table_id in unconditional
+            piece.restarts = piece.all_rows and table_id not in begun
             begun.add(table_id)
             yield piece
 

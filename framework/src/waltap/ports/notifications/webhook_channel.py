@@ -80,7 +80,7 @@ class WebhookProperties(Properties):
         secret=True,
     )
 
-    _whole = field_validator("url")(whole_address)
+    _full_address = field_validator("url")(whole_address)
 
 
 LONGEST_WAIT_S: Final = 30.0

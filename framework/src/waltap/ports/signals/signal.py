@@ -68,9 +68,9 @@ class NamePatterns:
 
     def _fits(self, pattern: Any, name: str, text: str) -> bool:
         while True:
-            left = max(self._end - self._clock(), 0.000_001)
+            remaining = max(self._end - self._clock(), 0.000_001)
             try:
-                return pattern.fullmatch(name, timeout=left) is not None
+                return pattern.fullmatch(name, timeout=remaining) is not None
             except TimeoutError as error:
                 if self._clock() < self._end:
                     # the package also counts the work of the process's other threads

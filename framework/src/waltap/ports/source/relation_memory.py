@@ -118,11 +118,11 @@ class RelationMemory:
         if not self._unsaved or self._path is None:
             return
         # Rewrite once more than half of the records are outdated; small files are not worth it.
-        whole = self._written + len(self._unsaved) > 2 * len(self._relations) + 64
-        chosen = self._relations if whole else self._unsaved
+        rewrites = self._written + len(self._unsaved) > 2 * len(self._relations) + 64
+        chosen = self._relations if rewrites else self._unsaved
         data = b"".join(self._record(relation) for relation in chosen.values())
         try:
-            if whole:
+            if rewrites:
                 replace_durably(self._path, data)
             else:
                 private_folder(self._path.parent)
@@ -130,7 +130,7 @@ class RelationMemory:
                     file.write(data)
         except OSError:
             return
-        self._written = len(chosen) if whole else self._written + len(chosen)
+        self._written = len(chosen) if rewrites else self._written + len(chosen)
         self._unsaved.clear()
 
     def _forget(self) -> None:

@@ -84,8 +84,10 @@ class PoisonEventHandler:
         found = failing(given.parts, attempt, first_only=not self._policy.tolerant)
         self._order.back_to(savepoint)
         self._handle([self._case(given, where, error) for where, error in found.items()])
-        left = without(given.parts, found)
-        return make(msgspec.structs.replace(given, parts=left, events=given.events - len(found)))
+        remaining = without(given.parts, found)
+        return make(
+            msgspec.structs.replace(given, parts=remaining, events=given.events - len(found))
+        )
 
     def refused(self, given: Batch, own: Batch, make: Make, error: RecordsRefused) -> None:
         """Remove from ``own`` the events that the sink refused.

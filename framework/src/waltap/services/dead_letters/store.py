@@ -68,13 +68,13 @@ class DeadLetterStore:
         """Delete dead letters and return their number."""
         with self._guarded(), self._locked():
             every = self._every()
-            left = [
+            remaining = [
                 dead_letter for dead_letter in every.values() if dead_letter.id not in identifiers
             ]
-            if len(left) < len(every):
+            if len(remaining) < len(every):
                 # a crash leaves either the old file or the whole new one
-                replace_durably(self._path, _lines(left))
-        return len(every) - len(left)
+                replace_durably(self._path, _lines(remaining))
+        return len(every) - len(remaining)
 
     def _again(self, dead_letter: DeadLetter) -> DeadLetter:
         known = self._known.get(dead_letter.id)
@@ -126,10 +126,10 @@ class DeadLetterStore:
         except FileNotFoundError:
             self._known, self._read = {}, (0, 0)
             return
-        whole = data.rfind(b"\n") + 1
-        for head in map(_decode_head, data[:whole].splitlines()):
+        complete = data.rfind(b"\n") + 1
+        for head in map(_decode_head, data[:complete].splitlines()):
             self._known[head.id] = head
-        self._read = found.st_ino, read + whole
+        self._read = found.st_ino, read + complete
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

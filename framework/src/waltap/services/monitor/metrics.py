@@ -161,8 +161,8 @@ def _stage_tables(status: PipelineStatus) -> Iterator[tuple[Any, str, str]]:
     for stage in status.downstream:
         failed = [table for table in stage.tables if table.failed]
         others = [table for table in stage.tables if not table.failed]
-        left = max(0, status.metric_tables - len(failed))
-        for table in (*failed, *nlargest(left, others, key=lambda each: each.waiting_rows or 0)):
+        spare = max(0, status.metric_tables - len(failed))
+        for table in (*failed, *nlargest(spare, others, key=lambda each: each.waiting_rows or 0)):
             yield table, stage.stage, table.table
 
 

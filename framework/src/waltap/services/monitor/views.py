@@ -226,10 +226,10 @@ def _trouble_rows(run: dict[str, Any]) -> Iterator[Row]:
         again = counted(run["batch_retries"], "repeated write")
         yield "retries", f"{counted(run['reconnects'], 'reconnect')}, {again}"
     if run["left_out"] or run["dead_letters"]:
-        left = (
+        omitted = (
             f"{counted(run['left_out'], 'event')}, {run['dead_letters']:,} stored as dead letters"
         )
-        yield "left out", Text(left, "yellow")
+        yield "left out", Text(omitted, "yellow")
     if run["open_gaps"]:
         gaps = Text(f"{run['open_gaps']:,}", "red")
         yield "open gaps", Text.assemble(gaps, ": waltap repair closes them")
@@ -248,8 +248,8 @@ def _trouble_rows(run: dict[str, Any]) -> Iterator[Row]:
 def _table_rows(run: dict[str, Any]) -> Iterator[Row]:
     for each in run["snapshot"]:
         if not each["complete"]:
-            whole = "" if each["estimate"] is None else f" of about {each['estimate']:,}"
-            yield f"reads {each['table']}", f"{each['rows']:,} rows{whole}"
+            of_total = "" if each["estimate"] is None else f" of about {each['estimate']:,}"
+            yield f"reads {each['table']}", f"{each['rows']:,} rows{of_total}"
     snapshot = run["snapshot_run"]
     if snapshot and snapshot["state"] in {"running", "paused"}:
         waits = run["incremental"]["queued"] if run["incremental"] else 0
@@ -279,10 +279,10 @@ def _health(slot: dict[str, Any]) -> Text:
     """Return the forecast in words."""
     if slot["invalidation"]:
         return Text(f"lost: {slot['invalidation']}", "red")
-    left = slot["seconds_left"]
-    if left is not None:
-        colour = "" if left > FORESEEN_S else "red" if left < 3600 else "yellow"
-        return Text(full_in(left), colour)
+    seconds_left = slot["seconds_left"]
+    if seconds_left is not None:
+        colour = "" if seconds_left > FORESEEN_S else "red" if seconds_left < 3600 else "yellow"
+        return Text(full_in(seconds_left), colour)
     if slot["limit_bytes"] is None:
         return Text("no limit known")
     share = slot["retained_bytes"] / slot["limit_bytes"] if slot["limit_bytes"] > 0 else 1.0

@@ -102,9 +102,9 @@ class LifeCycleLog:
             logger.log(level, "snapshot %s", event.replace("_", " "), extra=named)
             if many and time.monotonic() - self._tables_reported_at >= THROUGHPUT_EVERY_S:
                 self._tables_reported_at = time.monotonic()
-                whole = max(len(self._status().captured_tables), len(self._begun))
+                total = max(len(self._status().captured_tables), len(self._begun))
                 text = "snapshot progress: %s of %s tables are read"
-                logger.info(text, self._read, whole, extra={**fields, "rows": self._rows})
+                logger.info(text, self._read, total, extra={**fields, "rows": self._rows})
             return
         if event != "started" and self._begun:
             fields |= {"tables": self._read, "rows": self._rows}

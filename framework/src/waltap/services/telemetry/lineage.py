@@ -87,8 +87,8 @@ class LineageSender:
             self._finished = True
             self._changed.notify()
         self._thread.join(END_S)
-        if left := len(self.waiting):
-            log.warning("OpenLineage: %d events of this run were not delivered", left)
+        if undelivered := len(self.waiting):
+            log.warning("OpenLineage: %d events of this run were not delivered", undelivered)
 
     @property
     def waiting(self) -> Collection[LineageEvent]:

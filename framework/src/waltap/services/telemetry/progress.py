@@ -98,8 +98,8 @@ class ProgressDisplay:
             task = self._tables.get(table.table)
             if task is not None:
                 # an estimate that was too low grows, else the bar would be full before the end
-                whole = max(table.estimate, table.rows + 1) if table.estimate else None
-                self._progress.update(task, completed=table.rows, total=whole, rate=rate)
+                expected = max(table.estimate, table.rows + 1) if table.estimate else None
+                self._progress.update(task, completed=table.rows, total=expected, rate=rate)
         if self._stream is not None:
             rate = rate if status.changes else 0.0
             self._progress.update(self._stream, completed=status.changes, rate=rate)

@@ -90,7 +90,7 @@ def _integer_text(name: str, low: int, high: int) -> _IntegerText:
         names={f"{name}_json": to_json, f"read_{name}": read},
     )
     lists = msgspec.json.Decoder(list[kind]).decode
-    return _IntegerText(read, to_json, expression, columns.whole(high), lists)
+    return _IntegerText(read, to_json, expression, columns.unsigned(high), lists)
 
 
 _INT2 = _integer_text("int2", -(1 << 15), (1 << 15) - 1)

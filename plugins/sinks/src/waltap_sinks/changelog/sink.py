@@ -389,7 +389,7 @@ class ChangeLogSink(Sink):
             if part.kind == "blocking":
                 self._continuity.reads_again(part.relation.schema, part.relation.table)
                 self._routes.clear()
-                if part.whole and self._take_complete(part, batch):
+                if part.all_rows and self._take_complete(part, batch):
                     return
             buffer = self._route(part.relation, whole=True)
             if buffer is not None and part.rows:

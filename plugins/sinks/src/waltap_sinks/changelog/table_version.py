@@ -118,7 +118,7 @@ class TableVersion:
         )
         self._warn = warn
         self._column_indexes = column_indexes
-        self._masks = plan.masks(whole=frozenset(plan.identifying))
+        self._masks = plan.masks(unmasked=frozenset(plan.identifying))
         self._project = _projection(plan, column_indexes, self._masks)
         spare_pandas()  # pyarrow would import pandas in the middle of the first batch, 1 s
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)

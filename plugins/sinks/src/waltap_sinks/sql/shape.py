@@ -80,7 +80,7 @@ class TargetShape:
         self.source = plan.relation.name
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
         identifying = plan.identifying
-        masks = plan.masks(whole=frozenset(identifying))
+        masks = plan.masks(unmasked=frozenset(identifying))
         captured = {c.index for c in plan.columns if c.mapping is not None}
         mappings = {column.index: column.mapping for column in plan.columns}
         relation = plan.relation
