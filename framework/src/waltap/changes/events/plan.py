@@ -15,12 +15,15 @@ Changes without one become the same events everywhere (`runs`):
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
 from waltap.changes.capture.column_transform import ColumnTransform
+from waltap.changes.capture.source_type import is_text
+from waltap.changes.decode.builtin_types import builtin_type
 from waltap.changes.decode.message import (
     Change,
     Delete,
@@ -353,7 +356,7 @@ class EventPlan:
         in ``unmasked``.
         """
         return {
-            column.index: _mask(column.transform.value, column.mapping)
+            column.index: _mask(column.transform.value, column.column, column.mapping)
             for column in self.columns
             if column.index not in unmasked
             and column.mapping is not None
@@ -427,15 +430,40 @@ def _column(
 
 
 def _mask(
-    transform: Callable[[object], object], mapping: ColumnMapping
+    transform: Callable[[object], object], column: Column, mapping: ColumnMapping
 ) -> Callable[[Value], Value]:
+    known = builtin_type(column.type_oid)
+    if known is not None and known.name == "bytea":
+        return partial(_mask_bytes, transform)
+    if is_text(column):
+        return partial(_mask_text, transform)
+
     def mask(value: Value) -> Value:
-        if isinstance(value, MissingValue):
-            return value
-        masked = transform(value)
-        return None if masked is None else str(masked)
+        masked = _mask_text(transform, value)
+        if isinstance(masked, str):
+            try:
+                mapping.to_connect(masked)
+            except ValueError:  # a shortened text, which is no value of its type
+                return None
+        return masked
 
     return mask
+
+
+def _mask_text(transform: Callable[[object], object], value: Value) -> Value:
+    if isinstance(value, MissingValue):
+        return value
+    masked = transform(value)
+    if masked is None:
+        return None
+    # Half of a surrogate pair is no text in UTF-8; Java writes ``?``.
+    return str(masked).encode("utf-8", "replace").decode()
+
+
+def _mask_bytes(transform: Callable[[object], object], value: Value) -> Value:
+    if not isinstance(value, str):
+        return value
+    return f"\\x{cast('bytes', transform(bytes.fromhex(value[2:]))).hex()}"
 
 
 # Of one relation: snapshot and stream may each have versions of their own.
