@@ -303,6 +303,36 @@ def test_partitions_that_are_published_by_other_names_than_the_profile_has(
     assert pipeline.destination.events
 
 
+@pytest.mark.parametrize("way", ["profile", "publication"])
+@pytest.mark.parametrize("covers", ["ALL TABLES", "TABLE t, p"])
+def test_partitions_published_by_other_names_beside_other_tables(
+    pipeline: PipelineRig, covers: str, way: str
+) -> None:
+    pipeline.settings["publication.autocreate.mode"] = "disabled"
+    pipeline.database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO p VALUES (1);"
+        f"CREATE PUBLICATION {pipeline.slot} FOR {covers} WITH (publish_via_partition_root = true)"
+    )
+    check = pipeline.doctor()["publication"]
+    assert "under other names" in check.found
+    assert "ADD TABLE" not in check.remedy
+    setting = re.search(r"(publish\.[a-z.]+)=(\w+)", check.remedy)
+    statement = re.search(r"ALTER PUBLICATION [^;]+", check.remedy)
+    assert setting, check
+    assert statement, check
+    if way == "profile":
+        pipeline.settings[setting[1]] = setting[2] == "true"
+    else:
+        pipeline.database.execute(statement[0])
+    assert "publication" not in pipeline.doctor()
+    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO p VALUES (2)")
+    name = "public.p" if way == "profile" else "public.p1"
+    found = [(e.op, e.table) for e in pipeline.destination.events if e.table != "public.t"]
+    assert found == [("r", name), ("c", name)]
+
+
 def test_a_table_without_publication_is_reported_also_beside_one_that_is_published_in_part(
     pipeline: PipelineRig, caplog
 ) -> None:

@@ -60,6 +60,8 @@ class PublicationShortfall(msgspec.Struct, frozen=True, kw_only=True):
     statements: tuple[str, ...]
     # The affected (schema, table).
     table_ids: frozenset[tuple[str, str]]
+    # The profile's property that fits the publication, if changes only come under other names.
+    fitting: str = ""
 
 
 class WantedPublication(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +122,12 @@ def shortfalls(
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
         found.append(
-            PublicationShortfall(what=what, statements=(statement,), table_ids=wanted.trees)
+            PublicationShortfall(
+                what=what,
+                statements=(statement,),
+                table_ids=wanted.trees,
+                fitting=f"publish.via.partition.root={str(via_root).lower()}",
+            )
         )
     return found
 

@@ -3,7 +3,7 @@
 Each remedy suffices: after it, the check passes and so does the start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from typing import ClassVar
 
@@ -32,6 +32,7 @@ from waltap_postgres.replication.publication import (
     members,
     published,
 )
+from waltap_postgres.replication.publication_completeness import PublicationShortfall
 from waltap_postgres.replication.slot import failover_refusal, slot_in_use
 from waltap_postgres.snapshot.options import overrides
 from waltap_postgres.snapshot.tables_reader import failed
@@ -339,8 +340,15 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             return [_left_out(plan, name, self.properties.user)]
         if plan.waiting and not plan.shortfalls:
             return [_waiting(plan, self.properties.slot_name)]
-        found = [_falls_short(plan)] if plan.shortfalls else []
-        found += self._uncovered(plan)
+        misnamed = [
+            (name, each)
+            for name, each in plan.shortfalls
+            if each.fitting and name not in plan.mended
+        ]
+        lacking = [each for each in plan.shortfalls if each not in misnamed]
+        found = [_falls_short(plan, lacking)] if lacking else []
+        found += [_misnamed(name, each) for name, each in misnamed]
+        found += self._uncovered(plan, {i for _, each in misnamed for i in each.table_ids})
         if found:
             return found
         if plan.statements:
@@ -351,8 +359,13 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             text = f"{name!r} covers what is captured"
         return [PreflightCheck.ok("publication", text)]
 
-    def _uncovered(self, plan: PublicationPlan) -> list[PreflightCheck]:
-        """Report captured tables that stay unpublished after the start."""
+    def _uncovered(
+        self, plan: PublicationPlan, misnamed: Collection[tuple[str, str]]
+    ) -> list[PreflightCheck]:
+        """Report captured tables that stay unpublished after the start.
+
+        Changes of ``misnamed`` tables come under other names.
+        """
         name = self.properties.publication_name
         if plan.statements or self.properties.publication_autocreate_mode == "filtered":
             return []
@@ -360,7 +373,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         missing = [
             t.relation
             for t in members(self.captured, via_root=self.properties.publish_via_partition_root)
-            if t.relation.table_id not in existing
+            if t.relation.table_id not in existing and t.relation.table_id not in misnamed
         ]
         if not missing:
             return []
@@ -530,11 +543,22 @@ def _waiting(plan: PublicationPlan, slot: str) -> PreflightCheck:
     )
 
 
-def _falls_short(plan: PublicationPlan) -> PreflightCheck:
-    lacks = "; ".join(f"{name!r}: {shortfall.what}" for name, shortfall in plan.shortfalls[:NAMED])
+def _misnamed(name: str, shortfall: PublicationShortfall) -> PreflightCheck:
+    return PreflightCheck.warning(
+        "publication",
+        f"{name!r}: {shortfall.what}: changes of partitioned tables come under other names than the "
+        "rows of a snapshot",
+        f"{shortfall.fitting} in the profile; or {'; '.join(shortfall.statements)}; then start again",
+    )
+
+
+def _falls_short(
+    plan: PublicationPlan, shortfalls: Sequence[tuple[str, PublicationShortfall]]
+) -> PreflightCheck:
+    lacks = "; ".join(f"{name!r}: {shortfall.what}" for name, shortfall in shortfalls[:NAMED])
     found = f"the publication lacks captured changes: {lacks}"
     left: list[str] = []
-    for name, shortfall in plan.shortfalls:
+    for name, shortfall in shortfalls:
         left += shortfall.statements if name not in plan.mended else ()
     if left:
         found += "; these changes are not delivered"
