@@ -85,7 +85,7 @@ def run(
         result.seconds = time.monotonic() - begun
         if keep is not None and result.findings:
             shutil.rmtree(keep, ignore_errors=True)
-            shutil.copytree(folder, keep)
+            shutil.copytree(folder, keep, ignore=shutil.ignore_patterns("*.sock"))
         return result
     finally:
         database.drop(10)

@@ -345,8 +345,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             for name, each in plan.shortfalls
             if each.fitting and name not in plan.mended
         ]
-        lacking = [each for each in plan.shortfalls if each not in misnamed]
-        found = [_falls_short(plan, lacking)] if lacking else []
+        missing = [each for each in plan.shortfalls if each not in misnamed]
+        found = [_falls_short(plan, missing)] if missing else []
         found += [_misnamed(name, each) for name, each in misnamed]
         found += self._uncovered(plan, {i for _, each in misnamed for i in each.table_ids})
         if found:
