@@ -2,9 +2,10 @@
 
 A module is a group, since its tests share fixtures; of a conformance suite a class is, since suites are long.
 Tests of a heavy service are groups by that service: a worker has its Spark session or its broker, the others
-never start one. The longest groups are first, so that none is left alone at the end.
+never start one. The longest groups are first, and those of short tests last, so that no worker is alone at the end.
 """
 
+import re
 import zlib
 from collections import Counter
 from typing import Final
@@ -13,16 +14,27 @@ import pytest
 
 SPARK: Final = frozenset({"spark", "delta", "iceberg", "spark_connect", "spark_of_topics"})
 KAFKA: Final = frozenset({"kafka", "registry"})
-SPARK_GROUPS: Final = 2
-"""A session needs a core while it works. More of them would start and warm up in vain."""
+WRITTEN_LOG: Final = re.compile(
+    r"/test_spark_(applier|budget|columns|compaction|delta|driver_kill|maintenance|modes|stale|tables)\.py"
+)
+"""Modules whose tests write a change log by hand: one worker's. The other's Spark tests work as long, and need
+PostgreSQL or Kafka, too. A third session would start and warm up in vain."""
 SPLIT: Final = {
     "tests/differential/test_recorded_events.py": 3,
     "tests/integration/test_destination_lost.py": 2,
     "tests/integration/test_remedies_executed.py": 2,
 }
 """Modules of several groups: their tests share nothing and mostly wait."""
-FIRST: Final = ("spark", "kafka", *SPLIT)
-"""Groups that begin first, since they take longest."""
+FIRST: Final = (
+    "spark",
+    "kafka",
+    *SPLIT,
+    "tests/fault/",
+    "tests/integration/",
+    "tests/differential/",
+)
+LAST: Final = "tests/unit/"
+"""Groups that begin first, since they take or wait longest, and last: their tests are short, and compute."""
 
 
 def group_of(item: pytest.Item) -> str:
@@ -30,7 +42,7 @@ def group_of(item: pytest.Item) -> str:
     names = set(getattr(item, "fixturenames", ()))
     module, _, rest = item.nodeid.partition("::")
     if names & SPARK:
-        return f"spark {zlib.crc32(module.encode()) % SPARK_GROUPS}"
+        return "spark, written log" if WRITTEN_LOG.search(module) else "spark, servers"
     if names & KAFKA:
         return "kafka"
     if module.startswith("tests/conformance/"):
@@ -45,10 +57,12 @@ def add_groups(items: list[pytest.Item]) -> None:
     groups = [group_of(item) for item in items]
     sizes = Counter(groups)
 
-    def order(at: int) -> tuple[int, int, int]:
+    def order(at: int) -> tuple[int, int, bool, int]:
         group = groups[at]
-        rank = next((i for i, name in enumerate(FIRST) if group.startswith(name)), len(FIRST))
-        return (rank, -sizes[group], at)
+        between = len(FIRST) + group.startswith(LAST)
+        rank = next((i for i, name in enumerate(FIRST) if group.startswith(name)), between)
+        # a kill's own processes and the start of the shared session are not waited for in one set-up
+        return (rank, -sizes[group], items[at].nodeid.startswith("tests/fault/"), at)
 
     for item, group in zip(items, groups, strict=True):
         item.add_marker(pytest.mark.xdist_group(group))
