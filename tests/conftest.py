@@ -30,6 +30,9 @@ settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES
 settings.load_profile("shared machine")
 
 
+gc.disable()  # until all is collected: each cycle would look at a million objects that stay
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests one worker runs, and which only `make test-all` does."""
@@ -40,6 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Keep modules and tests, a million objects, out of each later garbage collection."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
