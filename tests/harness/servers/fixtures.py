@@ -90,7 +90,13 @@ command and of a test's own keep Spark's defaults."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the folder in which this process and its workers meet."""
+    """Choose the folder in which this process and its workers meet; make each worker a session.
+
+    Linux shares processor time among sessions. Every connection to PostgreSQL has one: all workers together would get as
+    much as one of them, and Spark, which computes, would wait for tests that do not.
+    """
+    if hasattr(config, "workerinput"):
+        os.setsid()
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ[STATE] = tempfile.mkdtemp(prefix="waltap-tests-")
         postgres.sweep()
@@ -236,7 +242,9 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
+    gateway = session.sparkContext._gateway
     session.stop()
+    gateway.shutdown_callback_server()  # a query with foreachBatch started it
 
 
 def _lakes(folder: Path) -> dict[str, str]:
