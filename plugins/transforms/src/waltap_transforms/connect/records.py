@@ -188,9 +188,9 @@ class _HeaderFrom:
         schemas = [known[name] for name in self._fields]
         if not self._moves:
             return schema, None, values, schemas  # a copy shares the row
-        left = [field for field in schema.fields if field.name not in self._fields]
-        rest = projection(columns[field.name] for field in left)
-        return required_struct(schema, left), rest, values, schemas
+        remaining = [field for field in schema.fields if field.name not in self._fields]
+        rest = projection(columns[field.name] for field in remaining)
+        return required_struct(schema, remaining), rest, values, schemas
 
     def __call__(
         self, schema: Schema | None, value: Any
@@ -240,8 +240,8 @@ def _drop_headers(
     dropped = frozenset(properties.headers)
 
     def change(r: ConnectRecord) -> ConnectRecord:
-        left = tuple(header for header in r.headers if header[0] not in dropped)
-        return r if len(left) == len(r.headers) else replace(r, headers=left)
+        remaining = tuple(header for header in r.headers if header[0] not in dropped)
+        return r if len(remaining) == len(r.headers) else replace(r, headers=remaining)
 
     return each(change)
 

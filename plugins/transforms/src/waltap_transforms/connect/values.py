@@ -436,13 +436,13 @@ class CastProperties(NullToDefault):
 
 def _casting(properties: CastProperties) -> Change:
     targets = properties.targets()
-    whole = targets.get(None)
+    only = targets.get(None)
 
     def made(schema: Schema) -> tuple[Schema, To]:
-        if whole is not None:
+        if only is not None:
             if schema.name in LOGICAL:
                 raise RecordUnfit(f"it is a {schema.name}, of which only fields can be cast")
-            return _cast_schema(schema, whole, basics=schema), _caster(schema, whole, "it")
+            return _cast_schema(schema, only, basics=schema), _caster(schema, only, "it")
         return _cast_struct(schema, targets, with_defaults=properties.null_to_default)
 
     # Encoders find a schema by its object, so one source schema must always give the same object.
@@ -452,12 +452,12 @@ def _casting(properties: CastProperties) -> Change:
         if value is None:
             return schema, value
         if schema is not None:
-            if whole is None:
+            if only is None:
                 struct_of(schema, value, CASTS)
             updated, cast = memory.of(schema)
             return updated, cast(value)
-        if whole is not None:
-            return None, _plain_cast(value, whole, "it")
+        if only is not None:
+            return None, _plain_cast(value, only, "it")
         row = dict(map_of(value, CASTS))
         for name, target in targets.items():
             assert name is not None  # for mypy: the whole was cast above

@@ -46,7 +46,7 @@ def with_srid(wkb: bytes, srid: int) -> bytes:
 
     Raises: RecordUnfit if ``wkb`` is too short.
     """
-    with _whole():
+    with _refuses_short_geometry():
         order, kind = _head(wkb, 0)
         return wkb[:1] + struct.pack(f"{order}Ii", kind | SRID, srid) + wkb[HEADER:]
 
@@ -56,7 +56,7 @@ def without_srid(wkb: bytes) -> bytes:
 
     Raises: RecordUnfit if ``wkb`` is too short.
     """
-    with _whole():
+    with _refuses_short_geometry():
         order, kind = _head(wkb, 0)
         struct.unpack_from("4x", wkb, HEADER)
         return wkb[:1] + struct.pack(f"{order}I", kind & ~SRID) + wkb[HEADER + 4 :]
@@ -68,12 +68,12 @@ def swapped(wkb: bytes) -> bytes:
     Bytes after the geometry are removed. Raises: RecordUnfit for bytes that are not a geometry.
     """
     out = bytearray(wkb)
-    with _whole():
+    with _refuses_short_geometry():
         return bytes(out[: _geometry(out, 0)])
 
 
 @contextmanager
-def _whole() -> Iterator[None]:
+def _refuses_short_geometry() -> Iterator[None]:
     try:
         yield
     except struct.error as cause:

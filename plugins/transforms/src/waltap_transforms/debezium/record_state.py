@@ -505,10 +505,10 @@ class _DropByHeader:
         # Otherwise the struct is copied even if no field is dropped, which gives nulls their defaults.
         if not dropped and self._only_optional:
             return None
-        left = [field for field in schema.fields if field.name not in dropped]
+        remaining = [field for field in schema.fields if field.name not in dropped]
         # Nulls become defaults, as in Connect's ReplaceField.
-        columns = ((field.name, field.name, field.schema.default) for field in left)
-        return required_struct(schema, left), projection(columns)
+        columns = ((field.name, field.name, field.schema.default) for field in remaining)
+        return required_struct(schema, remaining), projection(columns)
 
 
 NEW_RECORD_STATE = debezium_spec(

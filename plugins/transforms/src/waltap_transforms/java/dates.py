@@ -240,9 +240,9 @@ def _week_of_year(m: _DateFields) -> int:
 
 def _week_year(m: _DateFields) -> int:
     # A week that reaches 1 January belongs to the new year.
-    left = (366 if _is_leap(m.year) else 365) - m.day_of_year
+    days_after = (366 if _is_leap(m.year) else 365) - m.day_of_year
     saturday = 7 - m.weekday
-    return m.year + 1 if left < saturday else m.year
+    return m.year + 1 if days_after < saturday else m.year
 
 
 # --- calendar ---------------------------------------------------------------------------------------

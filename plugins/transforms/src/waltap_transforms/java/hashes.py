@@ -161,13 +161,13 @@ class _Murmur3State:
 
 def _murmur(data: bytes) -> int:
     """Return the first 64 bits of the hash."""
-    state, whole = _Murmur3State(), len(data) // 16 * 16
-    for at in range(0, whole, 16):
+    state, blocks_end = _Murmur3State(), len(data) // 16 * 16
+    for at in range(0, blocks_end, 16):
         state.mix(
             int.from_bytes(data[at : at + 8], "little"),
             int.from_bytes(data[at + 8 : at + 16], "little"),
         )
-    tail = data[whole:]
+    tail = data[blocks_end:]
     if tail:
         state.mix(_tail(tail[:8]), _tail(tail[8:]))
     h1, h2 = state.h1, state.h2 ^ len(data)

@@ -299,10 +299,10 @@ def _number(number: Decimal) -> Literal:
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)
     if number.adjusted() < LONGEST_WHOLE and number == number.to_integral_value():
-        whole = int(number)
+        integer = int(number)
         for bits, schema in INTEGERS:
-            if whole == to_integer(whole, bits):
-                return schema, whole
+            if integer == to_integer(integer, bits):
+                return schema, integer
     if exponent and not math.isinf(to_single(number)):
         return SINGLE, to_single(number)
     if exponent and not math.isinf(to_double(number)):

@@ -40,19 +40,19 @@ def decimal_bytes(number: Decimal, scale: int) -> bytes:
     """
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
-    whole, shift = int("".join(map(str, digits))), exponent + scale
+    unscaled, shift = int("".join(map(str, digits))), exponent + scale
     # A short text such as 1e999999999 must not make a number of a billion digits.
     if shift > LONGEST_SHIFT:
         raise ValueError("too long a number")
     if shift >= 0:
-        whole *= int(10**shift)
-    elif -shift < LONGEST_SHIFT and whole % 10**-shift == 0:
-        whole //= 10**-shift
-    elif whole:
+        unscaled *= int(10**shift)
+    elif -shift < LONGEST_SHIFT and unscaled % 10**-shift == 0:
+        unscaled //= 10**-shift
+    elif unscaled:
         raise ValueError("more digits after the point than the schema has")
-    whole = -whole if sign else whole
+    unscaled = -unscaled if sign else unscaled
     # BigInteger.toByteArray: the fewest bytes with room for the sign bit.
-    return whole.to_bytes((whole + (whole < 0)).bit_length() // 8 + 1, "big", signed=True)
+    return unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def big_decimal(text: str) -> Decimal:
@@ -79,13 +79,13 @@ def to_integer(value: Any, bits: int) -> int:
         return number
     if isinstance(value, float):
         # Java narrows a float to int or long first, which saturates; then byte and short wrap.
-        return _wrapped(_whole(value, 64 if bits == 64 else 32), bits)
+        return _wrapped(_integer(value, 64 if bits == 64 else 32), bits)
     if isinstance(value, Decimal) and not 0 <= value.adjusted() < LONGEST_SHIFT:
         return 0  # a fraction, or a number whose lower bits are all 0
     return _wrapped(int(value), bits)
 
 
-def _whole(value: float, bits: int) -> int:
+def _integer(value: float, bits: int) -> int:
     if math.isnan(value):
         return 0  # as in Java; int() would raise
     most = (1 << (bits - 1)) - 1
