@@ -149,10 +149,10 @@ def _unscaled(
 
     if numbers is None:
         return None
-    size, left = two_complements(_values(numbers))
+    size, shifted = two_complements(_values(numbers))
     out = np.empty((len(size), 9), "u1")
     out[:, 0] = size * 2  # a length's zig-zag form
-    out[:, 1:] = left.astype(">u8").view("u1").reshape(-1, 8)
+    out[:, 1:] = shifted.astype(">u8").view("u1").reshape(-1, 8)
     return [_arrays(branch, out, size + 1, texts, null)]
 
 
@@ -172,15 +172,15 @@ def _varints(
     import numpy as np
 
     # Zig-zag, then seven bits a byte, for all numbers at once.
-    left = ((values << 1) ^ (values >> 63)).astype("u8")
-    widest = max(1, -(-int(left.max()).bit_length() // 7))
+    zigzags = ((values << 1) ^ (values >> 63)).astype("u8")
+    widest = max(1, -(-int(zigzags.max()).bit_length() // 7))
     width = np.ones(len(values), "i8")
     for more in range(1, widest):
-        width += left >= np.uint64(1 << 7 * more)
+        width += zigzags >= np.uint64(1 << 7 * more)
     out = np.empty((len(values), widest), "u1")
     for index in range(widest):
         # The high bit of a byte means that another one follows.
-        bits = left >> np.uint64(7 * index) & np.uint64(0x7F)
+        bits = zigzags >> np.uint64(7 * index) & np.uint64(0x7F)
         out[:, index] = bits | ((index < width - 1).astype("u1") << 7)
     return _arrays(branch, out, None if int(width.min()) == widest else width, texts, null)
 

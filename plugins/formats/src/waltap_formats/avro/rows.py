@@ -446,8 +446,10 @@ def _framed(
             if block is not None:
                 return columns(block, tail.pieces(lsns))  # type: ignore[arg-type]
             return write(images, map(tail.of, lsns))  # type: ignore[arg-type]
-        whole = source["sequence"](sequence) + between + source["lsn"](lsns[0] if lsns else None)
-        same = before + whole + after
+        row_values = (
+            source["sequence"](sequence) + between + source["lsn"](lsns[0] if lsns else None)
+        )
+        same = before + row_values + after
         return write(images, repeat(same)) if block is None else columns(block, [same])
 
     return creates
