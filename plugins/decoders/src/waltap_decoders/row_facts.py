@@ -123,8 +123,8 @@ def identity_then(
     if row.listing is OldRowColumns.IDENTITY and row.new:
         full = row.shown.issuperset(_names(row.new)) and (beyond or letter == "f")
     elif row.listing is OldRowColumns.IDENTITY:
-        whole = [_names(relation.columns) for relation in (shown, now) if relation is not None]
-        full = any(row.shown.issuperset(names) for names in whole if beyond or letter == "f")
+        listed = [_names(relation.columns) for relation in (shown, now) if relation is not None]
+        full = any(row.shown.issuperset(names) for names in listed if beyond or letter == "f")
         full = full or (beyond and bool(key) and required <= row.shown)
     else:
         # These plugins do not distinguish NULL from missing. A row of NULLs outside the key is
@@ -172,9 +172,9 @@ def columns_then(
             if changed and present is not None:
                 missing = _remaining(missing, present, row)
     wanted = {column.name for column in missing}.union(named)
-    whole = next((r for r in (row.new, row.old) if len(r) == len(wanted)), None)
-    if whole is not None:
-        return tuple(_names(whole))
+    complete = next((r for r in (row.new, row.old) if len(r) == len(wanted)), None)
+    if complete is not None:
+        return tuple(_names(complete))
     numbers = {c.name: c.number or 0 for r in (current, present) if r for c in r.columns}
     if present is not None:
         numbers |= numbers_then(row.new, present) | numbers_then(row.old, present)

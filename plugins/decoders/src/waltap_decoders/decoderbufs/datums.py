@@ -152,8 +152,8 @@ def _money(cents: int) -> str:
 
     Two decimals, commas and a dollar sign.
     """
-    whole, rest = divmod(abs(cents), 100)
-    return f"{'-' if cents < 0 else ''}${whole:,}.{rest:02d}"
+    dollars, rest = divmod(abs(cents), 100)
+    return f"{'-' if cents < 0 else ''}${dollars:,}.{rest:02d}"
 
 
 def _timestamptz(micros: int) -> str:

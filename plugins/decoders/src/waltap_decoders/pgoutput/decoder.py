@@ -353,9 +353,9 @@ class PgOutput(Decoder):
         prefix = payload.string("prefix")
         start = payload.at
         size = payload.number(4, "content length")
-        left = len(payload.data) - payload.at
-        if size > left:
-            payload.fail(f"content within the {left} bytes left", f"length {size}", start)
+        remaining = len(payload.data) - payload.at
+        if size > remaining:
+            payload.fail(f"content within the {remaining} bytes left", f"length {size}", start)
         content = payload.data[payload.at : payload.at + size]
         payload.at += size
         payload.end()
@@ -434,10 +434,10 @@ class PgOutput(Decoder):
         xid = self._change_xid(payload)
         start = payload.at
         count = payload.number(4, "number of relations")
-        left = len(payload.data) - payload.at - 1
+        remaining = len(payload.data) - payload.at - 1
         # Check the count against the bytes left, so that a damaged one cannot cause a long loop.
-        if not count or count * 4 > left:
-            payload.fail(f"1 to {max(left, 0) // 4} relations", str(count), start)
+        if not count or count * 4 > remaining:
+            payload.fail(f"1 to {max(remaining, 0) // 4} relations", str(count), start)
         flags = payload.number(1, "flags")
         if flags > 3:
             payload.fail("flags 0 to 3", str(flags), payload.at - 1)

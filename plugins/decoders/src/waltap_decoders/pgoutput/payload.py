@@ -36,9 +36,9 @@ class PayloadReader:
     def number(self, size: int, name: str) -> int:
         """Read an unsigned big-endian integer of ``size`` bytes."""
         data = self.data
-        left = len(data) - self.at
-        if left < size:
-            self.fail(f"{name} in {size} bytes", f"{left} left")
+        remaining = len(data) - self.at
+        if remaining < size:
+            self.fail(f"{name} in {size} bytes", f"{remaining} left")
         start = self.at
         self.at = start + size
         return int.from_bytes(data[start : self.at], "big")
@@ -74,6 +74,6 @@ class PayloadReader:
 
     def end(self) -> None:
         """Check that no bytes are left."""
-        left = len(self.data) - self.at
-        if left:
-            self.fail("the end of the message", f"{left} more bytes")
+        remaining = len(self.data) - self.at
+        if remaining:
+            self.fail("the end of the message", f"{remaining} more bytes")

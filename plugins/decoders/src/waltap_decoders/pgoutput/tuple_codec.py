@@ -107,11 +107,11 @@ def read_tuple(payload: PayloadReader, relation: Relation, kind: TupleKind) -> T
         elif tag == 0x74:
             start = payload.at
             size = payload.number(4, f"length of {name}")
-            left = len(data) - payload.at
-            if size > left:
+            remaining = len(data) - payload.at
+            if size > remaining:
                 # The protocol's lengths are signed; show a negative one as such.
                 found = str(size - (1 << 32) if size >> 31 else size)
-                payload.fail(f"{name} within the {left} bytes left", f"length {found}", start)
+                payload.fail(f"{name} within the {remaining} bytes left", f"length {found}", start)
             begin = payload.at
             payload.at = end = begin + size
             values.append(payload.text(begin, end, name))

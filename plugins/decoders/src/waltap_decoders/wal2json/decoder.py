@@ -205,7 +205,7 @@ class Wal2Json(Decoder):
         self._first_format = properties.format_version == "1"
         self._read = self._action
         if self._first_format:
-            self._read = self._chunk if properties.write_in_chunks else self._whole
+            self._read = self._chunk if properties.write_in_chunks else self._transaction
         self.capabilities = replace(
             WAL2JSON,
             truncate=not self._first_format,
@@ -310,7 +310,7 @@ class Wal2Json(Decoder):
 
     # --- format 1 --------------------------------------------------------------------------------
 
-    def _whole(self, lsn: int, data: bytes, messages: list[Message]) -> None:
+    def _transaction(self, lsn: int, data: bytes, messages: list[Message]) -> None:
         transaction = read_transaction(lsn, data)
         if self._is_message(transaction):
             self._message(lsn, data, transaction.change[0], messages)
