@@ -115,12 +115,12 @@ def _life_of_flight(row: Row) -> Iterator[FlightOperation]:
         statement = "DELETE FROM flights WHERE time_hour = %s AND carrier = %s AND flight = %s"
         yield FlightOperation(max(20, planned - 30), "flight cancelled", _execute((statement, key)))
         return
-    left = max(20, planned + int(row["dep_delay"] or 0))
+    departed = max(20, planned + int(row["dep_delay"] or 0))
     departure = {"dep_time": row["dep_time"], "dep_delay": row["dep_delay"]}
-    yield FlightOperation(left, "flight departed", _update(departure, key))
+    yield FlightOperation(departed, "flight departed", _update(departure, key))
     if row["arr_time"] is not None:
         # arr_time is local to the destination, so the landing follows from the air time.
-        landed = left + int(row["air_time"] or 60) + 15
+        landed = departed + int(row["air_time"] or 60) + 15
         arrival = {name: row[name] for name in ("arr_time", "arr_delay", "air_time")}
         yield FlightOperation(min(landed, 24 * 60 - 1), "flight arrived", _update(arrival, key))
 
@@ -203,9 +203,9 @@ class OperationReplay:
         first, last = events[0].minute, events[-1].minute
         for event in events:
             share = (event.minute - first) / max(1, last - first)
-            while (left := began + share * seconds - time.monotonic()) > 0:
+            while (remaining := began + share * seconds - time.monotonic()) > 0:
                 # Short sleeps keep the measurement of latency going.
-                time.sleep(min(left, POLL_S))
+                time.sleep(min(remaining, POLL_S))
                 self._poll(event)
             with self._connection.transaction():
                 rows = event.act(self._connection)
