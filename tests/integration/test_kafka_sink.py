@@ -473,17 +473,19 @@ def test_a_source_transaction_that_goes_on_waits_for_its_end(
 ) -> None:
     transactions, producer = begun()
     for index in (1, 2):
-        assert transactions.commit(at(8, index), whole=False, drain=pytest.fail) is None
-    assert transactions.commit(at(16), whole=True, drain=producer.flush) == at(16)
+        assert transactions.commit(at(8, index), ends_transaction=False, drain=pytest.fail) is None
+    assert transactions.commit(at(16), ends_transaction=True, drain=producer.flush) == at(16)
     assert transactions.committed == at(16)
-    assert transactions.commit(at(24), whole=True, drain=pytest.fail) == at(16), "none is open"
+    assert transactions.commit(at(24), ends_transaction=True, drain=pytest.fail) == at(16), (
+        "none is open"
+    )
     (position,) = read_all(kafka.bootstrap, f"{topic}-positions")
     assert position.key() == topic.encode(), "it is committed with the records"
 
 
 def test_one_too_long_for_the_broker_is_committed_in_pieces(begun: Callable[..., Any]) -> None:
     transactions, producer = begun(timeout_s=0)
-    assert transactions.commit(at(8, 1), whole=False, drain=producer.flush) == at(8, 1)
+    assert transactions.commit(at(8, 1), ends_transaction=False, drain=producer.flush) == at(8, 1)
 
 
 def test_a_process_that_may_not_write_commits_nothing(
@@ -494,7 +496,7 @@ def test_a_process_that_may_not_write_commits_nothing(
 
     transactions, producer = begun(may_write=refuse)
     with pytest.raises(ZeroDivisionError):
-        transactions.commit(at(8), whole=True, drain=producer.flush)
+        transactions.commit(at(8), ends_transaction=True, drain=producer.flush)
     assert transactions.committed is None
     producer.abort_transaction(WAIT_SECONDS)  # refused once the transaction is committed
     assert read_all(kafka.bootstrap, topic) == []

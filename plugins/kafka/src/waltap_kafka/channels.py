@@ -218,10 +218,12 @@ class KafkaNotifications:
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        left = producer.flush(CLOSE_S)
+        unsent = producer.flush(CLOSE_S)
         self._log_failures()
-        if left:
-            raise SinkError(f"topic {self._topic}: no broker has acknowledged {left} notifications")
+        if unsent:
+            raise SinkError(
+                f"topic {self._topic}: no broker has acknowledged {unsent} notifications"
+            )
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

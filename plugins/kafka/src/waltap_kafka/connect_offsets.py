@@ -96,10 +96,10 @@ class TopicOffsets:
         values: dict[bytes, bytes] = {}
         # The end-of-partition events decide: a compacted topic has gaps, and its end may have no
         # record.
-        left = {partition.partition for partition in partitions}
+        unfinished = {partition.partition for partition in partitions}
         reader.assign([TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions])
         deadline = time.monotonic() + WAIT_S
-        while left:
+        while unfinished:
             if time.monotonic() > deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the end was not reached"))
             for message in reader.consume(MANY, STEP_S):
@@ -111,7 +111,7 @@ class TopicOffsets:
                     elif key is not None:
                         values.pop(key, None)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
+                    unfinished.discard(message.partition())
                 elif not error.retriable():
                     raise KafkaException(error)
         return values

@@ -96,7 +96,7 @@ class KafkaSink(Sink):
         self._accepted = Positions()
         # The position that `open` returned: later batches up to it were delivered.
         self._held: Positions = Positions()
-        self._whole = True
+        self._ends_transaction = True
         self._in_snapshot = False
         # The first failed delivery report.
         self._undelivered: SinkError | None = None
@@ -201,11 +201,11 @@ class KafkaSink(Sink):
         """Count ``batch`` as written."""
         self._in_snapshot = batch.snapshot and bool(batch.parts)
         if self._in_snapshot:  # no position to resume from
-            self._whole = True  # flushed rows are not read again
+            self._ends_transaction = True  # flushed rows are not read again
             if self._once:
                 return
         else:
-            self._whole = batch.ends_transaction
+            self._ends_transaction = batch.ends_transaction
         self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
@@ -219,7 +219,9 @@ class KafkaSink(Sink):
             if self._transactions is None:
                 self._drain()
                 return self._accepted or None
-            return self._transactions.commit(self._accepted, whole=self._whole, drain=self._drain)
+            return self._transactions.commit(
+                self._accepted, ends_transaction=self._ends_transaction, drain=self._drain
+            )
         except KafkaException as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
@@ -382,12 +384,14 @@ class KafkaSink(Sink):
         self._raise_undelivered()
         if not self._context.stopping():
             return
-        left, now = sum(map(len, self._producers())), time.monotonic()
+        unacknowledged, now = sum(map(len, self._producers())), time.monotonic()
         # Each delivered record starts the wait again: only a broker that accepts nothing ends it.
-        if not self._stop_seen or left < self._left_at_stop:
-            self._stop_seen, self._left_at_stop = now, left
+        if not self._stop_seen or unacknowledged < self._left_at_stop:
+            self._stop_seen, self._left_at_stop = now, unacknowledged
         elif now - self._stop_seen >= self._properties.stop_wait_ms / 1000:
-            log.warning("the run ends with %d records that no broker has acknowledged", left)
+            log.warning(
+                "the run ends with %d records that no broker has acknowledged", unacknowledged
+            )
             raise StopRequested
 
     # --- failures -----------------------------------------------------------------------------

@@ -105,17 +105,17 @@ class KafkaTransactions:
             self._begun = None
 
     def commit(
-        self, position: Positions, *, whole: bool, drain: Callable[[], None]
+        self, position: Positions, *, ends_transaction: bool, drain: Callable[[], None]
     ) -> Positions | None:
         """Commit records and ``position`` together.
 
-        Return the position that is durable now. If ``whole`` is false, the last source transaction
-        continues, and the commit waits for its end while the timeout allows. Raises: SinkError,
-        StopRequested.
+        Return the position that is durable now. If ``ends_transaction`` is false, the last source
+        transaction continues, and the commit waits for its end while the timeout allows. Raises:
+        SinkError, StopRequested.
         """
         if self._begun is None:
             return self._committed
-        if not whole:
+        if not ends_transaction:
             # The rest of the timeout is left for the drain and the commit.
             if time.monotonic() - self._begun < self._timeout_s / 3:
                 return self._committed
