@@ -619,8 +619,8 @@ class PostgresSession:
             link.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + LEAVE_S
             # A server inside a large transaction may send for a long time.
-            while (left := deadline - time.monotonic()) > 0:
-                link.settimeout(left)
+            while (remaining := deadline - time.monotonic()) > 0:
+                link.settimeout(remaining)
                 if not link.recv(LEAVE_BYTES):
                     break
         self.close()

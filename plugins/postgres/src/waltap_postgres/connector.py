@@ -382,14 +382,14 @@ class PostgresConnector(
         tables.
         """
         begin = slot.confirmed_flush_lsn
-        whole = None if offset is None or offset.snapshot is not None else offset
-        if whole is not None:
-            begin = max(begin, whole.sole.position.end_lsn)
+        finished = None if offset is None or offset.snapshot is not None else offset
+        if finished is not None:
+            begin = max(begin, finished.sole.position.end_lsn)
             if self.properties.offset_mismatch_strategy == "trust_slot":
                 begin = slot.confirmed_flush_lsn
         if not snapshot:
-            if whole is not None and whole.sole.position.end_lsn >= begin:
-                start = whole.with_sole(timeline=self.server.timeline)
+            if finished is not None and finished.sole.position.end_lsn >= begin:
+                start = finished.with_sole(timeline=self.server.timeline)
             else:
                 start = self._offset(begin, created=0, progress=None, identity=slot.identity)
             known = self._restart_lsn(slot.restart_lsn, slot.identity)
@@ -602,9 +602,9 @@ class PostgresConnector(
     ) -> Iterator[SnapshotRows]:
         ready = []
         for request in requests:
-            left = self._publications.wait_s((request.schema, request.table))
-            if left:
-                refused(request, f"{NOT_YET}: ask for it again in {left:.0f} s")
+            wait_s = self._publications.wait_s((request.schema, request.table))
+            if wait_s:
+                refused(request, f"{NOT_YET}: ask for it again in {wait_s:.0f} s")
             else:
                 ready.append(request)
         yield from self._snapshot.requested(ready, refused)

@@ -18,7 +18,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import TransactionPart
 
 HALF = 1 << 31
-WHOLE = 1 << 32
+XID_RANGE = 1 << 32
 # The first ordinary id; lower ones mark frozen rows, which are older than every transaction.
 FIRST_XID = 3
 
@@ -50,11 +50,11 @@ class SnapshotVisibility:
     def saw(self, xid: int) -> bool:
         """Return whether the snapshot saw the stream's 32-bit ``xid``."""
         # The nearest id has the missing upper bits.
-        wide = (self.xmax & ~(WHOLE - 1)) | xid
+        wide = (self.xmax & ~(XID_RANGE - 1)) | xid
         if wide > self.xmax + HALF:
-            wide -= WHOLE
+            wide -= XID_RANGE
         elif wide < self.xmax - HALF:
-            wide += WHOLE
+            wide += XID_RANGE
         return wide < self.xmax and wide not in self.in_progress
 
     def contains(self, part: TransactionPart) -> bool:
@@ -72,11 +72,11 @@ def changed_since(then: SnapshotVisibility, now: SnapshotVisibility) -> tuple[st
     # ``xmin`` has 32 bits of a 64-bit id. After a wrap-around, a very old row may look new.
     started = now.xmax - then.xmax
     xmin = "xmin::text::int8"
-    terms = [f"(({xmin} - {then.xmax % WHOLE}) & {WHOLE - 1}) < {started}"]
+    terms = [f"(({xmin} - {then.xmax % XID_RANGE}) & {XID_RANGE - 1}) < {started}"]
     if then.in_progress:
-        running = ",".join(str(xid % WHOLE) for xid in sorted(then.in_progress))
+        running = ",".join(str(xid % XID_RANGE) for xid in sorted(then.in_progress))
         terms.append(f"{xmin} = ANY('{{{running}}}'::int8[])")
-    return f"({xmin} >= {FIRST_XID} AND ({' OR '.join(terms)}))", now.xmax <= WHOLE
+    return f"({xmin} >= {FIRST_XID} AND ({' OR '.join(terms)}))", now.xmax <= XID_RANGE
 
 
 class PostgresOverlap:
@@ -87,14 +87,14 @@ class PostgresOverlap:
     """
 
     def __init__(
-        self, whole: SnapshotVisibility | None, tables: Mapping[str, SnapshotVisibility]
+        self, every_table: SnapshotVisibility | None, tables: Mapping[str, SnapshotVisibility]
     ) -> None:
-        """Keep the visibilities: ``whole`` of all tables, ``tables`` of some.
+        """Keep the visibilities: ``every_table`` of all tables, ``tables`` of some.
 
         ``tables`` are by OID and by schema.table, as in `Offset.visible_in`.
         """
-        self._whole, self._tables = whole, tables
-        every = [*tables.values(), *([whole] if whole else [])]
+        self._every_table, self._tables = every_table, tables
+        every = [*tables.values(), *([every_table] if every_table else [])]
         self.horizon = max((each.horizon for each in every), default=0)
 
     @classmethod
@@ -105,15 +105,15 @@ class PostgresOverlap:
             for name, text in visible_in.items()
             if (seen := SnapshotVisibility.parse(text))
         }
-        whole = SnapshotVisibility.parse(visible)
-        return cls(whole, tables) if whole or tables else None
+        every_table = SnapshotVisibility.parse(visible)
+        return cls(every_table, tables) if every_table or tables else None
 
     def filter(self, parts: list[TransactionPart]) -> list[TransactionPart]:
         """Return all ``parts`` without changes that the snapshot contains."""
         for part in parts:
             if part.xid is None or part.commit_lsn > self.horizon:
                 continue
-            if self._whole is not None and self._whole.contains(part):
+            if self._every_table is not None and self._every_table.contains(part):
                 _leave_out(part, None)
             elif self._tables:
                 names = {name for name, seen in self._tables.items() if seen.contains(part)}
@@ -134,8 +134,8 @@ def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
         if stays is not None:
             remaining.append(stays)
             numbers.append(number)
-    left = part.with_only(remaining, numbers)
-    part.changes, part.gaps = left.changes, left.gaps
+    rest = part.with_only(remaining, numbers)
+    part.changes, part.gaps = rest.changes, rest.gaps
 
 
 def _without(change: Change, names: set[str] | None) -> Change | None:

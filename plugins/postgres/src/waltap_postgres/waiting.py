@@ -213,7 +213,7 @@ def pause(seconds: float, *, stopping: Callable[[], bool]) -> None:
     Raises: StopRequested.
     """
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
+    while (remaining := deadline - time.monotonic()) > 0:
         if stopping():
             raise StopRequested
-        time.sleep(min(left, POLL_S))
+        time.sleep(min(remaining, POLL_S))

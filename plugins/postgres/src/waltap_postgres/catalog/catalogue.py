@@ -263,8 +263,8 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
     def supports_updates(self) -> bool:
         """Return whether a published table still allows UPDATE and DELETE."""
         relation = self.relation
-        whole = identity_evidence(relation.identity) is IdentityEvidence.ROW
-        return whole or any(column.in_identity for column in relation.columns)
+        sends_row = identity_evidence(relation.identity) is IdentityEvidence.ROW
+        return sends_row or any(column.in_identity for column in relation.columns)
 
 
 class PostgresCatalogue:

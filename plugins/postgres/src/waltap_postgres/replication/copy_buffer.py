@@ -118,10 +118,10 @@ class CopyBuffer:
                 self._keep(found.size)
                 continue
             # The buffer begins with a message that is no row, or with a part of one.
-            whole = self._message()
-            if whole is None and self._have < len(self._buffer) and not ends:
+            end = self._message()
+            if end is None and self._have < len(self._buffer) and not ends:
                 return
-            yield from self._split(self._have if whole is None else whole)
+            yield from self._split(self._have if end is None else end)
 
     def _message(self) -> int | None:
         """Return the first message's length, None if it is incomplete."""

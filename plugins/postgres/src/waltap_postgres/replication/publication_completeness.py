@@ -232,7 +232,7 @@ class _Entry(NamedTuple):
     # OID of the publication.
     oid: str
     # "t" if one transaction wrote the rows of the publication and of the membership.
-    whole: str
+    same_transaction: str
     # Properties that do not affect this table, but whose change rewrites ``row`` as well.
     other_properties: str
     # The xmin of the publication's row.
@@ -282,7 +282,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
             if (
                 recreated
             ):  # the stream ends with an error at a change from before the new publication
-                return not (refuses_missing and all(each.whole == "t" for each in now))
+                return not (refuses_missing and all(each.same_transaction == "t" for each in now))
             explained = [each.other_properties for each in now] != [
                 each.other_properties for each in old
             ]
@@ -391,7 +391,7 @@ def completeness(
         return PublicationCompleteness()
     listed = list(names)
     publications: list[tuple[Any, ...]] = catalogue.query(PUBLICATIONS_SQL, (listed,))
-    whole = [name for name, _, all_operations, _ in publications if all_operations]
+    all_operations_in = [name for name, _, all_operations, _ in publications if all_operations]
     by_root = any(via_root for *_, via_root in publications)
     identity_text = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
     members, filtered = _members(catalogue, listed, version_num)
@@ -399,7 +399,7 @@ def completeness(
         catalogue.query(
             "SELECT schemaname::text, tablename::text FROM pg_publication_tables"
             " WHERE pubname = ANY(%s)",
-            (whole,),
+            (all_operations_in,),
         )
     )
     found: dict[tuple[str, str], str] = {}
@@ -410,7 +410,7 @@ def completeness(
         # Dropping a partition removes rows of the root, and the server streams nothing of that.
         fits &= not (by_root and (table.partitioned or table.partition))
         found[table_id] = _short(identity_text, members.get(table_id, "")) if fits else ""
-    others = _short(identity_text, "") if whole and not by_root else ""
+    others = _short(identity_text, "") if all_operations_in and not by_root else ""
     since = parse_lsn(catalogue.horizon())
     return PublicationCompleteness(tables=found, others=others, since=since)
 

@@ -439,8 +439,8 @@ class SlotAdmin:
             if slot.active_pid not in ended and left_behind(slot):
                 ended.add(slot.active_pid)
                 self._end_left_behind(slot)
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise slot_in_use(self.catalogue, slot)
             if not reported and slot.active_pid not in ended:
                 log.warning(
@@ -451,7 +451,7 @@ class SlotAdmin:
                     extra={"slot": slot.name, "error_code": SlotActive.code},
                 )
                 reported = True
-            pause(min(POLL_S, left))
+            pause(min(POLL_S, remaining))
 
     def end_reader(self, slot: ReplicationSlot) -> None:
         """Terminate the walsender that uses our own slot."""

@@ -87,9 +87,9 @@ class _PartialMessage:
         self._have += len(data)
         if self._have < self._need:
             return None
-        whole = b"".join(self._chunks)
+        message = b"".join(self._chunks)
         self._chunks.clear()
-        return whole
+        return message
 
     def _add_large(self, large: bytearray, data: bytes) -> bytes | None:
         had, self._have = self._have, min(self._have + len(data), self._need)

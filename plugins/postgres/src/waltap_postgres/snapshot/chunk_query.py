@@ -253,7 +253,7 @@ class PostgresChunks:
                 take_role(session, self._properties)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
-            whole = self._is_unchanged(session, relation)
+            unchanged = self._is_unchanged(session, relation)
             session.execute("COMMIT")
         except QueryCancelled as error:
             self.close()
@@ -261,7 +261,7 @@ class PostgresChunks:
         except SourceError:
             self.close()
             raise
-        if not whole:
+        if not unchanged:
             return self._read_at_once(request, relation, tail)
         if until is not None and until[1]:
             text = None  # a standby does not know which transactions are in progress

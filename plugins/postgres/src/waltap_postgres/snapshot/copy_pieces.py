@@ -391,11 +391,11 @@ def pieces_of(
         buffered.append(portion)
         enough = BLOCK_BYTES if rows >= BLOCK_ROWS else PIECE_BYTES
         if rows >= most or (rows and size >= enough):
-            whole = rows // most * most or rows
-            rest = _cut(buffered, rows - whole)
-            yield from _pieces(buffered, width, most, whole, offset)
+            complete = rows // most * most or rows
+            rest = _cut(buffered, rows - complete)
+            yield from _pieces(buffered, width, most, complete, offset)
             offset += size - len(rest)
-            buffered, rows, size = [rest] if rest else [], rows - whole, len(rest)
+            buffered, rows, size = [rest] if rest else [], rows - complete, len(rest)
     if buffered:
         yield from _pieces(buffered, width, most, rows, offset)
 

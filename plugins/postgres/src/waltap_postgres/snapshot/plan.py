@@ -170,8 +170,8 @@ class ReadTask:
     def take_all(self) -> bool:
         """Take every free part; return whether all were free."""
         with self._lock:
-            whole, self._free = len(self._free) == len(self.parts), []
-            return whole
+            untouched, self._free = len(self._free) == len(self.parts), []
+            return untouched
 
     def arrived(self, piece: SnapshotRows) -> None:
         """Mark a piece that the engine gets next.

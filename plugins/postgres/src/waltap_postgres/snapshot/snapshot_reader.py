@@ -40,7 +40,7 @@ from waltap_postgres.snapshot.transaction import (
     ReadingTransaction,
     SnapshotTable,
 )
-from waltap_postgres.visibility import WHOLE, SnapshotVisibility
+from waltap_postgres.visibility import XID_RANGE, SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class AskedBefore:
             return None
         text = now.snapshot()
         running = SnapshotVisibility.of_snapshot(text).in_progress if text else frozenset()
-        ids = frozenset(xid % WHOLE for xid in running)
+        ids = frozenset(xid % XID_RANGE for xid in running)
         return cls(lsn, ids - {xid for (xid,) in now.query(OPEN_SQL)} if ids else ids)
 
     def position(self, seen: str, begin: int) -> int:
@@ -151,7 +151,7 @@ class AskedBefore:
         """
         if self.committing and seen:
             running = SnapshotVisibility.of_snapshot(seen.partition("@")[0]).in_progress
-            if not self.committing.isdisjoint(xid % WHOLE for xid in running):
+            if not self.committing.isdisjoint(xid % XID_RANGE for xid in running):
                 # A commit may be before ``lsn`` and not in the snapshot; the stream has nothing
                 # from before ``begin``.
                 return min(self.lsn, begin)

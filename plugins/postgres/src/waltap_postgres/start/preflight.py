@@ -557,12 +557,12 @@ def _falls_short(
 ) -> PreflightCheck:
     lacks = "; ".join(f"{name!r}: {shortfall.what}" for name, shortfall in shortfalls[:NAMED])
     found = f"the publication lacks captured changes: {lacks}"
-    left: list[str] = []
+    remaining: list[str] = []
     for name, shortfall in shortfalls:
-        left += shortfall.statements if name not in plan.mended else ()
-    if left:
+        remaining += shortfall.statements if name not in plan.mended else ()
+    if remaining:
         found += "; these changes are not delivered"
-        return PreflightCheck.warning("publication", found, "; ".join(left))
+        return PreflightCheck.warning("publication", found, "; ".join(remaining))
     found += "; the start corrects it, but does not deliver earlier changes"
     remedy = (
         "To publish less on purpose, manage the publication: publication.autocreate.mode=disabled"

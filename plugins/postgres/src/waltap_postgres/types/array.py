@@ -359,7 +359,7 @@ class _ArrayReader:
         if in_range is None or self._delimiter != ",":
             return general
 
-        def whole(text: str) -> str:
+        def integers(text: str) -> str:
             """Convert integers, whose text is JSON except for the braces."""
             # Quotes, inner braces or NULL take the general way.
             if _WHOLE_NUMBERS(text) is None:
@@ -368,7 +368,7 @@ class _ArrayReader:
             in_range(found)
             return found
 
-        return whole
+        return integers
 
     def connect(self, text: str) -> object:
         """Return the list of Connect values."""

@@ -68,8 +68,8 @@ def _clock(text: str) -> int:
     """Return microseconds of ``[±]H…:MM:SS[.f]``."""
     sign = -1 if text[0] == "-" else 1
     hours, minutes, seconds = text.lstrip("+-").split(":")
-    whole, _, fraction = seconds.partition(".")
-    total = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    whole_seconds, _, fraction = seconds.partition(".")
+    total = (int(hours) * 60 + int(minutes)) * 60 + int(whole_seconds)
     # The sign is for the whole clock, not for the hours alone.
     return sign * (total * 1_000_000 + int(fraction.ljust(6, "0")))
 

@@ -47,7 +47,7 @@ def _bool_default(text: str) -> bool:
     return text.lower() == "true"
 
 
-_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
 
 
@@ -56,7 +56,7 @@ def whole_json(text: str) -> str:
 
     Raises ValueError for any other text.
     """
-    if text != "0" and _WHOLE(text) is None:
+    if text != "0" and _INTEGER(text) is None:
         msg = "integer is not digits"
         raise ValueError(msg)
     return text
@@ -108,7 +108,7 @@ _read_number = msgspec.json.Decoder(float).decode
 _SPECIAL = {"NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'}
 
 
-def _whole(text: str) -> str:
+def _float_without_point(text: str) -> str:
     """Return the JSON of a float without point and exponent."""
     special = _SPECIAL.get(text)
     return _number(text) + ".0" if special is None else special
@@ -117,7 +117,7 @@ def _whole(text: str) -> str:
 def _double_json(text: str) -> str:
     if "." in text or "e" in text:
         return _number(text)
-    return _whole(text)
+    return _float_without_point(text)
 
 
 def _number(text: str) -> str:
@@ -140,7 +140,7 @@ def _float_json(text: str) -> str:
         return float_text(single(_number(text)))
     if "." in text:
         return _number(text)
-    return _whole(text)
+    return _float_without_point(text)
 
 
 _INTEGERS = {

@@ -86,7 +86,7 @@ def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
     # The server prints exactly `scale` decimals, so the point has a fixed place from the end.
     point = -scale - 1
 
-    def whole(text: str) -> str:
+    def integer(text: str) -> str:
         try:
             number = int(text)
         except ValueError:
@@ -113,7 +113,7 @@ def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
         # Texts that the server does not print: exponents and other scales, in defaults.
         return f'"{_base64(_unscaled_text(text, scale))}"'
 
-    return fractional if scale else whole
+    return fractional if scale else integer
 
 
 def _unscaled_text(text: str, scale: int) -> int:
@@ -151,10 +151,10 @@ def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
 
 def _stripped(text: str) -> tuple[int, int]:
     """Return (scale, unscaled) without trailing zeros after the point."""
-    whole, point, fraction = text.partition(".")
+    integer, point, fraction = text.partition(".")
     if point:
         fraction = fraction.rstrip("0")
-        return len(fraction), int(whole + fraction)
+        return len(fraction), int(integer + fraction)
     try:
         return 0, int(text)
     except ValueError:
