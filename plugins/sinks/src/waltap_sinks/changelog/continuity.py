@@ -136,9 +136,9 @@ class TableContinuity:
 
         Raises: FilesUnavailable.
         """
-        left = {n: s for n, s in self._known.items() if table not in {"", ".".join(_parts(n))}}
-        if len(left) < len(self._known):
-            self._known, self._unsaved = left, True
+        remaining = {n: s for n, s in self._known.items() if table not in {"", ".".join(_parts(n))}}
+        if len(remaining) < len(self._known):
+            self._known, self._unsaved = remaining, True
         if not table and self._others:
             self._others, self._unsaved = "", True
         self._as_before = False

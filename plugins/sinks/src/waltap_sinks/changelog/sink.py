@@ -340,13 +340,13 @@ class ChangeLogSink(Sink):
             raise TransactionGap(
                 f"a transaction continues at change {part.first_index} without start"
             )
-        whole = part.starts and part.complete
+        complete = part.starts and part.complete
         if part.changes:
-            self._distribute(part, whole)
+            self._distribute(part, complete)
         if not part.complete:
             self._open_commit = part.commit_lsn
             return
-        if not whole:
+        if not complete:
             self._merge_open()
         if part.xid is not None:
             self._count(1, part.commit_ts, part.commit_ts)
@@ -377,10 +377,10 @@ class ChangeLogSink(Sink):
         if self._position is None or self._position.end_lsn < end_lsn:
             self._position = Position(end_lsn)
 
-    def _distribute(self, part: TransactionPart, whole: bool) -> None:
+    def _distribute(self, part: TransactionPart, complete: bool) -> None:
         """Add the changes of ``part`` to the buffers of their tables."""
         for relation, changes, numbers in by_relation(part):
-            buffer = self._route(relation, whole, changes)
+            buffer = self._route(relation, complete, changes)
             if buffer is not None:
                 buffer.add_changes(part, changes, numbers)
 
@@ -391,7 +391,7 @@ class ChangeLogSink(Sink):
                 self._routes.clear()
                 if part.all_rows and self._take_complete(part, batch):
                     return
-            buffer = self._route(part.relation, whole=True)
+            buffer = self._route(part.relation, complete=True)
             if buffer is not None and part.rows:
                 lsn = self._reread_at(batch)
                 buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
@@ -438,8 +438,8 @@ class ChangeLogSink(Sink):
             return False
         table_id = part.relation.schema, part.relation.table
         if part.restarts:
-            if (left := self._replacing.pop(oid, None)) is not None:  # its reading broke off
-                buffer = self._complete.current.pop((*table_id, left, 0), None)
+            if (unfinished := self._replacing.pop(oid, None)) is not None:  # its reading broke off
+                buffer = self._complete.current.pop((*table_id, unfinished, 0), None)
                 if buffer is not None:
                     buffer.abandon()
             self._replacing[oid] = self._next_snapshot_id
@@ -548,7 +548,7 @@ class ChangeLogSink(Sink):
     # --- routes -----------------------------------------------------------------------------------
 
     def _route(
-        self, relation: Relation, whole: bool, changes: Sequence[Change] = ()
+        self, relation: Relation, complete: bool, changes: Sequence[Change] = ()
     ) -> TableBuffer | None:
         """Return the buffer for ``changes``, None if not captured."""
         known = self._versions.get(relation)
@@ -556,11 +556,14 @@ class ChangeLogSink(Sink):
             self._versions.put(relation, known.renewed(self._batches))
             self._routes.clear()
         try:
-            return self._routes[relation, whole]
+            return self._routes[relation, complete]
         except KeyError:
-            version, pending = self._versions.of(relation), self._complete if whole else self._open
+            version, pending = (
+                self._versions.of(relation),
+                self._complete if complete else self._open,
+            )
             buffer = None if version is None else self._buffer(pending, version, None)
-            self._routes[relation, whole] = buffer
+            self._routes[relation, complete] = buffer
             return buffer
 
     def _buffer(

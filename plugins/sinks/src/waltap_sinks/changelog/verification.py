@@ -75,9 +75,9 @@ class CurrentRows:
 
     def _count(self, row: list[Any], by: int) -> None:
         written = repr(row)  # lists do not hash, and NaN equals nothing
-        left = self._bag.get(written, (row, 0))[1] + by
-        if left > 0:
-            self._bag[written] = row, left
+        remaining = self._bag.get(written, (row, 0))[1] + by
+        if remaining > 0:
+            self._bag[written] = row, remaining
         else:
             self._bag.pop(written, None)
 

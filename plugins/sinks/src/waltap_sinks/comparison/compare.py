@@ -113,9 +113,9 @@ def _missing(
     names = {each.table for each in missing}
     position, deadline = source.position(), time.monotonic() + patience_s
     while True:
-        at, over = target.position(), time.monotonic() >= deadline
+        at, ended = target.position(), time.monotonic() >= deadline
         behind = position is not None and at is not None and at < position
-        is_final = over or (position is not None and at is not None and not behind)
+        is_final = ended or (position is not None and at is not None and not behind)
         before, their_tables = their_tables, target.tables()
         if is_final or len(their_tables) != len(before):
             missing = [each for each in missing_of(their_tables) if each.table in names]
@@ -195,7 +195,7 @@ def _compared(
     The patience begins after the first complete read, however long that takes.
     """
     if not pair.key:
-        return _whole(source, target, pair, patience_s)
+        return _compared_without_key(source, target, pair, patience_s)
     sums, other = pair.ours.sums(), pair.theirs.sums()
     differing = sorted(b for b in sums.keys() | other.keys() if sums.get(b) != other.get(b))
     found = _comparison(pair, _total(sums), _total(other))
@@ -203,7 +203,7 @@ def _compared(
         return found
     here, there = pair.ours.rows(differing), pair.theirs.rows(differing)
     if any(None in key for key in (*here, *there)):  # an index has many rows for such a key
-        return _whole(source, target, pair, patience_s)
+        return _compared_without_key(source, target, pair, patience_s)
     open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
     arrived, behind, deadline = False, False, time.monotonic() + patience_s
     while open_keys and time.monotonic() < deadline:
@@ -260,7 +260,7 @@ def _sample(pair: _TablePair, keys: set[Row], states: Mapping[Row, set[Row | Non
         states[key].add(now.get(key))
 
 
-def _whole(
+def _compared_without_key(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
     """Compare a table without a key until it is equal or patience ends."""

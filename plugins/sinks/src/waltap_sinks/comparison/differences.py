@@ -109,10 +109,10 @@ def rows_shown(
         ours, theirs = here.get(each), there.get(each)
         parts = []
         for n, name in enumerate(names):
-            left = "no row" if ours is None else _value(ours[n])
-            right = "no row" if theirs is None else _value(theirs[n])
-            if name not in key and left != right:
-                parts.append(f"{name}: {left} | {right}")
+            left_value = "no row" if ours is None else _value(ours[n])
+            right_value = "no row" if theirs is None else _value(theirs[n])
+            if name not in key and left_value != right_value:
+                parts.append(f"{name}: {left_value} | {right_value}")
         many = [0 if row is None else len(row) // len(names) for row in (ours, theirs)]
         if max(many) > 1:
             parts.append(f"{many[0]} | {many[1]} rows have this key")

@@ -240,11 +240,11 @@ def _streamed(
     divided = {up for oid in there if oid in above for up in above[oid]}
     for oid, relation in relations.items():
         root = relations[above[oid][-1]] if above[oid] else relation
-        whole = captured.via_root and root.oid not in divided
+        by_root = captured.via_root and root.oid not in divided
         named = root if captured.via_root else relation
         if not captured.captures(named.schema, named.table) or there & {oid, *above[oid]}:
             continue
-        if (not above[oid]) if whole else not relation.partitioned:
+        if (not above[oid]) if by_root else not relation.partitioned:
             yield relation
 
 

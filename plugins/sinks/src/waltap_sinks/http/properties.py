@@ -142,7 +142,7 @@ class HttpProperties(Properties):
         "ssl.key", default=None, path=True, summary="File of its key, where that is another."
     )
 
-    _whole = field_validator("url", "oauth_url")(whole_address)
+    _full_address = field_validator("url", "oauth_url")(whole_address)
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:

@@ -314,16 +314,16 @@ class SqlApplier:
         if not net.puts:
             return
         self.at = table
-        whole: list[Tuple] = []
+        complete: list[Tuple] = []
         partial: dict[tuple[int, ...], list[Tuple]] = {}
         for row in net.puts.values():
             if UNCHANGED in row:
                 unsent = tuple(n for n, value in enumerate(row) if value is UNCHANGED)
                 partial.setdefault(unsent, []).append(row)
             else:
-                whole.append(row)
-        if whole:
-            self._rows.upsert(table, whole)
+                complete.append(row)
+        if complete:
+            self._rows.upsert(table, complete)
         for rows in partial.values():
             self._rows.update(table, net.shape.sent(rows[0]), rows)
 
@@ -333,12 +333,12 @@ class SqlApplier:
             return
         self.at = table
         name = net.shape.name
-        left = self._unsure.get(name, 0)
-        if left:
-            self._unsure[name] = left - 1
+        unsure = self._unsure.get(name, 0)
+        if unsure:
+            self._unsure[name] = unsure - 1
         if self._inserts_only:
             self._rows.upsert(table, rows, keep=True)
-        elif left or table.soft is not None:  # a soft-deleted row may return
+        elif unsure or table.soft is not None:  # a soft-deleted row may return
             self._rows.upsert(table, rows)
         else:
             self._rows.insert(table, rows)

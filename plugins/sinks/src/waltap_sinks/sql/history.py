@@ -271,7 +271,7 @@ class HistoryWriter:
             log.clear()
             return
         table = self._bound(log.shape)
-        whole: list[Tuple] = []
+        complete: list[Tuple] = []
         missing: dict[tuple[int, ...], list[RowVersion]] = {}
         indexes = [column.index for column in log.shape.base.columns]
         for version in log.versions:
@@ -281,7 +281,7 @@ class HistoryWriter:
             if unsent and version.lender is not None:
                 missing.setdefault(unsent, []).append(version)
             else:
-                whole.append(version.whole())
+                complete.append(version.all_values())
         opened: list[Any] = []
         for unsent, versions in missing.items():
             # The open version that lends values to these must stay the only open one.
@@ -301,8 +301,8 @@ class HistoryWriter:
             count = self._target.change_keys(table, opened, {current: "TRUE"}, waiting)
             if count < len(opened):
                 self._rows.refuse(table, "UPDATE", opened)
-        if whole:
-            self._rows.insert(table, whole)
+        if complete:
+            self._rows.insert(table, complete)
         log.clear()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:

@@ -209,7 +209,7 @@ class RowVersion:
         own = self.cause.values(self.op, self.seq, self.sub, self.ends, current=current)
         return self.row + own
 
-    def whole(self) -> Tuple:
+    def all_values(self) -> Tuple:
         """Return the values of a version without a lender."""
         if UNCHANGED in self.row:
             self.row = null_missing(self.row)

@@ -300,9 +300,9 @@ class HistoryShape(TargetShape):
 
 def with_suffix(name: str, suffix: str) -> str:
     """Return ``name`` with ``suffix``; a long name is cut and hashed."""
-    whole = name + suffix
-    if len(whole.encode()) <= LONGEST:
-        return whole
+    full_name = name + suffix
+    if len(full_name.encode()) <= LONGEST:
+        return full_name
     digest = "_" + hashlib.sha256(name.encode()).hexdigest()[:8] + suffix
     start = name.encode()[: max(1, LONGEST - len(digest.encode()))]
     return start.decode(errors="ignore") + digest

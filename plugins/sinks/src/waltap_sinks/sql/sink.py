@@ -361,8 +361,8 @@ class SqlSink(Sink):
             elif not self._begun and (self._position is None or batch.position > self._position):
                 self._position = batch.position
         elif waiting:
-            whole = self._rows_open + batch.events >= self._properties.transaction_rows
-            self._apply(waiting, batch.position if whole else None)
+            is_full = self._rows_open + batch.events >= self._properties.transaction_rows
+            self._apply(waiting, batch.position if is_full else None)
 
     def _before_large(self, waiting: Parts) -> None:
         """Commit durably before a transaction that stays open.

@@ -33,9 +33,9 @@ def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray
 def _escaped(values: Any, escapes: Sequence[tuple[str, str]]) -> Any:
     import pyarrow.compute as pc
 
-    whole = _bytes_of(values)
+    joined = _bytes_of(values)
     for letter, written in escapes:
-        if letter.encode() in whole:
+        if letter.encode() in joined:
             values = pc.replace_substring(values, letter, written)
     return values
 
@@ -61,10 +61,10 @@ def copy_lines(columns: "Sequence[Sequence[str | None] | pa.StringArray]") -> me
     )
     # The join puts no newline behind the last line, so add an empty text.
     lines = pa.concat_arrays([lines, pa.array([""], pa.string())])
-    whole = pc.binary_join(
+    joined = pc.binary_join(
         pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "\n"
     )
-    return memoryview(whole[0].as_buffer())
+    return memoryview(joined[0].as_buffer())
 
 
 def array_literal(values: "Sequence[str | None] | pa.StringArray") -> str:
@@ -81,10 +81,10 @@ def array_literal(values: "Sequence[str | None] | pa.StringArray") -> str:
 
     texts = _escaped(_strings(values), (("\\", "\\\\"), ('"', '\\"')))
     quoted = pc.fill_null(pc.binary_join_element_wise('"', texts, '"', ""), "NULL")
-    whole = pc.binary_join(
+    joined = pc.binary_join(
         pa.ListArray.from_arrays(pa.array([0, len(quoted)], pa.int32()), quoted), ","
     )
-    return "{" + str(whole[0].as_py()) + "}"
+    return "{" + str(joined[0].as_py()) + "}"
 
 
 # --- statements -----------------------------------------------------------------------------------
