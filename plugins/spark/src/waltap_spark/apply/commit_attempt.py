@@ -219,7 +219,7 @@ class CommitAttempt:
             require_sizes(self.changelog.store, group)
         again = may_repeat(table, group, self.reach)
         if again and table.mode.history:
-            self._leave_out_known(commit, table, group, whole=another)
+            self._leave_out_known(commit, table, group, all_or_none=another)
             if not group.rows:
                 return table
         elif again and lacks_values(table, group):
@@ -300,23 +300,23 @@ class CommitAttempt:
         return msgspec.structs.replace(table, ids={**table.ids, **ids})
 
     def _leave_out_known(
-        self, commit: CommitContext, table: TableState, group: SegmentGroup, *, whole: bool
+        self, commit: CommitContext, table: TableState, group: SegmentGroup, *, all_or_none: bool
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
         make_readable(
             self.changelog.store, self.output, group, lambda: commit.path(table, "changes")
         )
 
-        def write(left: DataFrame) -> str:
+        def write(remaining: DataFrame) -> str:
             path = self.output.uri(commit.path(table, "changes"))
-            left.write.mode("overwrite").parquet(path)
+            remaining.write.mode("overwrite").parquet(path)
             group.called = {}
             return path
 
         types = table.file_schemas.get(group.fingerprint)
         rows = logged(commit.spark, self.changelog.store, group, types)
         history = self.format.read(commit.spark, table, "changes")
-        leave_out_known(group, rows, history, write, whole=whole)
+        leave_out_known(group, rows, history, write, all_or_none=all_or_none)
 
     def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
         """Check that the output can hold the group's table.

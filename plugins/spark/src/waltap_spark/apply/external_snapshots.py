@@ -48,7 +48,7 @@ WAITING: Final = "_waltap/handed"
 
 # File that marks a complete folder of rows, with the tasks' reports as JSON.
 # Spark's own marker depends on its settings.
-WHOLE: Final = "_whole"
+COMPLETE: Final = "_whole"
 
 # An error of waltap within the text of a Java or Python trace.
 _REPORTED_ERROR = re.compile(r"WT-\d{4} [^\n]*")
@@ -114,7 +114,7 @@ class ExternalSnapshots:
                 self._seen = True
                 gone = group.external_snapshot in names
                 # rows that were copied to the output survive the engine
-                group.lost = gone and not _is_whole(self._output, _place(group, folder))
+                group.lost = gone and not _is_complete(self._output, _place(group, folder))
 
     def remove_waiting(self) -> None:
         """Remove waiting rows when no commit is pending."""
@@ -153,14 +153,14 @@ def wait_for(
     A complete copy of an earlier attempt is used as it is.
     """
     place = _place(group, table.folder)
-    if not _is_whole(output, place):
+    if not _is_complete(output, place):
         types = stored_as(group, table.file_schemas[group.fingerprint])
         with chunk_rows(commit.spark, (table_splits or {})[group.name], types) as read:
             read.rows.write.mode("overwrite").parquet(output.uri(place))
             nulls = read.nulls()
         # the marker must not survive a power failure that the rows do not survive
         output.sync(place)
-        output.store.publish(f"{place}/{WHOLE}", msgspec.json.encode(nulls))
+        output.store.publish(f"{place}/{COMPLETE}", msgspec.json.encode(nulls))
 
 
 def replaced_from_chunks(
@@ -189,7 +189,7 @@ def replaced_from_chunks(
             done = replaced(read.rows)
             return msgspec.structs.replace(done, split_nulls=read.nulls())
     place = _place(group, table.folder)
-    text = output.store.read(f"{place}/{WHOLE}") or b"[]"  # version 0.1 wrote no reports
+    text = output.store.read(f"{place}/{COMPLETE}") or b"[]"  # version 0.1 wrote no reports
     nulls = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = commit.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read
@@ -201,9 +201,9 @@ def _place(group: SegmentGroup, folder: str) -> str:
     return f"{WAITING}/{group.external_snapshot}/{folder}"
 
 
-def _is_whole(output: SparkOutput, place: str) -> bool:
+def _is_complete(output: SparkOutput, place: str) -> bool:
     """Return whether all rows are there, and durable."""
-    return WHOLE in output.store.names(place)
+    return COMPLETE in output.store.names(place)
 
 
 def read_error(error: BaseException, table: str) -> SinkError | None:

@@ -182,12 +182,12 @@ def compacted(
     partial = [name for change in changes for name in change.unchanged]
     partial = [name for name in dict.fromkeys(partial) if name not in key]
     own = [*table.columns, *table.mode.extra]
-    whole = [name for name in own if name not in key and name not in partial]
+    always = [name for name in own if name not in key and name not in partial]
     zeros = floating(table.columns, key)
     key_reused = any(change.key_reused for change in changes)
     # a delete may follow the insert of its key in one transaction, and the row still exists
     when = F.when(F.col("_op") != "d", order()) if key_reused else order()
-    names_of_values = dict.fromkeys(["_op", *whole, *zeros])  # rows may have the log's _op, too
+    names_of_values = dict.fromkeys(["_op", *always, *zeros])  # rows may have the log's _op, too
     wanted = [F.max_by(F.struct(*map(column_of, names_of_values)), when).alias(temp("last"))]
     wanted += [
         F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(

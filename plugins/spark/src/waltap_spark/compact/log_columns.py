@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 # keys.
 MOST: Final = 128 << 20
 
-WHOLE: Final = ('"byte"', '"short"', '"integer"', '"long"')
+INTEGERS: Final = ('"byte"', '"short"', '"integer"', '"long"')
 
 
 def log_columns(rows: pa.Table, key: Sequence[str], partial: Iterable[str]) -> LogColumns:
@@ -179,7 +179,7 @@ def _stored_key(table: TableState, group: SegmentGroup) -> list[str] | None:
     for name in table.key:
         kind, called = table.columns[name], file_column(table, has, ids, name)
         had = "" if called is None else has[called]
-        if called is None or not (had == kind or (had in WHOLE and kind in WHOLE)):
+        if called is None or not (had == kind or (had in INTEGERS and kind in INTEGERS)):
             return None
         found.append(stored.get(called, called))
     return found or None
@@ -192,15 +192,15 @@ def _read(store: FileStore, group: SegmentGroup, key: Sequence[str]) -> pa.Table
 
     Raises: FilesUnavailable, OSError, ArrowException.
     """
-    parts, left = [], MOST
+    parts, remaining = [], MOST
     columns = [*key, *(name for name in ORDER if name != "_epoch"), "_op"]
     columns += ["_unchanged"] if group.unchanged else []
     for path in group.segments:
-        part = store.parquet_columns(path, columns, left)
+        part = store.parquet_columns(path, columns, remaining)
         if part is None:
             return None
         parts.append(part)
-        left -= part.nbytes
+        remaining -= part.nbytes
     rows = pa.concat_tables(parts)
     # Spark has microseconds only: keys that differ below them are equal there
     exact = all(not pa.types.is_timestamp(kind) or kind.unit == "us" for kind in rows.schema.types)

@@ -108,14 +108,14 @@ class NetRows:
     def _last_values(self, name: str, rows: Integers) -> Fill:
         """Return the last values of column ``name`` of the keys of ``rows``."""
         moves, origins, leaving = self._carried(name)
-        origin, left = np.full((2, len(self._at)), -1)
-        origin[moves], left[moves] = origins, leaving
+        origin, left_keys = np.full((2, len(self._at)), -1)
+        origin[moves], left_keys[moves] = origins, leaving
         keys = self._keys.number[rows]
-        has = ~self._deletes & (~self._unsent[name] | (left >= 0))
+        has = ~self._deletes & (~self._unsent[name] | (left_keys >= 0))
         sources = self._keys.last_of(has)[keys]
         # a row with a changed key has its value from an earlier key
-        moved = (sources >= 0) & (left[sources] >= 0)
-        asked = np.where(moved, left[sources], self._keys.first[keys])
+        moved = (sources >= 0) & (left_keys[sources] >= 0)
+        asked = np.where(moved, left_keys[sources], self._keys.first[keys])
         return self._fill(rows, np.where(moved, origin[sources], sources), asked)
 
     def _fill(self, rows: Integers, sources: Integers, asked: Integers) -> Fill:
@@ -239,7 +239,7 @@ class NetRows:
 
         -1 means that the base has the value.
         """
-        runs, (number, left) = self._transactions, self._row_numbers
+        runs, (number, left_as) = self._transactions, self._row_numbers
         brings = ~self._deletes & (~self._unsent[name] | self._arrives)
         order = np.lexsort((number, runs.number))
         same_row = _Runs(_starts(runs.number[order], number[order])).last_before(brings[order])
@@ -247,7 +247,7 @@ class NetRows:
         within[order] = np.where(same_row >= 0, order[same_row], -1)
         # the last event of the row that an earlier transaction left
         first = runs.first[runs.number]
-        earlier = self._keys.last_before(brings & (number == left))[first]
+        earlier = self._keys.last_before(brings & (number == left_as))[first]
         started_there = self._existed_before[runs.number] & (number == 1)
         return np.where((within < 0) & started_there, earlier, within)
 

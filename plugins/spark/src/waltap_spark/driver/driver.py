@@ -176,8 +176,8 @@ def _take(
                 raise
             if now >= next_report:
                 next_report = now + REPORT_EVERY_S
-                left = "" if limit is None else f"; it waits up to {limit - now:.0f} s longer"
-                log.info("waiting: %s%s", error.problem, left)
+                patience = "" if limit is None else f"; it waits up to {limit - now:.0f} s longer"
+                log.info("waiting: %s%s", error.problem, patience)
             time.sleep(0.2)
         else:
             return

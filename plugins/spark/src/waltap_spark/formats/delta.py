@@ -87,7 +87,7 @@ BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 # An overwritten table is no longer clustered.
 CLUSTERING: Final = "delta.clustering"
 
-_WHOLE: Final = ("byte", "short", "integer", "long")
+_INTEGERS: Final = ("byte", "short", "integer", "long")
 _ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 
 
@@ -269,8 +269,8 @@ class DeltaFormat(MergingFormat):
         at = target.at
         if listed is not None and self._is_small(target):
             others = rows.sparkSession.table(at).where(f"NOT coalesce({listed}, false)")
-            whole = others.unionByName(rows).coalesce(1)
-            whole.write.format("delta").mode("overwrite").save(_path(at))
+            combined = others.unionByName(rows).coalesce(1)
+            combined.write.format("delta").mode("overwrite").save(_path(at))
             return
         writer = partial(_putting, key=key, listed=listed)
         if self._properties.catalog:
@@ -351,8 +351,8 @@ class DeltaFormat(MergingFormat):
         before, after = json.loads(old), json.loads(new)
         if not isinstance(before, str) or not isinstance(after, str):
             return False
-        if before in _WHOLE and after in _WHOLE:
-            return _WHOLE.index(before) < _WHOLE.index(after)
+        if before in _INTEGERS and after in _INTEGERS:
+            return _INTEGERS.index(before) < _INTEGERS.index(after)
         if after == "double":
             return before in ("float", "byte", "short", "integer")
         if not after.startswith("decimal("):

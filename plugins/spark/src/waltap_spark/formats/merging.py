@@ -495,14 +495,14 @@ class MergingFormat(StepwiseFormat):
         touched_keys = touched.dropDuplicates([f"{own}{n}" for n in range(len(alike))])
         keys = touched_keys.select(*(f"{own}{n}" for n in range(len(alike))))
         on = [each.eqNullSafe(F.col(f"{own}{n}")) for n, each in enumerate(alike)]
-        left = copies(
+        copied = copies(
             table,
             [rows.group],
             base.join(keys, on, "left_semi"),
             row.join(keys, on, "left_semi"),
         )
         new = row.join(keys, on, "left_anti").select(*map(column_of, names))
-        added = left.unionByName(new).withColumn(GONE, F.lit(False))
+        added = copied.unionByName(new).withColumn(GONE, F.lit(False))
         away = touched_keys.select(*map(column_of, names)).withColumn(GONE, F.lit(True))
         return away.unionByName(added)
 

@@ -105,7 +105,7 @@ def changes_frame(
     ]
     if not frames:
         return spark.createDataFrame([], log_struct(table.columns))
-    return functools.reduce(lambda left, right: left.unionByName(right), frames)
+    return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def current_frame(
@@ -129,8 +129,8 @@ def current_frame(
     if rows is None:
         rows = changes_frame(spark, table, table.pending, uri, filled=True)
     if table.mode.keeps_past and spared is not None:
-        left = spared.of(base, table.key, "left_anti")
-        found = rows_after(table, table.pending, rows, left)
+        untouched = spared.of(base, table.key, "left_anti")
+        found = rows_after(table, table.pending, rows, untouched)
         return found.unionByName(spared.of(base, table.key, "left_semi"))
     if table.mode.keeps_past:
         return rows_after(table, table.pending, rows, base)
@@ -164,7 +164,7 @@ def _base(spark: SparkSession, table: TableState, uri: Uri) -> DataFrame:
             frames.append(frame)
     if not frames:
         return spark.createDataFrame([], struct_of(table.row_columns))
-    return functools.reduce(lambda left, right: left.unionByName(right), frames)
+    return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def _latest(table: TableState, base: DataFrame, rows: DataFrame, after: DataFrame) -> DataFrame:

@@ -170,13 +170,13 @@ def _states(
     key, mode = list(table.key), table.mode
     partial = [name for change in changes for name in change.unchanged]
     partial = [name for name in dict.fromkeys(partial) if name not in key]
-    whole = [name for name in table.columns if name not in key and name not in partial]
+    always = [name for name in table.columns if name not in key and name not in partial]
     extra = [F.col(name) for name in mode.extra]
     there = F.when(F.col("_op") != "d", order())
     key_reused = any(change.key_reused for change in changes)
     alive = verdict() if key_reused else F.max_by("_op", order()) != "d"
     zeros = floating(table.columns, key)
-    brought = F.struct(F.lit(True).alias(temp("is")), *map(column_of, [*whole, *zeros]), *extra)
+    brought = F.struct(F.lit(True).alias(temp("is")), *map(column_of, [*always, *zeros]), *extra)
     per_key = events.groupBy(*map(column_of, key), *AT).agg(
         alive.alias(temp("alive")),
         (alive.isNull() & inserted()).alias(temp("free")),
@@ -232,7 +232,7 @@ def _states(
         *(F.coalesce(whole_row.getField(n), column_of(n)).alias(n) for n in zeros),
         *ours,
         temp("alive"),
-        *(whole_row.getField(name).alias(name) for name in (*whole, *mode.extra)),
+        *(whole_row.getField(name).alias(name) for name in (*always, *mode.extra)),
         *(F.col(part).alias(name) for part, name in zip(parts, partial, strict=True)),
     )
 

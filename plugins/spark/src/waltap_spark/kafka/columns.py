@@ -57,9 +57,9 @@ def learn_functions(spark: SparkSession) -> None:
 
         if number is None or scale is None:
             return None
-        whole = int.from_bytes(number, "big", signed=True)
-        exact = Context(prec=max(1, len(str(abs(whole)))))
-        return format(Decimal(whole).scaleb(-scale, exact), "f")
+        unscaled = int.from_bytes(number, "big", signed=True)
+        exact = Context(prec=max(1, len(str(abs(unscaled)))))
+        return format(Decimal(unscaled).scaleb(-scale, exact), "f")
 
     spark.udf.register(_DIGITS, digits, "string")
 
@@ -193,8 +193,8 @@ def _number_text(number: str, scale: str, *, inside: bool) -> str:
     bare = f"regexp_replace({digits}, '^-', '')"
     padded = f"lpad({bare}, greatest(length({bare}), {scale} + 1), '0')"
     sign = f"if({digits} like '-%', '-', '')"
-    whole = f"substr({padded}, 1, length({padded}) - {scale})"
-    parted = f"{sign} || {whole} || '.' || right({padded}, {scale})"
+    integer_part = f"substr({padded}, 1, length({padded}) - {scale})"
+    parted = f"{sign} || {integer_part} || '.' || right({padded}, {scale})"
     return f"if({scale} <= 0, {digits} || repeat('0', -{scale}), {parted})"
 
 
@@ -226,8 +226,8 @@ def _time(column: str, per_second: int) -> str:
     micros = f"cast(({column} % {per_second}) * {1_000_000 // min(per_second, 1_000_000)}"
     micros += f" div {max(per_second // 1_000_000, 1)} as decimal(16,6))"
     fraction = f"cast({seconds} % 60 + {micros} / 1000000 as decimal(16,6))"
-    whole = f"cast({seconds} div 3600 as int), cast({seconds} div 60 % 60 as int)"
-    made = f"make_time({whole}, {fraction})"
+    clock = f"cast({seconds} div 3600 as int), cast({seconds} div 60 % 60 as int)"
+    made = f"make_time({clock}, {fraction})"
     return f"if({column} >= 0 and {column} < {_DAY_S * per_second}, {made}, null)"
 
 

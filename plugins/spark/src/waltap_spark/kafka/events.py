@@ -111,15 +111,15 @@ class TopicEvents:
         read = self._of_avro(own) if self._avro else self._of_json(own)
         self._highs = {place: max(high, (first, 0)) for place, (high, first) in reached.items()}
         # Cached: a portion is read for its summary, for waiting events, and once for each table.
-        self._whole = placed(read, reached, spread).persist()
-        self._all, self._alone = self._whole, frozenset[tuple[str, int, int]]()
+        self._every_event = placed(read, reached, spread).persist()
+        self._all, self._alone = self._every_event, frozenset[tuple[str, int, int]]()
         self._seen: list[Row] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._whole.unpersist()
+        self._every_event.unpersist()
 
     # --- envelopes ----------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class TopicEvents:
         for (topic, partition), end in ends.items():
             here = (F.col("topic") == topic) & (F.col("partition") == partition)
             cut |= here & (F.col("offset") >= end)
-        self._all, self._seen = self._whole.where(~cut), None
+        self._all, self._seen = self._every_event.where(~cut), None
 
     def _halves(self, now: float) -> list[_KeyChangeHalf]:
         moves = self._all.where(

@@ -84,12 +84,12 @@ def leave_out_known(
     history: DataFrame,
     write: Callable[[DataFrame], str],
     *,
-    whole: bool = False,
+    all_or_none: bool = False,
 ) -> None:
     """Leave out changes that ``history`` has from an earlier epoch.
 
     ``rows`` are the rows of ``group``. ``write`` stores the remaining rows and returns their path,
-    unless all rows remain. ``whole``: leave out all rows or none.
+    unless all rows remain. ``all_or_none``: leave out all rows or none.
     """
     assert group.span is not None
     low, high = group.span
@@ -102,12 +102,12 @@ def leave_out_known(
     same = [F.col(name) == F.col(temp(name)) for name in CHANGE]
     same += [F.col("_op") != "r", F.col("_xid").eqNullSafe(F.col(temp("_xid")))]
     # `eqNullSafe` above, since changes of some sources have no transaction id.
-    left = rows.join(known, same, "left_anti")
-    counts = {row["_op"]: row["count"] for row in left.groupBy("_op").count().collect()}
+    remaining = rows.join(known, same, "left_anti")
+    counts = {row["_op"]: row["count"] for row in remaining.groupBy("_op").count().collect()}
     stay = sum(counts.values())
     # Nothing is repeated: the segments themselves are read, without a copy.
-    if stay == group.rows or (whole and stay):
+    if stay == group.rows or (all_or_none and stay):
         return
     group.rows, group.operations = stay, Counter(counts)
     if stay:
-        group.converted = [write(left)]
+        group.converted = [write(remaining)]

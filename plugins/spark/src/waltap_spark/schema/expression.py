@@ -156,8 +156,8 @@ def one_of(
         f"{quoted(name)} IN ({', '.join(dict.fromkeys(texts))})" for name, texts in columns.items()
     )
     if len(parts) > 1:
-        whole = ", ".join(f"({', '.join(each)})" for each in zip(*columns.values(), strict=True))
-        parts += (f"({', '.join(map(quoted, names))}) IN ({whole})",)
+        literals = ", ".join(f"({', '.join(each)})" for each in zip(*columns.values(), strict=True))
+        parts += (f"({', '.join(map(quoted, names))}) IN ({literals})",)
     condition = " AND ".join(parts)
     return condition if len(condition) <= LISTED_LENGTH else None
 

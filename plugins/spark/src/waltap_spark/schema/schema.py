@@ -114,9 +114,9 @@ def _common_number(first: str, second: str) -> str | None:
 
 
 def _decimal(shapes: Iterable[tuple[int, int]]) -> str | None:
-    whole = max(precision - scale for precision, scale in shapes)
+    digits = max(precision - scale for precision, scale in shapes)
     scale = max(scale for _precision, scale in shapes)
-    return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+    return f"decimal({digits + scale},{scale})" if digits + scale <= _MOST_DIGITS else None
 
 
 def _common_nested(first: object, second: object) -> object | None:

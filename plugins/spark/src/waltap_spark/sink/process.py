@@ -232,11 +232,11 @@ class DriverProcess:
         reported = time.monotonic()
         while True:
             now = time.monotonic()
-            left = min(limit - now, self._time_left() - SPARE_S)
+            remaining = min(limit - now, self._time_left() - SPARE_S)
             try:
-                code = child.wait(timeout=max(0.0, min(WAIT_S, left)))
+                code = child.wait(timeout=max(0.0, min(WAIT_S, remaining)))
             except subprocess.TimeoutExpired:
-                if left <= 0:
+                if remaining <= 0:
                     log.warning(
                         "spark is still applying changes and ends by itself; see %s", self._log_file
                     )

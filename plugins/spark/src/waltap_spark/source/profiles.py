@@ -171,18 +171,18 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
         while True:
             for private_log in self._private_logs:
                 private_log.host.check()
-            over = all(private_log.host.ended for private_log in self._private_logs)
+            ended = all(private_log.host.ended for private_log in self._private_logs)
             found = {}
             for private_log in self._private_logs:
                 begin = parts[private_log.name]
-                found[private_log.name] = end = private_log.latest(begin, share, over=over)
+                found[private_log.name] = end = private_log.latest(begin, share, ended=ended)
                 # An engine confirms its private log to the server: Spark must have committed all of
                 # it.
                 if end == begin and not private_log.host.begun:
                     private_log.host.begin(ends=self._ends)
             # With AvailableNow an unchanged offset ends the query: wait for rows, or for all
             # engines.
-            if not self._ends or over or found != parts:
+            if not self._ends or ended or found != parts:
                 return self._offset(found)
             self._private_logs[0].host.wait()
 
@@ -335,12 +335,12 @@ class _ProfileLog:
             raise OffsetOfAnother(f"the private log of the checkpoint is not in {where}")
         return self.stream
 
-    def latest(self, begin: dict[str, Any], limit: Any, *, over: bool) -> dict[str, Any]:
+    def latest(self, begin: dict[str, Any], limit: Any, *, ended: bool) -> dict[str, Any]:
         """Return the end of a batch from ``begin``, and release before it.
 
         If only other tables changed, the slot may advance at once. The private log keeps those
         segments, since a checkpoint at ``begin`` resumes there; so the offset also moves past them,
-        with an empty batch: once a minute, and immediately at the end of the query (``over``).
+        with an empty batch: once a minute, and immediately at the end of the query (``ended``).
         Raises: OffsetOfAnother if the checkpoint belongs to another private log.
         """
         stream, log_position = self._open(begin), log_position_of(begin)
@@ -352,7 +352,7 @@ class _ProfileLog:
             return end
         passed = stream.passed(log_position)
         if passed > log_position and (
-            over or log_position == NOTHING or time.monotonic() >= self._next_progress
+            ended or log_position == NOTHING or time.monotonic() >= self._next_progress
         ):
             self.release(begin)
             self._next_progress = time.monotonic() + PROGRESS_S

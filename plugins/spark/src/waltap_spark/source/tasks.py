@@ -108,7 +108,7 @@ class TaskPlanner:
         segments: list[SegmentRows] = []
         for manifest in manifests:
             for entry in self.wanted(manifest):
-                self._require_whole(entry, manifest.log_position)
+                self._require_complete(entry, manifest.log_position)
                 segments += self._segments(entry, manifest.log_position)
         time = self._options.start.time
         if first is None:
@@ -145,7 +145,7 @@ class TaskPlanner:
             )
         ]
         for _epoch, entry in entries:
-            self._require_whole(entry, end)
+            self._require_complete(entry, end)
         at = self._log_position
         return self._cut(
             [
@@ -156,7 +156,7 @@ class TaskPlanner:
             _limits(options, NOTHING.epoch if last is None else last.log_position.epoch),
         )
 
-    def _require_whole(self, entry: TableEntry, until: LogPosition) -> None:
+    def _require_complete(self, entry: TableEntry, until: LogPosition) -> None:
         """Check that no change of the table is missing before ``entry``.
 
         ``until`` is the position of the entry or a later one. Raises: ChangesMissing.

@@ -214,8 +214,8 @@ class CommitFiles(Generic[T]):
     def _resolved(self, name: str) -> T:
         since = _since(name)
         if since is None:
-            return self._whole(name)
-        state = self._whole(f"{since:012d}.json")
+            return self._full_state(name)
+        state = self._full_state(f"{since:012d}.json")
         for number in range(since + 1, _of(name) + 1):
             state = self._after(state, f"{number:012d}-{since:012d}.json")
         return state
@@ -225,7 +225,7 @@ class CommitFiles(Generic[T]):
             return self._after(before, name)
         return self._resolved(name)
 
-    def _whole(self, name: str) -> T:
+    def _full_state(self, name: str) -> T:
         path = f"{COMMITS}/{name}"
         try:
             return msgspec.json.decode(self._store.read(path), type=self._kind)

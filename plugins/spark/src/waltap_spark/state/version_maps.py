@@ -181,8 +181,8 @@ def _block(output: SparkOutput, name: str) -> _CutBlock:
 
 def _following(versions: Versions, cut: VersionMap) -> Versions:
     """Return the versions at ``cut``; ``versions`` are those before."""
-    left = set(cut.was.values())
-    stay = {name: each for name, each in versions.items() if name not in left}
+    replaced = set(cut.was.values())
+    stay = {name: each for name, each in versions.items() if name not in replaced}
     moved = {name: versions[had] for name, had in cut.was.items() if had in versions}
     return {**stay, **moved, **cut.versions}
 
