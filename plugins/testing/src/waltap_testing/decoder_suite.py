@@ -223,11 +223,11 @@ class DecoderSuite(RigSuite):
     def test_grouping_of_frames_makes_no_difference(self, rig: DecoderRig) -> None:
         """Frames give the same messages in groups of any size."""
         for recording in rig.recordings:
-            whole = neutral(rig.build(recording).feed(recording.frames))
+            ungrouped = neutral(rig.build(recording).feed(recording.frames))
             random = chance(recording.name)
             for sizes in ([1], [2], [3], [7], [random.randint(0, 9) for _ in range(20)]):
                 parts = _feed_in_groups(rig.build(recording), recording.frames, sizes)
-                assert neutral(parts) == whole, f"{recording.name}, in groups of {sizes}"
+                assert neutral(parts) == ungrouped, f"{recording.name}, in groups of {sizes}"
 
     def test_decoders_share_no_state(self, rig: DecoderRig) -> None:
         """Two sessions in one process do not affect each other."""
@@ -673,8 +673,10 @@ def _repeatable(decoder: Decoder, recording: FrameRecording) -> Frame | None:
     for frame in recording.frames:
         messages = [m for m in decoder.feed([frame]) if not isinstance(m, Skipped)]
         rows = all(isinstance(message, ROWS) for message in messages)
-        whole = any(isinstance(m, Begin) for m in messages) and isinstance(messages[-1], Commit)
-        if messages and (rows or whole):
+        is_transaction = any(isinstance(m, Begin) for m in messages) and isinstance(
+            messages[-1], Commit
+        )
+        if messages and (rows or is_transaction):
             return frame
     return None
 

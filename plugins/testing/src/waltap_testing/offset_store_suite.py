@@ -222,20 +222,20 @@ class OffsetStoreSuite(FolderRigSuite):
     def test_a_torn_file_is_refused(self, rig: OffsetStoreRig) -> None:
         """A file that is cut anywhere raises OffsetError."""
         path = self._file(rig)
-        whole = path.read_bytes()
-        for size in evenly(range(len(whole)), CUTS):
-            path.write_bytes(whole[:size])
+        complete = path.read_bytes()
+        for size in evenly(range(len(complete)), CUTS):
+            path.write_bytes(complete[:size])
             try:
                 found = rig.build().load()
             except OffsetError:
                 continue
-            assert found == FULL, f"the first {size} of {len(whole)} bytes: loaded {found}"
+            assert found == FULL, f"the first {size} of {len(complete)} bytes: loaded {found}"
 
     def test_a_damaged_file_is_refused_or_read(self, rig: OffsetStoreRig) -> None:
         """A damaged file raises no other error than OffsetError."""
         path = self._file(rig)
-        whole = path.read_bytes()
-        for _, data in damaged(whole, 200, chance("offset")):
+        complete = path.read_bytes()
+        for _, data in damaged(complete, 200, chance("offset")):
             path.write_bytes(data)
             try:
                 rig.build().load()

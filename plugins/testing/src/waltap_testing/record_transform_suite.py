@@ -128,13 +128,13 @@ class RecordTransformSuite(RigSuite):
 
     def test_cutting_batches_otherwise_makes_no_difference(self, rig: RecordTransformRig) -> None:
         """The limits of batches do not change the result."""
-        records, whole = list(_fit(rig)), None
+        records, first_result = list(_fit(rig)), None
         for most in (len(records), 1, 3):
             transform, found = rig.build(), []
             for at in range(0, len(records), most):
                 found += transform(records[at : at + most])
-            whole = _plain(found) if whole is None else whole
-            assert _plain(found) == whole, f"batches of {most}"
+            first_result = _plain(found) if first_result is None else first_result
+            assert _plain(found) == first_result, f"batches of {most}"
 
     def test_results_of_a_schema_are_cached(self, rig: RecordTransformRig) -> None:
         """One input schema has one output schema object.

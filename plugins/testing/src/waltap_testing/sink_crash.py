@@ -108,11 +108,11 @@ class SinkCrash:
 
 def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
     """Yield one crash per step of a delivery, each in its own destination."""
-    whole = folder / "whole"
-    whole.mkdir()
-    rig = new_rig(whole)
-    workload = mixed(truncate=rig.build(whole).capabilities.truncate)
-    counted = run(rig, _delivery(rig, whole, workload), KillPoint())
+    full_folder = folder / "whole"
+    full_folder.mkdir()
+    rig = new_rig(full_folder)
+    workload = mixed(truncate=rig.build(full_folder).capabilities.truncate)
+    counted = run(rig, _delivery(rig, full_folder, workload), KillPoint())
     assert counted.error is None, counted.error
     for step in _chosen(counted.steps):
         own = folder / f"step-{step}"

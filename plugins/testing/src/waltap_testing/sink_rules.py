@@ -180,7 +180,7 @@ class SnapshotsGoOn:
 # In the middle of a transaction, with rows before and after it.
 UNFIT_ID = 4
 # Changes in a batch: all, or so few that a transaction is in several batches.
-WHOLE, CUT = 100, 2
+ALL_CHANGES, CUT = 100, 2
 
 
 class RefusesSingleRecords:
@@ -204,7 +204,7 @@ class RefusesSingleRecords:
         workload.commit()
         return rig.with_context(tolerant=True), workload
 
-    @pytest.mark.parametrize("most", [WHOLE, CUT], ids=["one batch", "a cut transaction"])
+    @pytest.mark.parametrize("most", [ALL_CHANGES, CUT], ids=["one batch", "a cut transaction"])
     def test_a_record_that_is_refused_costs_no_other(
         self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
     ) -> None:
@@ -228,7 +228,7 @@ class RefusesSingleRecords:
         sink = rig.build(tmp_path)
         sink.open()
         once = sink.capabilities.exactly_once
-        (batch,) = workload.batches(WHOLE, records=sink.capabilities.records)
+        (batch,) = workload.batches(ALL_CHANGES, records=sink.capabilities.records)
         with pytest.raises(RecordsRefused):
             sink.write(batch)
         # The refused record is kept elsewhere by then; no other record of the batch may count.
@@ -237,7 +237,7 @@ class RefusesSingleRecords:
         sink.close()
         sink = rig.build(tmp_path, has_offset=True)
         after = sole(sink.open()) or Position(0)
-        for batch in workload.batches(WHOLE, after, records=sink.capabilities.records):
+        for batch in workload.batches(ALL_CHANGES, after, records=sink.capabilities.records):
             _written(sink, batch)
         assert sole(sink.flush()) == Position(workload.parts[-1].end_lsn)
         sink.close()

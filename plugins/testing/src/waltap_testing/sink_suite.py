@@ -139,17 +139,17 @@ class SinkSuite(
 
     def test_flush_promises_the_last_whole_transaction(self, sink: Sink) -> None:
         """A flush promises the position of the last batch."""
-        whole: Position | None = None
+        last_promised: Position | None = None
         for batch in large_transaction().batches(3, records=sink.capabilities.records):
             sink.write(batch)
             promised = sole(sink.flush())
             if batch.ends_transaction:
                 assert promised == batch.position
-                whole = promised
+                last_promised = promised
             else:
                 # Inside a transaction it may promise an earlier position.
                 assert promised is None or promised <= batch.position
-                assert whole is None or (promised is not None and promised >= whole)
+                assert last_promised is None or (promised is not None and promised >= last_promised)
 
     def test_an_empty_batch_moves_the_position(self, sink: Sink) -> None:
         """An empty batch moves the position: a filter may drop every change."""

@@ -454,8 +454,8 @@ def transactions_as_columns(batch: Batch) -> Batch:
     parts = [part for part in batch.parts if isinstance(part, TransactionPart)]
     changes = [change for part in parts for change in part.changes]
     inserts = {change.relation for change in changes if isinstance(change, Insert)}
-    whole = all(part.starts and part.complete and len(part.changes) == 1 for part in parts)
-    if not (whole and len(inserts) == 1 and len(parts) == len(batch.parts)):
+    single_inserts = all(part.starts and part.complete and len(part.changes) == 1 for part in parts)
+    if not (single_inserts and len(inserts) == 1 and len(parts) == len(batch.parts)):
         return batch
     return msgspec.structs.replace(batch, parts=transaction_run(parts))
 
