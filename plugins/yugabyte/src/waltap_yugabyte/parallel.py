@@ -196,14 +196,14 @@ class RangedConnector(
         }
         every = self._starts.values()
         reads = [start for start in every if start.snapshot]
-        whole = Offset(
+        first_offset = Offset(
             partitions={slot: s.offset.sole for slot, s in self._starts.items()},
             snapshot=reads[0].offset.snapshot if reads else None,
         )
         return StartPosition(
             snapshot=bool(reads),
             stream=any(start.stream for start in every),
-            offset=whole,
+            offset=first_offset,
             notes=tuple(dict.fromkeys(note for start in every for note in start.notes)),
             slot_created=any(start.slot_created for start in every),
         )

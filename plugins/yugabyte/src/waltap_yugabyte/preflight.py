@@ -174,12 +174,12 @@ class YugabytePreflight(PreflightChecks):
         assert isinstance(self.properties, YugabyteProperties)
         window = self.properties.slot_window_ms
         for idle, since in rows:
-            left = window - idle
+            left_ms = window - idle
             found = f"the slot needs what is from {since} on, which is kept for {window // 60000} minutes"
-            if left > window * SOON:
+            if left_ms > window * SOON:
                 yield PreflightCheck.ok("slot expiry", found)
                 continue
-            left_over = f"{left // 60000} minutes are left" if left > 0 else "it may be gone"
+            left_over = f"{left_ms // 60000} minutes are left" if left_ms > 0 else "it may be gone"
             yield PreflightCheck.warning(
                 "slot expiry",
                 f"{found}: {left_over}",

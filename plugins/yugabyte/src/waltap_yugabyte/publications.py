@@ -134,22 +134,22 @@ class YugabytePublications(PublicationSet):
         refresh_s = self._refresh_s()
         if not self._used or not refresh_s:
             return 0.0
-        asked, left = self._asked_at.get(table_id, (0.0, 0.0))
-        if left and time.monotonic() < asked + min(ASK_S, left):
-            return left
-        left = max(0.0, refresh_s - self._member_s(table_id))
-        self._asked_at[table_id] = time.monotonic(), left
-        if left and table_id not in self._reported:
+        asked, remaining_s = self._asked_at.get(table_id, (0.0, 0.0))
+        if remaining_s and time.monotonic() < asked + min(ASK_S, remaining_s):
+            return remaining_s
+        remaining_s = max(0.0, refresh_s - self._member_s(table_id))
+        self._asked_at[table_id] = time.monotonic(), remaining_s
+        if remaining_s and table_id not in self._reported:
             self._reported.add(table_id)
             name = ".".join(table_id)
             log.info(
                 "%s joined the publication: it is read in %.0f s, when the slot has followed (%s)",
                 name,
-                left,
+                remaining_s,
                 "yb.publication.refresh.ms",
                 extra={"table": name},
             )
-        return left
+        return remaining_s
 
     def _member_s(self, table_id: TableId) -> float:
         """Return for how many seconds a table has been a member."""

@@ -104,8 +104,8 @@ class YbExtractNewRecordState:
         if not missing:
             return record
         made = self._schemas.of(schema, missing)
-        left = {name: value for name, value in row.items() if name not in missing}
-        return msgspec.structs.replace(record, value_schema=made, value=left)
+        remaining = {name: value for name, value in row.items() if name not in missing}
+        return msgspec.structs.replace(record, value_schema=made, value=remaining)
 
 
 def _without(schema: Schema, missing: tuple[str, ...]) -> Schema:
