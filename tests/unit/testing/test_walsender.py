@@ -1,10 +1,8 @@
 """The scripted walsender against real libpq, driven as a connector drives it."""
 
-import json
 import select
 import struct
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -24,10 +22,8 @@ from waltap_testing.walsender import (
     ServerError,
     StreamScript,
     XLogData,
-    load_capture,
 )
 
-CAPTURE = Path(__file__).parents[2] / "golden" / "captures" / "wire_pg15_v3.jsonl"
 START = b"START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1')"
 
 
@@ -288,37 +284,3 @@ def test_ordinary_connections_may_bind_parameters_and_copy(walsender):
             assert b"".join(bytes(part) for part in copy) == b"1\tone\n2\t\\N\n"
     bound = [query for query in server.sessions[0].queries if query.parameters]
     assert [query.parameters for query in bound] == [("16384",)]
-
-
-def test_a_recorded_conversation_is_replayed_byte_for_byte(walsender):
-    """Follows the recording as its client did: same commands, same answers, same frames."""
-    capture = load_capture(CAPTURE)
-    server = walsender(*capture.scripts, answers=capture.answers)
-    events = [json.loads(line) for line in CAPTURE.read_text().splitlines()]
-    first = next(i for i, event in enumerate(events) if event.get("status") == "COPY_BOTH")
-    last = next(i for i, event in enumerate(events) if "after_copy" in event)
-    connection = connect(server)
-    for event in events[: first + 1]:
-        if "sql" in event:
-            assert (
-                pq.ExecStatus(connection.exec_(event["sql"].encode()).status).name
-                == event["status"]
-            )
-    said = []
-    for event in events[first + 1 : last]:
-        if "recv" in event:
-            assert [frame.hex() for frame in frames(connection, 1)] == [event["recv"]]
-        elif "send" in event:
-            said.append(int(event["send"][18:34], 16))
-            connection.put_copy_data(bytes.fromhex(event["send"]))
-            connection.flush()
-    server.wait(lambda s: len(s.feedback) == len(said))
-    assert [update.flushed for update in server.feedback] == said
-    assert any(payload[:1] == b"S" for _, payload in capture.frames)  # it holds a streamed one
-
-
-def test_a_line_that_is_no_event_is_named(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"note": "fine"}\n{"sql": "SHOW x", "status": "MAYBE"}\n')
-    with pytest.raises(ValueError, match=r"bad\.jsonl, line 2: .*MAYBE"):
-        load_capture(path)

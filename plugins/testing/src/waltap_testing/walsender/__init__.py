@@ -13,8 +13,6 @@ from waltap_testing.walsender.answers import (
     QueryForwarder,
     ReceivedQuery,
     RowsAnswer,
-    WireCapture,
-    load_capture,
 )
 from waltap_testing.walsender.script import (
     AwaitConfirmed,
@@ -57,7 +55,5 @@ __all__ = [
     "StandbyStatus",
     "Step",
     "StreamScript",
-    "WireCapture",
     "XLogData",
-    "load_capture",
 ]
