@@ -11,7 +11,10 @@ import msgspec
 import pytest
 from pyspark.errors import PySparkException
 from tests.harness.changelog import relation
-from tests.harness.failing_steps import steps_that_fail_are_taken_once
+from tests.harness.failing_steps import (
+    steps_that_fail_are_taken_once,
+    upkeep_that_fails_takes_nothing_back,
+)
 from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.spark import Rig
@@ -120,6 +123,10 @@ def test_changes_that_leave_no_row_are_a_step_too(rig: Rig, rows: int) -> None:
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
     steps_that_fail_are_taken_once(rig)
+
+
+def test_upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
+    upkeep_that_fails_takes_nothing_back(rig)
 
 
 def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:
@@ -490,24 +497,22 @@ def written_twice(foreign: Rig) -> Rig:
 
 
 @pytest.fixture
-def brought_back(written_twice: Rig) -> Rig:
-    """Return them as the error's advice leaves them."""
+def brought_back(written_twice: Rig) -> tuple[Rig, str]:
+    """Return them as the error's advice leaves them, and the error."""
     history = written_twice.output.table("people").stored_table.targets["changes"]
-    version = named(written_twice)
+    failed, version = written_twice.output.table("people").failed, named(written_twice)
     written_twice.spark.sql(f"RESTORE TABLE {history.at} TO VERSION AS OF {version}")
-    return written_twice
+    return written_twice, failed
 
 
-def test_a_step_that_two_drivers_wrote_suspends_the_table(written_twice: Rig) -> None:
-    assert "WT-5235" in written_twice.output.table("people").failed
-    assert "once more" in written_twice.output.table("people").failed
-
-
-def test_a_table_with_a_step_of_two_drivers_goes_on_when_it_is_brought_back(
-    brought_back: Rig,
+def test_a_step_that_two_drivers_wrote_suspends_the_table_until_it_is_brought_back(
+    brought_back: tuple[Rig, str],
 ) -> None:
-    brought_back.apply()
-    check_restored(brought_back, 3)
+    rig, failed = brought_back
+    assert "WT-5235" in failed
+    assert "once more" in failed
+    rig.apply()
+    check_restored(rig, 3)
 
 
 HAD = [("id", "int4"), ("name", "text"), ("note", "text")]

@@ -75,7 +75,7 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
         Commit((Insert(4),)),
         Snapshot((Insert(1),), 1, "restarts"),
     ]),
-    "transactions that come again in a new epoch": ("rows spark, alone here", [
+    "transactions that come again in a new epoch": ("alone here", [
         FILLED, Apply(),
         Commit((Update(1), Delete(2), Insert(6))),
         Commit((Move(3, 5),)),
@@ -176,6 +176,13 @@ PIECES: Final[dict[str, tuple[str, list[Step]]]] = {
     ]),
     "rows of a snapshot that breaks off and restarts": ("rows here", [
         FILLED, Apply(), Snapshot((Insert(1),), 1, "restarts"),
+    ]),
+    "transactions that were applied together come again": ("rows spark", [
+        FILLED,
+        Commit((Update(1), Delete(2), Insert(6))),
+        Commit((Move(3, 5),)),
+        Apply(), Again(2),
+        Commit((Update(1, "z"), Insert(2))),
     ]),
 }  # fmt: skip
 """Pieces of the longest scripts above, with other tables: so much takes a third of the time in one test."""

@@ -11,7 +11,10 @@ import pytest
 from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, Banks, banks, each_dies_in_turn
 from tests.harness.busy_lake import looks_right_while_it_runs
 from tests.harness.changelog import relation
-from tests.harness.failing_steps import steps_that_fail_are_taken_once
+from tests.harness.failing_steps import (
+    steps_that_fail_are_taken_once,
+    upkeep_that_fails_takes_nothing_back,
+)
 from tests.harness.lake import Lake
 from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
@@ -130,6 +133,10 @@ def test_sources_of_one_target_keep_to_themselves(iceberg: Any, tmp_path: Path) 
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
     steps_that_fail_are_taken_once(rig)
+
+
+def test_upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
+    upkeep_that_fails_takes_nothing_back(rig)
 
 
 def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig: Rig) -> None:
