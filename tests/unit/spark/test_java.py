@@ -20,6 +20,7 @@ from waltap_spark.session import java as requirement
 from waltap_spark.session.failures import refused
 from waltap_spark.session.java import _require_fit as require_fit
 from waltap_spark.session.java import require_java, require_pyspark
+from waltap_spark.session.session import local_settings
 
 
 def program(folder: Path, script: str) -> Path:
@@ -98,6 +99,15 @@ def test_a_pyspark_of_a_generation_that_serves_is_taken(
 ) -> None:
     monkeypatch.setattr(requirement, "version", lambda _name: found)
     assert require_pyspark() == found
+
+
+@pytest.mark.parametrize(
+    ("processors", "is_one"), [(2, True), (4, True), (5, False), (None, False)]
+)
+def test_few_processors_have_one_compiler_by_default(processors: int | None, is_one: bool) -> None:
+    options = local_settings(processors).get("spark.driver.defaultJavaOptions", "")
+    assert ("-XX:TieredStopAtLevel=1" in options) == is_one
+    assert local_settings(processors)["spark.driver.memory"] == "1g"
 
 
 # --- what is reported an error that came out of a JVM ---------------------------------------------------
