@@ -97,6 +97,7 @@ def test_masks_leave_keys_and_what_was_not_sent() -> None:
         ("v text", "abcd\U0001d11e", "abcd?"),  # half of its last character is no text
         ("v bytea", "\\x0102030405060708", "\\x0102030405"),
         ("v timestamptz", "2020-01-01 12:34:56+00", None),
+        ("v timestamptz", "infinity", None),
         ("v bytea", None, None),
         ("v bytea", UNCHANGED, UNCHANGED),
         ("v uuid", "01234567-89ab-cdef-0123-456789abcdef", "01234"),
@@ -106,6 +107,14 @@ def test_a_shortened_value_is_one_of_its_type(declared, text, expected) -> None:
     relation = table("a", "id int4 not null", declared)
     masks = plan(relation, **{"column.truncate.to.5.chars": r".*\.v"}).masks()
     assert masks[1](text) == expected
+
+
+def test_a_time_that_is_shortened_is_not_another_time() -> None:
+    masks = plan(
+        table("a", "id int4 not null", "v timestamptz"), **{"column.truncate.to.22.chars": r".*\.v"}
+    ).masks()
+    assert masks[1]("0044-03-15 00:00:00+00 BC") is None
+    assert masks[1]("0044-03-15 00:00:00+00") == "0044-03-15 00:00:00+00"
 
 
 def test_a_relation_announced_again_keeps_what_was_made_of_it() -> None:

@@ -438,13 +438,18 @@ def _mask(
     if is_text(column):
         return partial(_mask_text, transform)
 
+    timed = (mapping.schema.name or "").startswith("io.debezium.time.")
+
     def mask(value: Value) -> Value:
         masked = _mask_text(transform, value)
-        if isinstance(masked, str):
-            try:
-                mapping.to_connect(masked)
-            except ValueError:  # a shortened text, which is no value of its type
-                return None
+        if not isinstance(masked, str) or masked == value:
+            return masked
+        if timed:  # what remains of a time is none, or another one: without BC, say
+            return None
+        try:
+            mapping.to_connect(masked)
+        except ValueError:  # a shortened text, which is no value of its type
+            return None
         return masked
 
     return mask
