@@ -1,5 +1,6 @@
 """Fixtures for all tests: real servers, from `tests.harness.servers.fixtures`."""
 
+import atexit
 import gc
 import os
 import sys
@@ -44,11 +45,8 @@ def pytest_collection_finish() -> None:
     """Keep modules and tests, a million objects, out of each later garbage collection."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the end of the process collect them: DuckDB would report what it loaded as leaked."""
-    gc.unfreeze()
+    # the end of the process collects them: DuckDB would report what it loaded as leaked
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True)
