@@ -388,6 +388,16 @@ def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline: Pipeli
     assert identity == ("f",)
 
 
+def test_a_replica_identity_that_is_set_needs_no_lock(pipeline: PipelineRig) -> None:
+    pipeline.settings["replica.identity.autoset.values"] = "public.t:INDEX t_pkey"
+    pipeline.catch_up()
+    (identity,) = pipeline.database.execute("SELECT relreplident FROM pg_class WHERE relname = 't'")
+    assert identity == ("i",)
+    with pipeline.database.connect() as reader:
+        reader.execute("BEGIN; SELECT FROM t")
+        pipeline.catch_up()
+
+
 # --- servers restored from a copy; WAL that is gone: test_slot_monitor.py ---------------------------------------------------------
 
 

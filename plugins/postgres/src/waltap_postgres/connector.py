@@ -283,7 +283,7 @@ class PostgresConnector(
         self._publications.make(new_slot=decision.new_slot)
         completeness = self._publications.completeness()  # before the slot exists
         if self.properties.replica_identity_autoset_values:
-            set_identities(self._connection, self.properties, self.captured())
+            set_identities(self.catalogue, self._connection, self.properties, self.captured())
             self._captured = None
         if decision.resumes and offset is not None:
             start = self._go_on_with_snapshot(offset)

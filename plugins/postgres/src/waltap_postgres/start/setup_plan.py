@@ -37,8 +37,14 @@ from waltap_postgres.start.startup_plan import StartupPlan
 # Source: the property ``replica.identity.autoset.values``.
 
 
+IDENTITY_INDEX_SQL = """
+SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indisreplident AND i.indrelid::int8 = %s
+"""
+
+
 def identity_statements(
-    properties: PostgresProperties, captured: Iterable[CatalogTable]
+    catalogue: PostgresCatalogue, properties: PostgresProperties, captured: Iterable[CatalogTable]
 ) -> Iterator[tuple[Relation, str]]:
     """Yield ALTER TABLE for the tables that differ from the property."""
     for entry in properties.replica_identity_autoset_values:
@@ -48,15 +54,23 @@ def identity_statements(
             relation = table.relation
             if not java_pattern(pattern).fullmatch(relation.name):
                 continue
-            # The relation does not name its index, so an index is always set again.
-            if has_word(relation, word) and not index:
+            index = index.strip()
+            if has_word(relation, word) and (
+                not index or index == _identity_index(catalogue, relation)
+            ):
                 continue
-            clause = f"USING INDEX {identifier(index.strip())}" if index else word.upper()
+            clause = f"USING INDEX {identifier(index)}" if index else word.upper()
             name = identifier(relation.schema, relation.table)
             yield relation, f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
 
 
+def _identity_index(catalogue: PostgresCatalogue, relation: Relation) -> str:
+    """Return the name of the index that is the relation's identity."""
+    return "".join(name for (name,) in catalogue.query(IDENTITY_INDEX_SQL, (relation.oid,)))
+
+
 def set_identities(
+    catalogue: PostgresCatalogue,
     connection: "psycopg.Connection[tuple[Any, ...]]",
     properties: PostgresProperties,
     captured: Iterable[CatalogTable],
@@ -66,7 +80,7 @@ def set_identities(
     Raises: SourceError.
     """
     timeout_ms = properties.snapshot_lock_timeout_ms
-    for relation, statement in identity_statements(properties, captured):
+    for relation, statement in identity_statements(catalogue, properties, captured):
         try:
             with connection.transaction():
                 # A waiting ALTER TABLE blocks everyone who comes to the table after it.
@@ -127,7 +141,9 @@ class SetupPlanner:
         """
         properties, slot = self._properties, None
         read = snapshot_tables() if decision.snapshot else ()
-        statements = [each for _, each in identity_statements(properties, captured)]
+        statements = [
+            each for _, each in identity_statements(self._catalogue, properties, captured)
+        ]
         if decision.stream:
             with suppress(PublicationMissing, IdentityMissing):  # the checks report them
                 statements += self._publications.statements(new_slot=decision.exports)
