@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 from pyarrow.parquet import ParquetFile
-from pyspark.errors import StreamingQueryException
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
 from tests.harness.pipeline import until
@@ -34,7 +33,6 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
 from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, follow_options, pairs_of, properties_of
-from waltap_spark.driver.streaming import start_query
 from waltap_spark.errors import ApplierFailed, JvmEnded, OutputInUse, TablesSuspended
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
@@ -531,73 +529,26 @@ def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Follo
     rig.check_all()
 
 
-def test_a_streaming_query_applies_everything_once_though_its_checkpoint_is_lost(
-    rig: Followed, tmp_path: Path
-) -> None:
-    rig.work(3)
-    for checkpoint in ("one", "one", "lost"):
-        query = start_query(
-            rig.spark, rig.log, rig.applier, str(tmp_path / checkpoint), available_now=True
-        )
-        assert query.awaitTermination(180)
-        rig.check_all()
-        rig.work(2)
-    query = start_query(
-        rig.spark, rig.log, rig.applier, str(tmp_path / "one"), FollowOptions(trigger_ms=20)
-    )
-    rig.work(2)
-    last = rig.log.last()
-    limit = time.monotonic() + 180
-    while rig.applier.state.log_position < last.log_position:
-        assert query.isActive, query.exception()
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-    query.stop()
-    rig.check_all()
-
-
-def test_manifests_that_spark_did_not_give_are_read_from_the_log(
-    rig: Followed, tmp_path: Path
-) -> None:
-    """The checkpoint says that some were given out; the output knows that they never arrived."""
-    rig.work(2)
-    query = start_query(
-        rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
-    )
-    assert query.awaitTermination(180)
-    rig.applier.close()
-    rig.output = SparkOutput(str(tmp_path / "fresh"))
-    rig.applier = OutputApplier(rig.spark, rig.log, rig.output)
-    rig.applier.open()
-    rig.work(1)
-    query = start_query(
-        rig.spark, rig.log, rig.applier, str(tmp_path / "checkpoint"), available_now=True
-    )
-    assert query.awaitTermination(180)
-    rig.check_all()
-
-
 def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path: Path) -> None:
     """Each of them, with anything new or without; others are up to date then. It ends well once none does."""
     number = relation("public.odd", [("id", "int4"), ("v", "int4")])
     text = relation("public.odd", [("id", "int4"), ("v", "text")])
 
     def run(applier: OutputApplier) -> None:
-        query = start_query(rig.spark, rig.log, applier, str(tmp_path / "one"), available_now=True)
-        assert query.awaitTermination(180)
+        LogFollower(rig.log, applier).once()
 
     rig.db.insert(number, ["1", "5"])
     rig.work(1)
     run(rig.applier)
     rig.db.insert(text, ["2", "five"])
     rig.work(2)
-    with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
+    with pytest.raises(TablesSuspended, match=r"public\.odd: WT-5205"):
         run(rig.applier)
     rig.check_rows()
     with pytest.raises(TablesSuspended, match=r"public\.odd: WT-5205"):
         run(rig.applier)
     rig.work(1)
-    with pytest.raises(StreamingQueryException, match=r"public\.odd: WT-5205"):
+    with pytest.raises(TablesSuspended, match=r"public\.odd: WT-5205"):
         run(rig.applier)
     rig.check_rows()
     rig.applier.close()
@@ -609,14 +560,11 @@ def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path
     assert LiveTables(rig.spark, rig.output, allow_stale=True).current("odd").count() == 2
 
 
-def test_what_a_query_applied_leaves_the_log(rig: Followed, tmp_path: Path) -> None:
+def test_what_a_run_to_the_end_applied_leaves_the_log(rig: Followed) -> None:
     options = FollowOptions(retention_h=-2.0)  # as if it were two hours later
     for _ in range(2):
         rig.work(3)
-        query = start_query(
-            rig.spark, rig.log, rig.applier, str(tmp_path / "one"), options, available_now=True
-        )
-        assert query.awaitTermination(180)
+        LogFollower(rig.log, rig.applier, options).once()
         first, last = rig.log.first(), rig.log.last()
         assert first is not None
         assert first == last, "the newest stays"

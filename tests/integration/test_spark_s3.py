@@ -34,20 +34,19 @@ import json, sys
 import pyspark
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.driver.follower import LogFollower
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import open_tables
 from waltap_spark.state.output import SparkOutput
 from waltap_spark.session.session import prepare, start_session
-from waltap_spark.driver.streaming import start_query
 
-changelog, tables, streamed, checkpoint, conf, kind, named = sys.argv[1:]
+changelog, tables, streamed, conf, kind, named = sys.argv[1:]
 choice = FormatChoice(kind, json.loads(named))
 settings = choice.settings(pyspark.__version__, json.loads(conf))
 spark = start_session("s3", master="local[2]", settings=settings)
 applier = OutputApplier(spark, ChangeLog(changelog), SparkOutput(streamed), None, choice)
 applier.open()
-query = start_query(spark, ChangeLog(changelog), applier, checkpoint, available_now=True)
-query.awaitTermination()
+LogFollower(ChangeLog(changelog), applier).once()
 applier.close()
 found = {}
 for place in (tables, streamed):
@@ -216,7 +215,7 @@ def tables_follow(
     sink.flush()
     sink.close()
     run(s3, *apply, *given)
-    found = run(s3, "-c", READ, *places, str(tmp_path / "checkpoint"), json.dumps(conf),
+    found = run(s3, "-c", READ, *places, json.dumps(conf),
                 kind, json.dumps(other))  # fmt: skip
     counts = {"people": [many, 1], "small": [2, 1]}
     assert json.loads(found.splitlines()[-1]) == {

@@ -435,7 +435,7 @@ EXAMPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 
 
 @pytest.mark.needs_java
-def test_a_streaming_query_applies_and_a_job_reads(java: Path, tmp_path: Path) -> None:
+def test_an_application_applies_and_a_job_reads(java: Path, tmp_path: Path) -> None:
     db = Database()
     log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
     log.open()
@@ -444,7 +444,7 @@ def test_a_streaming_query_applies_and_a_job_reads(java: Path, tmp_path: Path) -
     log.write(batch(db.commit()))
     log.flush()
     log.close()
-    said = _run("streaming_query.py", tmp_path / "log", tmp_path / "out")
+    said = _run("apply_log.py", tmp_path / "log", tmp_path / "out")
     assert "3 rows applied" in said
     assert "0 rows applied" not in said
     said = _run("live_tables.py", tmp_path / "out", "public.people")

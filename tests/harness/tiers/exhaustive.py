@@ -62,7 +62,7 @@ RARE: Final = {
     r"integration/test_spark_compaction.py::.*in_delta": "the same on Parquet",
     r"integration/test_spark_delta.py::test_(a_table_that_(is_c|some|was)|a_try|an_att|a_log|a_comm)": "folds",
     r"integration/test_spark_delta.py::test_a_table_that_is_made_anew\[(?!a_column_that_is_added)": "one of them",
-    r"integration/test_spark_source.py::test_(a_streaming_query_applies|pipelines_hold|a_client)": "the data source",
+    r"integration/test_spark_source.py::test_(an_application_applies|pipelines_hold|a_client)": "the data source",
     r"integration/test_spark_renames.py::test_a_table_in_a_catalogue.*\[(?!it_goes_on_with_its)": "by path; unit tests of names in a catalogue",
     r"integration/test_spark_renames.py::test_tables_follow_the_renames": "a renamed table that is quiet",
     r"integration/test_spark_names.py::test_columns_may_be_called.*20000": "names by rules",

@@ -3,7 +3,6 @@
 New manifests are found by position, which costs the listing of one folder, however long the log
 is. Spark's own file source was measured for comparison: it lists every file that it has ever
 seen (206 ms a look at 7,200 manifests, 3.5 s at 100,000) and keeps a list of them.
-`waltap_spark.driver.streaming` has that source for callers that need a streaming query.
 """
 
 import datetime as dt
@@ -49,7 +48,7 @@ class LogFollower:
             last_time = stopping()
             self.catch_up()
             if last_time:
-                self.complain()
+                self._complain()
                 return
             self.expire()
             time.sleep(self._options.trigger_ms / 1000)
@@ -61,10 +60,10 @@ class LogFollower:
         """
         self.catch_up()
         self._applier.maintain(patient=True)
-        self.tidy(at_once=True)
-        self.complain()
+        self._tidy(at_once=True)
+        self._complain()
 
-    def complain(self) -> None:
+    def _complain(self) -> None:
         """Raise `TablesSuspended` when a table is suspended."""
         failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
         if failed:
@@ -79,7 +78,7 @@ class LogFollower:
         """
         damaged: list[ChangeLogDamaged] = []
         try:
-            self.apply(self._manifests(damaged))
+            self._apply(self._manifests(damaged))
         except RowsAwaited as awaited:
             if awaited.fields["nobody"]:
                 raise
@@ -92,7 +91,7 @@ class LogFollower:
             )
             raise error
 
-    def apply(self, manifests: Iterable[Manifest]) -> None:
+    def _apply(self, manifests: Iterable[Manifest]) -> None:
         """Apply ``manifests`` in commits of a fit size."""
         found = 0
         for portion in self._pace.portions(manifests):
@@ -113,7 +112,7 @@ class LogFollower:
         except ChangeLogDamaged as error:
             damaged.append(error)
 
-    def tidy(self, *, at_once: bool) -> None:
+    def _tidy(self, *, at_once: bool) -> None:
         """Remove unused files of the tables and the log.
 
         ``at_once`` has the meaning that `expire` gives it.
