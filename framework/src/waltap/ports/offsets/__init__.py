@@ -1,6 +1,5 @@
 """Stage 8: store offsets durably before the slot is confirmed."""
 
-from waltap.changes.transactions.position import SnapshotProgress
 from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, decoded, encoded
 
-__all__ = ["Offset", "OffsetStore", "PartitionOffset", "SnapshotProgress", "decoded", "encoded"]
+__all__ = ["Offset", "OffsetStore", "PartitionOffset", "decoded", "encoded"]

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
-    from waltap.changes.transactions.position import START, Position, Positions, lsn_text, parse_lsn
-    from waltap.errors import StopRequested
+    from waltap.changes.transactions.position import Position
     from waltap.ports.source.connector import (
         ChangeStream,
         Connector,
@@ -14,21 +13,14 @@ if TYPE_CHECKING:
         PreflightCheck,
         StartPosition,
     )
-    from waltap.ports.source.slot_status import SlotStatus
 
 __all__ = [
-    "START",
     "ChangeStream",
     "Connector",
     "ConnectorContext",
     "Position",
-    "Positions",
     "PreflightCheck",
-    "SlotStatus",
     "StartPosition",
-    "StopRequested",
-    "lsn_text",
-    "parse_lsn",
 ]
 
 if not TYPE_CHECKING:

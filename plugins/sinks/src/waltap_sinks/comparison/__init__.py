@@ -3,15 +3,12 @@
 A destination implements `waltap.ports.sink.verification`.
 """
 
-from waltap_sinks.comparison.differences import TableDifferences, comparison_table, keys_shown
-from waltap_sinks.comparison.table_readers import HASH_DIGITS, row_text, short_hash, source_row_hash
+from waltap_sinks.comparison.differences import TableDifferences, comparison_table
+from waltap_sinks.comparison.table_readers import HASH_DIGITS, row_text
 
 __all__ = [
     "HASH_DIGITS",
     "TableDifferences",
     "comparison_table",
-    "keys_shown",
     "row_text",
-    "short_hash",
-    "source_row_hash",
 ]

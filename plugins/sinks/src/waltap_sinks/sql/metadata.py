@@ -23,7 +23,7 @@ class KnownTable:
     types: dict[int, tuple[str, int]] = field(default_factory=dict)
     # Reasons why rows may differ from the source's until a snapshot replaces them.
     stale: tuple[str, ...] = ()
-    # The source's name of the table; earlier releases stored none.
+    # The source's name of the table.
     source: str = ""
 
 
@@ -274,13 +274,9 @@ def _written(table: KnownTable) -> dict[str, object]:
 
 
 def _known(name: TargetName, fields: dict[str, Any]) -> KnownTable:
-    """Return a table from the stored form of its columns.
-
-    Earlier releases stored names alone.
-    """
+    """Return a table from the stored form of its columns."""
     known = KnownTable(name, stale=tuple(fields.pop("stale", ())), source=fields.pop("source", ""))
-    for number, column in fields.items():
-        called, *of_type = [column] if isinstance(column, str) else column
+    for number, (called, *of_type) in fields.items():
         known.columns[int(number)] = called
         if of_type:
             known.types[int(number)] = (str(of_type[0]), int(of_type[1]))

@@ -189,7 +189,7 @@ def replaced_from_chunks(
             done = replaced(read.rows)
             return msgspec.structs.replace(done, split_nulls=read.nulls())
     place = _place(group, table.folder)
-    text = output.store.read(f"{place}/{COMPLETE}") or b"[]"  # version 0.1 wrote no reports
+    text = output.store.read(f"{place}/{COMPLETE}")
     nulls = msgspec.json.decode(text, type=tuple[str, ...])
     waiting = commit.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
     # the log does not know how many rows tasks read

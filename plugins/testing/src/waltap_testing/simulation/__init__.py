@@ -14,7 +14,7 @@ Use it to test time, waits, retries and failures. It does not imitate a database
 against a real server.
 """
 
-from waltap_testing.simulation.clock import TimeStopped, VirtualClock
+from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.destination import SimulatedDestination
 from waltap_testing.simulation.pipeline import SimulatedPipeline
 from waltap_testing.simulation.source import SimulatedSource
@@ -23,6 +23,5 @@ __all__ = [
     "SimulatedDestination",
     "SimulatedPipeline",
     "SimulatedSource",
-    "TimeStopped",
     "VirtualClock",
 ]

@@ -30,7 +30,6 @@ from waltap_testing.walsender.script import (
     XLogData,
 )
 from waltap_testing.walsender.server import ScriptedWalsender, ScriptFailed
-from waltap_testing.walsender.wire import StandbyStatus
 
 __all__ = [
     "READS",
@@ -52,7 +51,6 @@ __all__ = [
     "SendPieces",
     "SendRaw",
     "ServerError",
-    "StandbyStatus",
     "Step",
     "StreamScript",
     "XLogData",
