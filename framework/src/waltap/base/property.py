@@ -107,23 +107,8 @@ def declare(
       columns), ``topics`` (the complete value is one pattern), ``unrenamed`` (the same, of topics
       before ``topic.regex``).
     """
-    extra: dict[str, Any] = {
-        "refused": refused,
-        "reloadable": reloadable,
-        "unit": unit,
-        "secret": secret,
-        "aliases": aliases,
-        "deprecated": deprecated or {},
-        "advanced": advanced,
-        "common": common,
-        "profile_default": profile_default,
-        "pipeline_name": pipeline_name,
-        "words": words,
-        "path": path,
-        "renewed": renewed,
-        "patterns": patterns,
-        "reach": reach,
-    }
+    # Before any other name is bound: the parameters are the attributes.
+    extra = {name: value for name, value in locals().items() if name in DEFAULTS}
     return Field(
         default,
         alias=name,
@@ -252,7 +237,7 @@ def _veiled(name: str, value: Any) -> Any:
 # `Field`. Such a field changes no consumer's data (``reach``); one of `declare` changes all by default.
 DEFAULTS: Mapping[str, Any] = {
     "refused": (), "reloadable": False, "unit": None, "secret": False, "aliases": (),
-    "deprecated": {}, "advanced": False, "common": False, "profile_default": None,
+    "deprecated": None, "advanced": False, "common": False, "profile_default": None,
     "pipeline_name": False, "words": (), "path": False, "renewed": False, "patterns": None,
     "reach": (), "family": None,
 }  # fmt: skip
@@ -283,7 +268,7 @@ class PropertyDeclaration:
         self.reach: tuple[str, ...] = tuple(extra["reach"])
         self.words: tuple[str, ...] = tuple(extra["words"])
         self.refused: tuple[str, ...] = tuple(extra["refused"])
-        self.deprecated: dict[str, str] = dict(extra["deprecated"])
+        self.deprecated: dict[str, str] = dict(extra["deprecated"] or {})
         # The name and all other accepted names, deprecated ones last.
         self.names = tuple(dict.fromkeys((self.name, *extra["aliases"], *self.deprecated)))
         path = extra["path"]
