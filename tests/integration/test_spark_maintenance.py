@@ -1,4 +1,4 @@
-"""Files of tables: folded, merged, removed, written in vain; lakes that were moved, or written by earlier versions."""
+"""Files of tables: folded, merged, removed, written in vain; lakes that were moved."""
 
 import threading
 import time
@@ -9,15 +9,13 @@ from typing import Any, ClassVar
 import pytest
 from tests.harness.changelog import context, relation
 from tests.harness.pipeline import WAIT_S
-from tests.harness.servers.jars import unpack
 from tests.harness.spark import Rig
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply import applier
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.compaction_worker import CompactionWorker
 from waltap_spark.apply.maintenance import maintain, take
-from waltap_spark.apply.resume_requests import ResumeRequests
 from waltap_spark.compact import small_sets
 from waltap_spark.errors import CommitBegun, OutputInUse, OutputMismatch, RowsAwaited
 from waltap_spark.formats import CommitContext, TableFormatContext, merging, parquet
@@ -320,59 +318,6 @@ def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.Monk
     assert rig.folders() == rig.named_folders()
     rig.apply()
     rig.check(OTHERS)
-
-
-# --- written by an earlier version ----------------------------------------------------------------
-
-LAKE = Path(__file__).parents[1] / "golden" / "lakes" / "whole-commits.tar.gz"
-ROWS_OF_PEOPLE = sorted((n, f"n{n}" if n == 12 else "changed", "x") for n in range(1, 13) if n != 3)
-
-
-def test_it_is_read_and_goes_on(spark: Any, tmp_path: Path) -> None:
-    unpack(LAKE, tmp_path)
-    session, output = prepare(spark), SparkOutput(str(tmp_path / "out"))
-
-    def rows(name: str) -> list[tuple[Any, ...]]:
-        tables = LiveTables(session, output, allow_stale=True)  # the type of odd.v changed
-        return sorted(tuple(row) for row in tables.current(name).collect())
-
-    assert len(rows("people")) == 10, "before its twelfth transaction"
-    assert output.table("odd").failed
-    log = ChangeLog(str(tmp_path / "log"))
-    options = ApplyOptions(
-        compact_rows=0,
-        merge_sets=2,
-        retention_s=0.0,
-        modes=ModeRules(modes=("public[.]past:scd2",)),
-    )
-    applier = OutputApplier(session, log, output, options)
-    before = applier.open()
-    assert before.version == 2
-    assert before.garbage, "as the older version kept it"
-    ResumeRequests(output).ask(output.table("odd"), "text")
-    applier.apply(list(log.manifests(before.log_position)))
-    applier.maintain()
-    for _each in ("as it is", "opened again"):
-        assert rows("people") == ROWS_OF_PEOPLE
-        assert rows("odd") == [(1, "5"), (2, "word")]
-        tables = LiveTables(session, output)
-        versions = tables.current("past").select("id", "name", "_current").collect()
-        assert sorted(row["id"] for row in versions if row["_current"]) == list(range(1, 13))
-        assert sum(row["name"] == "first" for row in versions) == 12
-        assert len(versions) == 12 + 11
-        assert tables.changes("people").count() == 12 + 11 + 1
-        applier.close()
-        applier = OutputApplier(session, log, output, options)
-        applier.open()
-    state = applier.state
-    applier.close()
-    assert state.garbage == {}
-    there = {
-        str(path.relative_to(tmp_path / "out"))
-        for path in (tmp_path / "out").glob("tables/*/*/*/*")
-    }
-    named = {path for table in state.tables.values() for path in table.paths()}
-    assert there == named | output.garbage.paths()
 
 
 # --- moved ----------------------------------------------------------------------------------------

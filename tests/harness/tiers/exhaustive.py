@@ -74,7 +74,7 @@ RARE: Final = {
     r"integration/test_spark_snapshots.py::test_(tables_have|versions_are|who_comes|chunks_whose|values_that)": "test_spark_applier.py",
     r"integration/test_spark_maintenance.py::test_(a_lake_that_was|another_log|tables_of_an_earl|a_log_that_does)": "test_spark_delta.py",
     r"integration/test_spark_delta.py::test_(a_rule_that|steps_of_fewer)": "the suite's kills",
-    r"integration/test_spark_maintenance.py::test_(it_is_read|versions_that_ended_are_no_reason)": "test_spark_delta.py, versions that are not written again",
+    r"integration/test_spark_maintenance.py::test_versions_that_ended_are_no_reason": "test_spark_delta.py, versions that are not written again",
     r"integration/test_spark_verify.py::test_(?!tables_that_would)": "test_verify.py",
     r"integration/test_spark_delta.py::test_(what_a_driver|a_table_that_is_brought)": "test_spark_damage.py",
     r"integration/test_spark_s3.py": "test_object_store.py",

@@ -361,7 +361,6 @@ class OutputApplier:
             log_position=log_position,
             committed_at=time.time(),
             tables=tables,
-            garbage={},
             rows_applied=before.rows_applied + rows,
             last_commit_ts=times[-1] if times else before.last_commit_ts,
             reached_by=needed(reach, log_position, tables.values()),

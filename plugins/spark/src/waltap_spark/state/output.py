@@ -183,7 +183,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key_reused: bool = msgspec.field(name="crossed", default=False)
     # How often the set was merged with others.
     level: int = 0
-    # The change log's epoch, 0 in sets of an earlier version.
+    # The change log's epoch.
     epoch: int = 0
     # Whether the set is a whole snapshot.
     replaces: bool = False
@@ -472,9 +472,6 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     changelog: str
     committed_at: float
     tables: dict[str, TableState] = {}
-    # Dropped folders and their times, as earlier versions kept them; now they are files of
-    # `DroppedFiles`.
-    garbage: dict[str, float] = {}
     rows_applied: int = 0
     last_commit_ts: int | None = None
     # The log's own id, and the output's, each given once.
@@ -496,7 +493,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
         ``tables`` are the next commit's tables.
         """
         same = {name for name, table in tables.items() if self.tables.get(name) is table}
-        found = set(self.garbage)
+        found = set[str]()
         for name, had in self.tables.items():
             found |= set() if name in same else had.paths()
         # a renamed table has its paths under another name
@@ -718,7 +715,7 @@ class SparkOutput:
         stay until a later start.
         """
         self.garbage.forget_after(state.number)
-        named = self.garbage.paths() | set(state.garbage)
+        named = self.garbage.paths()
         for table in state.tables.values():
             named |= table.paths()
         for schema in self.store.folders("tables"):

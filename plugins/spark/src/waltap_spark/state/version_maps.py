@@ -224,7 +224,7 @@ def _among_commits(
     output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
 ) -> OutputState:
     there = {path for table in state.tables.values() for path in table.paths()}
-    there |= output.garbage.paths() | set(state.garbage)
+    there |= output.garbage.paths()
     readable = [
         found
         for found in output.readable_states()
