@@ -117,6 +117,7 @@ class ReplicationStream(ChangeStream):
         highest = frames.highest if isinstance(frames, FrameBlock) else max(map(_lsn, frames))
         self._received = max(self._received, highest)
         messages = self._decoder.feed(frames)
+        transport.adapt(len(frames), len(messages))
         # wal2json has the end of a transaction in its text; the frame's LSN is before that.
         for message in reversed(messages):
             if type(message) in _ENDS:

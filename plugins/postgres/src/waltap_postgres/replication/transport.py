@@ -28,6 +28,10 @@ from waltap_postgres.waiting import POLL_S, WRITE
 T = TypeVar("T")
 
 RECEIVE_BYTES = 1 << 20
+# Columns are cheaper the more rows they have. Rows are cheaper while they stay in the processor's
+# cache, so a read is smaller where small frames are decoded one by one.
+ROW_RECEIVE_BYTES = 1 << 18
+SMALL_FRAME_BYTES = 1 << 10
 START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
 CLOSE_DEADLINE_S = 1.0
@@ -49,11 +53,18 @@ class ReplicationTransport(abc.ABC):
 
     # Set by anything that arrives, even if it is no frame.
     heard = False
+    _receive_bytes = RECEIVE_BYTES
 
     def __init__(self, session: PostgresSession) -> None:
         self.session = session
         self.splitter = ReplicationSplitter()
         self._last_data = 0.0
+
+    def adapt(self, frames: int, messages: int) -> None:
+        """Choose the size of the next read, given the counts of the last one."""
+        small = frames * SMALL_FRAME_BYTES >= self._receive_bytes
+        one_by_one = messages * 8 >= frames * 7
+        self._receive_bytes = ROW_RECEIVE_BYTES if small and one_by_one else RECEIVE_BYTES
 
     def _gather(self) -> None:
         """Wait for more data while data flows."""
@@ -162,7 +173,7 @@ class SocketTransport(ReplicationTransport):
     def _take(self) -> bytes | None:
         """Return the data in the socket, None without any."""
         try:
-            data = self._socket.recv(RECEIVE_BYTES)
+            data = self._socket.recv(self._receive_bytes)
         except BlockingIOError:
             return None
         except OSError as error:
