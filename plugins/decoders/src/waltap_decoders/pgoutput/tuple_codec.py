@@ -178,11 +178,8 @@ def _source(form: str, count: int, names: dict[str, Any]) -> str:
     }[form]
     head = ["def make(relation, required):", " def read(lsn, t, xid):", "  e = len(t)"]
     columns = [f"{prefix}{i}" for prefix in prefixes for i in range(count)]
-    # An old key's other columns are ABSENT, whose text would be made each time.
-    everything = "".join(
-        f"{{{name} if {name} is not ABSENT else ''}}" if key and name[0] == "o" else f"{{{name}}}"
-        for name in columns
-    )
+    # The values of an old key are searched for NUL one by one: most of its columns are ABSENT.
+    everything = "".join(f"{{{name}}}" for name in columns if not key or name[0] == "v")
     return "\n".join(
         [
             *head,
@@ -209,15 +206,14 @@ def _walk(prefix: str, count: int, *, key: bool, begins: bool = False) -> list[s
 
     The values become local variables.
     """
+    if key:
+        return _walk_key(prefix, count)
     lines = []
     for i in range(count):
         lines += [
             "  k, n = head(t, p)",
-            "  if k == 116:",
-            "   a = p + 5",
-            "   p = a + n",
-            f"   {prefix}{i} = s[a:p]",
-            *_null(prefix, i, key=key),
+            *_text(f"{prefix}{i}"),
+            *_null(prefix, i),
             # A new row that lacks a value is rare and may be a fault: `read_tuple` decides.
             *([] if begins else [f"  elif k == 117: {prefix}{i} = UNCHANGED; p += 1"]),
             "  else: return None",
@@ -225,7 +221,32 @@ def _walk(prefix: str, count: int, *, key: bool, begins: bool = False) -> list[s
     return lines
 
 
-def _null(prefix: str, i: int, *, key: bool) -> list[str]:
+def _walk_key(prefix: str, count: int) -> list[str]:
+    """Return the lines that split an old key, behind which mostly NULLs follow."""
+    if not count:
+        return []
+    lines = ["  " + " = ".join(f"{prefix}{i}" for i in range(count)) + " = ABSENT", "  while 1:"]
+    for i in range(count):
+        rest = count - i
+        lines += [
+            "   k, n = head(t, p)",
+            *(f" {line}" for line in _text(f"{prefix}{i}")),
+            f"    if '\\0' in {prefix}{i}: return None",
+            "   elif k == 110:",
+            f"    if t[p:p+{rest}] == {b'n' * rest!r}: p += {rest}; break",
+            "    p += 1",
+            f"   elif k == 117: {prefix}{i} = UNCHANGED; p += 1",
+            "   else: return None",
+        ]
+    return [*lines, "   break"]
+
+
+def _text(name: str) -> list[str]:
+    """Return the lines that read a value, if the tag says so."""
+    return ["  if k == 116:", "   a = p + 5", "   p = a + n", f"   {name} = s[a:p]"]
+
+
+def _null(prefix: str, i: int) -> list[str]:
     """Return the lines for a NULL."""
     if prefix == "v":
         return [
@@ -233,5 +254,4 @@ def _null(prefix: str, i: int, *, key: bool) -> list[str]:
             f"   if required[{i}]: return None",
             f"   {prefix}{i} = None; p += 1",
         ]
-    null = "ABSENT" if key else "None"
-    return [f"  elif k == 110: {prefix}{i} = {null}; p += 1"]
+    return [f"  elif k == 110: {prefix}{i} = None; p += 1"]
