@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.harness.json_events import BARE, COMMIT_TS, NOW, Server, json_format, table
 
 from waltap.changes.capture.column_transform import java_serialised, truncated
@@ -25,6 +26,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import START
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
@@ -92,6 +94,12 @@ FORMS = [NEWEST, DEBEZIUM_2_5, replace(NEWEST, unsent=True)]
 MARKS = st.sampled_from(["", "", "", "origin", "xmin", "undated", "message"])
 TRANSACTIONS = st.lists(st.tuples(MARKS, st.lists(STATEMENTS, max_size=3)), min_size=1, max_size=8)
 TWO_ROWS = [("insert", ONE, (key, None, "1"), ("a", None, "1")) for key in "ab"]
+# Kinds that alternate, in two transactions of two tables.
+ALTERNATING = [
+    ("", [(kind, of, (key, None, number), ("b", key, "1")) for key in "abc"
+          for kind in ("insert", "delete", "unsent", "update")])
+    for of, number in ((OTHER, "1"), (ONE, "-7"), (OTHER, "no number"))
+]  # fmt: skip
 
 
 def transactions(drawn) -> Server:
@@ -135,11 +143,17 @@ def made_format(properties, *, eventful: bool, **more) -> JsonFormat:
     return JsonEventFormat(plain._tables._properties, context)
 
 
+def _single(part: TransactionPart) -> list[TransactionPart]:
+    return [structs.replace(part, changes=[change]) for change in part.changes]
+
+
 @settings(deadline=None)
 @given(
     TRANSACTIONS, st.booleans(), st.booleans(), st.sampled_from(FORMS), st.lists(st.integers(0, 8))
 )
 @example([("", []), ("", TWO_ROWS)], False, False, NEWEST, [])  # as many rows as transactions
+@example(ALTERNATING, False, False, NEWEST, [])
+@example(ALTERNATING, False, False, NEWEST, [1])
 def test_transactions_rendered_together_have_the_records_of_each_alone(
     drawn, counted, eventful, form, cuts
 ) -> None:
@@ -150,7 +164,13 @@ def test_transactions_rendered_together_have_the_records_of_each_alone(
     }
     parts = transactions(drawn).parts
     alone, together = (made_format(properties, eventful=eventful, envelope=form) for _ in range(2))
-    wanted = [record for part in parts for record in alone.render([part], NOW)]
+    wanted = [
+        record
+        for part in parts
+        # A change alone is not gathered with others.
+        for each in ([part] if counted else _single(part))
+        for record in alone.render([each], NOW)
+    ]
     found, cuts = [], [0, *sorted(cut for cut in cuts if cut < len(parts)), len(parts)]
     for start, end in pairwise(cuts):
         found += together.render(parts[start:end], NOW)

@@ -20,6 +20,8 @@ from waltap.changes.events.plan import (
     EventPlan,
     EventPlans,
     Run,
+    alternate,
+    kind_of,
     runs,
 )
 
@@ -47,5 +49,7 @@ __all__ = [
     "IdentityUnknown",
     "ReplicaIdentities",
     "Run",
+    "alternate",
+    "kind_of",
     "runs",
 ]

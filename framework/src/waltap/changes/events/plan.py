@@ -120,6 +120,33 @@ _relation_of = attrgetter("relation")
 MIN_UNIFORM_RUN: Final = 16
 
 
+# So many pairs of neighbours show whether changes alternate.
+SAMPLED_PAIRS: Final = 16
+
+
+def kind_of(change: Change) -> str:
+    """Return the kind of ``change``."""
+    kind = _KINDS[type(change)][0]
+    # There is no old tuple to compare, so no plan needs to look at the update.
+    if kind is CHANGED and change.old_kind is OldTuple.NONE:  # type: ignore[union-attr]
+        return UPDATES
+    return kind
+
+
+def alternate(changes: Sequence[Change]) -> bool:
+    """Return whether neighbours mostly differ in table or kind, judged by a sample."""
+    if len(changes) < SAMPLED_PAIRS or isinstance(changes, InsertBlock):
+        return False
+    step = len(changes) // SAMPLED_PAIRS
+    pairs = [(changes[at], changes[at + 1]) for at in range(0, len(changes) - 1, step)]
+    differ = [
+        type(one) is not type(other)
+        or getattr(one, "relation", None) is not getattr(other, "relation", None)
+        for one, other in pairs
+    ]
+    return sum(differ) * 4 >= len(pairs)
+
+
 Run = tuple[str, Relation | None, Sequence[Change]]
 
 

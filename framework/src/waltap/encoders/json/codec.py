@@ -61,17 +61,18 @@ class WrittenRenderer(Protocol):
 
 
 class CreateRenderer(Protocol):
-    """Render records that have only ``after``.
+    """Render records of one operation.
 
-    `waltap.encoders.json.format` defines the texts, one per row. ``n`` is the LSN in decimal, or ""
-    where ``a`` and ``x`` contain it already. A row that does not fit raises one of `MISFITS`; the
-    records before it are appended.
+    ``old`` has the JSON of ``before``; deletes do not use it. `waltap.encoders.json.format` defines the
+    other texts, one per row. ``n`` is the LSN in decimal, or "" where ``a`` and ``x`` contain it
+    already. A row that does not fit raises one of `MISFITS`; the records before it are appended.
     """
 
     def __call__(
         self,
         append: Callable[[Record], None],
         rows: Iterable[Tuple],
+        old: Iterable[str],
         n: Iterable[str],
         c: Iterable[str],
         a: Iterable[str],
@@ -112,6 +113,8 @@ class RowCodec:
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
     creates: CreateRenderer
+    # Renders deletes like ``creates``: the key is in the old row.
+    deletes: CreateRenderer
     written: WrittenRenderer
     # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
@@ -383,6 +386,24 @@ def _functions(
         f"{source.json(column.index)} = {source.expression(column, 'v')}" for column in common
     )
     row = source.object(values, "v", "", shared)
+
+    def rendered(name: str, images: str) -> str:
+        return f"""
+def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
+    for _values, _old, _lsn, _end, _head, _middle, _id in zip(
+        _rows, _olds, _lsns, _ends, _heads, _middles, _ids
+    ):
+        {source.unpack([*values, *keys])}
+        {bindings or "pass"}
+        _append(_Record(
+            _topic,
+            {shared_key if has_key else "None"},
+            {wrapped}f'''{{{{{images},\\
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
+            _headers,
+        ))
+"""
+
     return f"""
 def row(_values):
     {source.unpack(values)}
@@ -403,20 +424,8 @@ def written(_values, _old, _op, _lsn, _unsent, _texts):
         _headers,
     )
 
-def creates(_append, _rows, _lsns, _ends, _heads, _middles, _ids):
-    for _values, _lsn, _end, _head, _middle, _id in zip(
-        _rows, _lsns, _ends, _heads, _middles, _ids
-    ):
-        {source.unpack([*values, *keys])}
-        {bindings or "pass"}
-        _append(_Record(
-            _topic,
-            {shared_key if has_key else "None"},
-            {wrapped}f'''{{{{"before":null,"after":{row},\\
-"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
-            _headers,
-        ))
-"""
+{rendered("creates", f'"before":{{_old}},"after":{row}')}
+{rendered("deletes", f'"before":{row},"after":null')}"""
 
 
 def compile_codec(
@@ -460,6 +469,7 @@ def compile_codec(
         key=space["key"] if has_key else None,
         row=space["row"],
         creates=space["creates"],
+        deletes=space["deletes"],
         written=space["written"],
         columns={column.index: column for column in values},
         key_columns={column.index: column for column in keys},

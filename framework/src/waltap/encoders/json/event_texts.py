@@ -113,25 +113,27 @@ class SourceTexts:
         if sizes.count(1) != len(sizes):
             self._owners = _repeated(self._owners, sizes)
 
-    def frames(self, start: int, count: int) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-        """Return ``a``, ``b`` and ``x`` for changes from ``start`` on."""
+    def frames(self, changes: Sequence[int]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+        """Return ``a``, ``b`` and ``x`` for the changes of these indexes."""
         a, b, x, _ = self._texts
+        count = len(changes)
         if len(a) == 1:
             return a * count, b * count, x * count
-        if count == len(a) and isinstance(self._owners, range):
+        owners = self._owners
+        if count == len(a) and isinstance(owners, range):
             return a, b, x
-        owners = self._owners[start : start + count]
-        return [a[at] for at in owners], [b[at] for at in owners], [x[at] for at in owners]
+        chosen = _chosen(owners, changes)
+        return [a[at] for at in chosen], [b[at] for at in chosen], [x[at] for at in chosen]
 
-    def ends(self, op: str, start: int, count: int) -> list[str]:
-        """Return ``c`` for changes from ``start`` on, without transaction metadata."""
+    def ends(self, op: str, changes: Sequence[int]) -> list[str]:
+        """Return ``c`` for the changes of these indexes, without transaction metadata."""
         text = self._ends.get(op)
         if text is None:
             text = self._ends[op] = self._wording.after_source("null", op, self._stamps)
         origins = self._texts[3]
         if self._uniform:
-            return [origins[0] + text] * count
-        return [origins[at] + text for at in self._owners[start : start + count]]
+            return [origins[0] + text] * len(changes)
+        return [origins[at] + text for at in _chosen(self._owners, changes)]
 
     def of(self, at: int) -> "PartTemplate":
         """Return the texts of the part with change ``at``."""
@@ -149,6 +151,12 @@ class SourceTexts:
                 self._ends,
             )
         return made
+
+
+def _chosen(owners: Sequence[int], changes: Sequence[int]) -> Sequence[int]:
+    if isinstance(changes, range):
+        return owners[changes.start : changes.stop]
+    return list(map(owners.__getitem__, changes))
 
 
 def _repeated(values: Sequence[T], counts: Sequence[int]) -> list[T]:

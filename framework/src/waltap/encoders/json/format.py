@@ -6,12 +6,13 @@ The text of a value consists of parts that change at different rates:
     per relation       per row              part row part   per relation           part row batch
 
 ``a``, ``b`` and ``x`` are made once per transaction part, ``c`` once per batch and operation. Only the
-LSN ``n`` and the row itself vary from row to row. Neighbouring rows of one table are rendered in one
+LSN ``n`` and the row itself vary from row to row. Rows of one table and operation are rendered in one
 call, across transactions.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -20,6 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from waltap.changes.decode.message import (
+    Change,
     Delete,
     Insert,
     InsertBlock,
@@ -31,12 +33,16 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import (
+    DELETES,
     INSERTS,
+    MESSAGES,
     NEW_KEY,
     OLD_KEY,
     OPERATIONS,
     TRUNCATES,
     UPDATES,
+    alternate,
+    kind_of,
     runs,
 )
 from waltap.changes.events.event import Header, Record
@@ -62,9 +68,11 @@ from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
 from waltap.version import VERSION
 
 T = TypeVar("T")
+# Reserves the place of a record.
+_PLACE: Final = Record("", None, None)
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 
-# Runs of fewer new rows among other changes are quicker one by one.
+# Fewer rows are quicker one by one.
 MIN_ROWS_TOGETHER: Final = 5
 
 
@@ -254,36 +262,125 @@ class JsonFormat(Format):
 
     def _changes(self, texts: "SourceTexts") -> None:
         """Append the records of changes, run by run."""
-        codecs, skipped, of, end = self._codecs, self._skipped, texts.of, 0
-        for kind, relation, run in runs(texts.changes):
+        changes, of, end = texts.changes, texts.of, 0
+        # Else events of one kind differ in more than their rows.
+        plain = texts.order is None and not self._wording.names_unsent and not self._eventful
+        if plain and len(changes) >= MIN_ROWS_TOGETHER and alternate(changes):
+            self._gather(changes, 0, texts)
+            return
+        for kind, relation, run in runs(changes):
             start, end = end, end + len(run)
+            if kind in self._skipped:
+                continue
+            together = len(run) >= MIN_ROWS_TOGETHER
+            new = kind is INSERTS or kind is UPDATES
+            if relation is not None and new and (together or run is changes):
+                codec = self._codecs.get(relation) or self._codec(relation)
+                if codec is not None:
+                    self._new_rows(codec, relation, OPERATIONS[kind], run, texts, start)
+            elif relation is not None and together and plain:
+                self._gather(run, start, texts)
+            else:
+                for at, change in enumerate(run, start):
+                    self._single(kind, change, of(at))
+
+    def _gather(self, changes: Sequence[Change], start: int, texts: "SourceTexts") -> None:
+        """Append the records of ``changes``, rendered by table and kind.
+
+        ``start`` is the index of the first change. Each record has a reserved place between the
+        others.
+        """
+        skipped, of, out = self._skipped, texts.of, texts.out
+        groups: dict[tuple[str, Relation], _Group] = {}
+        for at, change in enumerate(changes, start):
+            kind = kind_of(change)
             if kind in skipped:
                 continue
-            if relation is None:
-                for at, change in enumerate(run, start):
-                    if kind is TRUNCATES:
-                        self._truncate(change, of(at))  # type: ignore[arg-type]
-                    elif self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
-                        self._message(change, of(at))  # type: ignore[arg-type]
+            if kind is TRUNCATES or kind is MESSAGES:
+                self._single(kind, change, of(at))
                 continue
-            codec = codecs[relation] if relation in codecs else self._codec(relation)
-            if codec is None:
+            relation: Relation = change.relation  # type: ignore[union-attr]
+            group = groups.get((kind, relation))
+            if group is None:
+                codec = self._codecs.get(relation) or self._codec(relation)
+                if codec is None:
+                    continue
+                group = groups[kind, relation] = _Group(codec)
+            if kind is INSERTS or kind is UPDATES:
+                group.rows.append(change.new)  # type: ignore[union-attr]
+            elif not self._add_old(group, change):  # type: ignore[arg-type]
+                self._single(kind, change, of(at))
                 continue
-            new = OPERATIONS[kind] if kind is INSERTS or kind is UPDATES else ""
-            if new and (len(run) >= MIN_ROWS_TOGETHER or run is texts.changes):
-                self._new_rows(codec, relation, new, run, texts, start)
-                continue
-            for at, change in enumerate(run, start):
-                try:
-                    self._change(codec, new, change, of(at))  # type: ignore[arg-type]
-                except MISFITS:
-                    # All images are rendered before any event is counted or appended, so the
-                    # second attempt does not count twice.
-                    codec = self._tables.renewed(relation, codec)
-                    try:
-                        self._change(codec.careful(), new, change, of(at))  # type: ignore[arg-type]
-                    except MISFITS as cause:
-                        raise codec.plan.wrong_tuple("json", change.lsn) from cause
+            group.lsns.append(change.lsn)
+            group.numbers.append(at)
+            group.places.append(len(out))
+            out.append(_PLACE)
+            if kind is DELETES and self._tombstones:
+                out.append(_PLACE)
+        for (kind, relation), group in groups.items():
+            self._render_group(kind, relation, group, texts)
+
+    def _add_old(self, group: "_Group", change: Update | Delete) -> bool:
+        """Add the images of a change with an old tuple, if it is one record with one key."""
+        codec = group.codec
+        if isinstance(change, Delete):
+            images = codec.plan.delete(change)
+            if images is None or images[0] is not images[1] or codec.plan.keyless_deletes:
+                return False
+            group.rows.append(images[0])
+            return True
+        try:
+            before, after, old = codec.plan.update(change, codec.same_key)
+            old_row = "null" if before is None else codec.row(before)
+        except MISFITS:
+            return False
+        if old is not None or self._skip_unchanged:
+            return False
+        group.rows.append(after)
+        group.old_rows.append(old_row)
+        return True
+
+    def _render_group(
+        self, kind: str, relation: Relation, group: "_Group", texts: "SourceTexts"
+    ) -> None:
+        """Put the records of a group in their places."""
+        rows, numbers, out, deletes = group.rows, group.numbers, texts.out, kind is DELETES
+        made: list[Record] = []
+        old_rows = group.old_rows or ["null"] * len(rows)
+        ends = texts.ends(OPERATIONS[kind], numbers)
+        columns = (rows, old_rows, list(map(str, group.lsns)), ends, *texts.frames(numbers))
+        renewed = partial(self._tables.renewed, relation)
+        _render(group.codec, columns, made, renewed, deletes=deletes)
+        for place, record in zip(group.places, made, strict=True):
+            out[place] = record
+        if deletes and self._tombstones:
+            for place, record in zip(group.places, made, strict=True):
+                out[place + 1] = Record(record.topic, record.key, None, record.headers)
+
+    def _single(self, kind: str, change: Change, texts: "PartTemplate") -> None:
+        """Append the records of one change."""
+        if kind is TRUNCATES:
+            self._truncate(change, texts)  # type: ignore[arg-type]
+            return
+        if kind is MESSAGES:
+            if self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
+                self._message(change, texts)  # type: ignore[arg-type]
+            return
+        relation = change.relation  # type: ignore[union-attr]
+        codec = self._codecs.get(relation) or self._codec(relation)
+        if codec is None:
+            return
+        new = OPERATIONS[kind] if kind is INSERTS or kind is UPDATES else ""
+        try:
+            self._change(codec, new, change, texts)  # type: ignore[arg-type]
+        except MISFITS:
+            # All images are rendered before any event is counted or appended, so the
+            # second attempt does not count twice.
+            codec = self._tables.renewed(relation, codec)
+            try:
+                self._change(codec.careful(), new, change, texts)  # type: ignore[arg-type]
+            except MISFITS as cause:
+                raise codec.plan.wrong_tuple("json", change.lsn) from cause
 
     def _new_rows(
         self,
@@ -304,9 +401,10 @@ class JsonFormat(Format):
                 for at, (n, row) in enumerate(zip(ns, rows, strict=True), start)
             ]
         else:
-            cs = texts.ends(op, start, len(rows))
+            cs = texts.ends(op, range(start, start + len(rows)))
         renewed = partial(self._tables.renewed, relation)
-        _render(codec, (rows, ns, cs, *texts.frames(start, len(rows))), texts.out, renewed)
+        frames = texts.frames(range(start, start + len(rows)))
+        _render(codec, (rows, ["null"] * len(rows), ns, cs, *frames), texts.out, renewed)
 
     def _change(
         self, codec: RowCodec, new: str, change: Insert | Update | Delete, texts: "PartTemplate"
@@ -461,8 +559,8 @@ class JsonFormat(Format):
         import pyarrow as pa
 
         texts = self._sources([part], now, stamps, None, [])
-        a, b, x = texts.frames(0, 1)
-        (c,) = texts.ends(OPERATIONS[INSERTS], 0, 1)
+        a, b, x = texts.frames(range(1))
+        (c,) = texts.ends(OPERATIONS[INSERTS], range(1))
         n = pa.array(block.lsns).cast(pa.string())
         return record_block(codec, block.rows, [(len(block), a)], b, x, c, n)
 
@@ -547,7 +645,7 @@ class JsonFormat(Format):
         out: list[Record],
     ) -> None:
         """Append the records of rows of ``part`` that share their texts."""
-        columns = (rows, *([text] * len(rows) for text in ("", c, *frame)))
+        columns = (rows, *([text] * len(rows) for text in ("null", "", c, *frame)))
         _render(codec, columns, out, lambda same: same)
 
 
@@ -591,29 +689,50 @@ def _key(codec: RowCodec, values: Tuple) -> bytes | None:
     return f"{before}{codec.key(values)}{after}".encode()
 
 
+@dataclass(slots=True)
+class _Group:
+    """Hold changes of one table and kind."""
+
+    codec: RowCodec
+    # New rows; the old ones of deletes.
+    rows: list[Tuple] = field(default_factory=list)
+    # The JSON of the old rows of updates; empty where no update of the group can have one.
+    old_rows: list[str] = field(default_factory=list)
+    lsns: list[int] = field(default_factory=list)
+    # The indexes of the changes in their batch, and of their records.
+    numbers: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+
 def _render(
     codec: RowCodec,
     columns: Sequence[Sequence[Any]],
     out: list[Record],
     renewed: Callable[[RowCodec], RowCodec],
+    *,
+    deletes: bool = False,
 ) -> None:
-    """Append the records of rows.
+    """Append the records of rows, new ones or deleted ones.
 
-    ``columns`` are the rows and, for each row, the texts ``n``, ``c``, ``a``, ``b`` and ``x``.
+    ``columns`` are the rows and, for each row, its old row's JSON and the texts ``n``, ``c``, ``a``,
+    ``b`` and ``x``.
     ``renewed`` replaces the codec after a row that does not fit; the new codec renders the later rows too.
     """
     while columns[0]:
         # The number of appended records shows which row failed.
         before = len(out)
         try:
-            codec.creates(out.append, *columns)
+            render = codec.deletes if deletes else codec.creates
+            render(out.append, *columns)
         except MISFITS:
             at = len(out) - before
             codec, after = renewed(codec), at + 1
             try:
-                codec.careful().creates(out.append, *(column[at:after] for column in columns))
+                careful = codec.careful()
+                render = careful.deletes if deletes else careful.creates
+                render(out.append, *(column[at:after] for column in columns))
             except MISFITS as cause:
-                raise codec.plan.wrong_tuple("json", int(columns[1][at] or 0)) from cause
+                raise codec.plan.wrong_tuple("json", int(columns[2][at] or 0)) from cause
             columns = [column[after:] for column in columns]
         else:
             return
