@@ -67,6 +67,13 @@ def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:
     )
 
 
+def test_deltas_checksum_files_list_no_files_unless_the_profile_asks_for_it() -> None:
+    listing = "spark.databricks.delta.allFilesInCrc.enabled"
+    assert FormatChoice("delta").settings("4.2.1", PACKAGES)[listing] == "false"
+    asked = FormatChoice("delta").settings("4.2.1", {**PACKAGES, listing: "true"})
+    assert asked[listing] == "true"
+
+
 @pytest.mark.parametrize(
     ("name", "pyspark", "jars", "reported"),
     [

@@ -87,11 +87,13 @@ ICEBERG: Final = LakeFormat(
 )
 
 # Delta reads its log with a Spark plan for most writes, and the log of most tables is small. The
-# histograms are optional fields of its checksum file; each has a hundred literals in that plan.
+# histograms are optional fields of its checksum file; each has a hundred literals in that plan. So is
+# the list of all files, for which Delta reads its log once more for the first write of each table.
 SMALL_LOGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
     "spark.databricks.delta.checksumDeletedRecordCountsHistogramMetrics.enabled": "false",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
 
 
