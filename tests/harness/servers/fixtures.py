@@ -242,9 +242,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    gateway = session.sparkContext._gateway
     session.stop()
-    gateway.shutdown_callback_server()  # a query with foreachBatch started it
 
 
 def _lakes(folder: Path) -> dict[str, str]:

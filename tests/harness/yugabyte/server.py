@@ -142,6 +142,7 @@ class Yugabyte:
         self._lock = threading.Lock()
         self.closed, self._copies = False, 0
         self.numberings: dict[str, Numbering] = {}
+        self._listeners: list[socket.socket] = []
         self._followed: dict[str, dict[int, int]] = {}
         self._confirmed: dict[str, list[tuple[int, int, int]]] = {}
         """Slot → (PostgreSQL's position, the slot's, id of the next transaction) of what was confirmed, in order."""
@@ -152,14 +153,13 @@ class Yugabyte:
         self.database.execute(SCHEMA.read_text())
         name = self.database.name
         self.database.execute(f"ALTER DATABASE \"{name}\" SET yb_double.version = '{self.version}'")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self.port = self.another()
         return self
 
     def another(self) -> int:
         """Listen on one more port, as another node of the cluster; return it."""
         listener = socket.create_server(("127.0.0.1", 0))
+        self._listeners.append(listener)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return int(listener.getsockname()[1])
 
@@ -171,7 +171,9 @@ class Yugabyte:
     ) -> None:
         with self._lock:
             self.closed, links = True, list(self._links)
-        self._listener.close()
+        for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
         for link in links:
             link.end()
         for link in links:
