@@ -11,6 +11,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
@@ -60,19 +61,19 @@ class WrittenRenderer(Protocol):
     ) -> Record: ...
 
 
-class CreateRenderer(Protocol):
+class RowsRenderer(Protocol):
     """Render records of one operation.
 
-    ``old`` has the JSON of ``before``; deletes do not use it. `waltap.encoders.json.format` defines the
-    other texts, one per row. ``n`` is the LSN in decimal, or "" where ``a`` and ``x`` contain it
-    already. A row that does not fit raises one of `MISFITS`; the records before it are appended.
+    ``old`` has the old rows; only `RowCodec.updates` reads them. `waltap.encoders.json.format` defines
+    the texts, one per row. ``n`` is the LSN in decimal, or "" where ``a`` and ``x`` contain it already.
+    A row that does not fit raises one of `MISFITS`; the records before it are appended.
     """
 
     def __call__(
         self,
         append: Callable[[Record], None],
         rows: Iterable[Tuple],
-        old: Iterable[str],
+        old: Iterable[Tuple],
         n: Iterable[str],
         c: Iterable[str],
         a: Iterable[str],
@@ -112,9 +113,10 @@ class RowCodec:
     # Returns a key's JSON without schema; None for tables without key.
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
-    creates: CreateRenderer
-    # Renders deletes like ``creates``: the key is in the old row.
-    deletes: CreateRenderer
+    creates: RowsRenderer
+    # Returns the renderer of ``updates`` with an old row, or of ``deletes``, whose row is the old one
+    # and has the key. It is compiled at the first use.
+    old: Callable[[str], RowsRenderer]
     written: WrittenRenderer
     # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
@@ -288,12 +290,16 @@ class _CodecSource:
         self.names.update(inline.names)
         return inline
 
-    def expression(self, column: ColumnCodec, part: str) -> str:
+    def old(self, index: int) -> str:
+        """Return the variable of an old row's value."""
+        return f"_old{self._words[index]}"
+
+    def expression(self, column: ColumnCodec, part: str, value: str = "") -> str:
         """Return the Python expression of a column's JSON.
 
-        ``part`` is v for values and k for keys.
+        ``part`` is v for values and k for keys; ``value`` is the variable, empty for the new row's.
         """
-        value = self.value(column.index)
+        value = value or self.value(column.index)
         call = f"{'key' if part == 'k' else 'value'}{self._words[column.index]}"
         self.names[f"_other_{call}"] = column.other
         plain = value
@@ -329,6 +335,24 @@ class _CodecSource:
             members.append(_literal(tail))
         return "{{" + ",".join(members) + "}}"
 
+    def old_object(self, columns: Sequence[ColumnCodec], shared: Shared) -> str:
+        """Return the f-string text of an old row.
+
+        A value that equals the new one has the JSON of the new one, if that is in ``shared``.
+        """
+        members = []
+        for column in columns:
+            name, old = _literal(quote(column.field)), self.old(column.index)
+            if column.constant is not None:
+                members.append(f"{name}:{_literal(column.constant)}")
+                continue
+            made = self.expression(column, "v", old)
+            if column.index in shared:
+                new = self.value(column.index)
+                made = f"{self.json(column.index)} if {old} == {new} else {made}"
+            members.append(f"{name}:{{{made}}}")
+        return "{{" + ",".join(members) + "}}"
+
     @staticmethod
     def key_bytes(key: str, texts: tuple[str, str]) -> str:
         """Return the expression of the bytes of ``key`` between ``texts``.
@@ -341,15 +365,28 @@ class _CodecSource:
         )
         return f"f'''{before}{key}{after}'''.encode()"
 
-    def unpack(self, columns: Iterable[ColumnCodec]) -> str:
-        """Return the statement that binds the values of ``columns``."""
+    def bindings(self, columns: Sequence[ColumnCodec], shared: Shared) -> str:
+        """Return the statement that binds the JSON of the columns in ``shared``."""
+        made = [
+            f"{self.json(column.index)} = {self.expression(column, 'v')}"
+            for column in columns
+            if column.index in shared
+        ]
+        return "; ".join(made) or "pass"
+
+    def unpack(self, columns: Iterable[ColumnCodec], *, old: bool = False) -> str:
+        """Return the statement that binds the values of ``columns``.
+
+        ``old``: of the old row.
+        """
         # A constant column needs no value.
         used = {column.index for column in columns if column.constant is None}
         if not used:
             return "pass"
         width = len(self._words)
-        names = [self.value(index) if index in used else "_" for index in range(width)]
-        return f"{', '.join(names)}{',' if width == 1 else ''} = _values"
+        variable = self.old if old else self.value
+        names = [variable(index) if index in used else "_" for index in range(width)]
+        return f"{', '.join(names)}{',' if width == 1 else ''} = {'_old' if old else '_values'}"
 
 
 def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
@@ -368,43 +405,35 @@ def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Share
     )
 
 
-def _functions(
-    source: _CodecSource,
-    values: Sequence[ColumnCodec],
-    keys: Sequence[ColumnCodec],
-    key_tail: str,
-    key_texts: tuple[str, str],
-    wrapped: str,
-) -> str:
-    """Return the source of the functions; ``wrapped`` precedes a record's value."""
-    has_key, shared = bool(keys or key_tail), _shared(values, keys)
-    key = f"f'''{source.object(keys, 'k', key_tail)}'''" if has_key else "''"
-    # Inside `written` and `creates` the key uses the variables of columns that the value has too.
-    shared_key = source.key_bytes(source.object(keys, "k", key_tail, shared), key_texts)
-    common = [column for column in values if column.index in shared]
-    bindings = "; ".join(
-        f"{source.json(column.index)} = {source.expression(column, 'v')}" for column in common
-    )
-    row = source.object(values, "v", "", shared)
+class _Functions:
+    """Write the source of a codec's functions."""
 
-    def rendered(name: str, images: str) -> str:
+    def __init__(
+        self,
+        source: _CodecSource,
+        values: Sequence[ColumnCodec],
+        keys: Sequence[ColumnCodec],
+        *,
+        key_tail: str,
+        key_texts: tuple[str, str],
+        wrapped: str,
+    ) -> None:
+        """``wrapped`` precedes a record's value."""
+        self._source, self._values, self._keys = source, values, keys
+        self._key_tail, self._wrapped = key_tail, wrapped
+        self._shared = _shared(values, keys)
+        # In records the key uses the variables of columns that the value has too.
+        key = source.object(keys, "k", key_tail, self._shared)
+        self._record_key = source.key_bytes(key, key_texts) if keys or key_tail else "None"
+        self._row = source.object(values, "v", "", self._shared)
+
+    def new(self) -> str:
+        """Return the source of ``row``, ``key``, ``written`` and ``creates``."""
+        source, values, keys = self._source, self._values, self._keys
+        key = "''"
+        if keys or self._key_tail:
+            key = f"f'''{source.object(keys, 'k', self._key_tail)}'''"
         return f"""
-def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
-    for _values, _old, _lsn, _end, _head, _middle, _id in zip(
-        _rows, _olds, _lsns, _ends, _heads, _middles, _ids
-    ):
-        {source.unpack([*values, *keys])}
-        {bindings or "pass"}
-        _append(_Record(
-            _topic,
-            {shared_key if has_key else "None"},
-            {wrapped}f'''{{{{{images},\\
-"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
-            _headers,
-        ))
-"""
-
-    return f"""
 def row(_values):
     {source.unpack(values)}
     return f'''{source.object(values, "v")}'''
@@ -415,17 +444,47 @@ def key(_values):
 
 def written(_values, _old, _op, _lsn, _unsent, _texts):
     {source.unpack([*values, *keys])}
-    {bindings or "pass"}
+    {source.bindings(values, self._shared)}
     return _Record(
         _topic,
-        {shared_key if has_key else "None"},
-        {wrapped}f'''{{{{"before":{{_old}},"after":{row},"source":{{{{{{_texts.a}}{{_lsn}}{{_texts.b}}\\
+        {self._record_key},
+        {self._wrapped}f'''{{{{"before":{{_old}},"after":{self._row},"source":{{{{{{_texts.a}}{{_lsn}}{{_texts.b}}\\
 {{_table}}{{_texts.x}}{{_lsn}}{{_texts.c(_op, _lsn, _name, _unsent)}}'''.encode(),
         _headers,
     )
 
-{rendered("creates", f'"before":{{_old}},"after":{row}')}
-{rendered("deletes", f'"before":{row},"after":null')}"""
+{self._records("creates", f'"before":null,"after":{self._row}', self._shared)}
+"""
+
+    def old(self, name: str) -> str:
+        """Return the source of ``updates`` or ``deletes``."""
+        source, values = self._source, self._values
+        if name == "deletes":
+            return self._records(name, f'"before":{self._row},"after":null', self._shared)
+        # Most values of an old row equal the new ones, so these are converted once.
+        shared = self._shared | {v.index for v in values if v.text and v.constant is None}
+        before, after = source.old_object(values, shared), source.object(values, "v", "", shared)
+        images = f'"before":{before},"after":{after}'
+        return self._records(name, images, shared, source.unpack(values, old=True))
+
+    def _records(self, name: str, images: str, shared: Shared, unpack_old: str = "pass") -> str:
+        source = self._source
+        return f"""
+def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
+    for _values, _old, _lsn, _end, _head, _middle, _id in zip(
+        _rows, _olds, _lsns, _ends, _heads, _middles, _ids
+    ):
+        {source.unpack([*self._values, *self._keys])}
+        {unpack_old}
+        {source.bindings(self._values, shared)}
+        _append(_Record(
+            _topic,
+            {self._record_key},
+            {self._wrapped}f'''{{{{{images},\\
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
+            _headers,
+        ))
+"""
 
 
 def compile_codec(
@@ -451,13 +510,24 @@ def compile_codec(
     source = _CodecSource(relation.columns)
     has_key = bool(keys or key_tail)
     table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
-    wrapped = "_prefix + " if value_prefix else ""
-    code = _functions(source, values, keys, key_tail, key_texts, wrapped)
-    space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
-    space |= {"_headers": headers, "_prefix": value_prefix, "_table": table, "_name": plan.name}
-    space |= dict(zip(("_before", "_after"), key_texts, strict=True))
-    # The text is made of generated names, mappings' expressions, and JSON inside literals.
-    define(code, f"JSON codec of {len(relation.columns)} columns", space)
+    functions = _Functions(
+        source,
+        values,
+        keys,
+        key_tail=key_tail,
+        key_texts=key_texts,
+        wrapped="_prefix + " if value_prefix else "",
+    )
+    common = {"_Record": Record, "_topic": plan.topic, "_headers": headers, "_table": table}
+    common |= {"_prefix": value_prefix, "_name": plan.name}
+    common |= dict(zip(("_before", "_after"), key_texts, strict=True))
+
+    def defined(code: str, name: str) -> dict[str, Any]:
+        # The text is made of generated names, mappings' expressions, and JSON inside literals.
+        title = f"JSON {name} of {len(relation.columns)} columns"
+        return define(code, title, {**source.names, **common})
+
+    space = defined(functions.new(), "codec")
     return RowCodec(
         plan=plan,
         prefix=value_prefix,
@@ -469,7 +539,7 @@ def compile_codec(
         key=space["key"] if has_key else None,
         row=space["row"],
         creates=space["creates"],
-        deletes=space["deletes"],
+        old=cache(lambda name: defined(functions.old(name), name)[name]),
         written=space["written"],
         columns={column.index: column for column in values},
         key_columns={column.index: column for column in keys},

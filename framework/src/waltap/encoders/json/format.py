@@ -33,6 +33,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import (
+    CHANGED,
     DELETES,
     INSERTS,
     MESSAGES,
@@ -71,6 +72,8 @@ T = TypeVar("T")
 # Reserves the place of a record.
 _PLACE: Final = Record("", None, None)
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
+# Kind → the renderer of a codec that has the old row.
+_OLD_RENDERERS: Final = {CHANGED: "updates", DELETES: "deletes"}
 
 # Fewer rows are quicker one by one.
 MIN_ROWS_TOGETHER: Final = 5
@@ -331,13 +334,12 @@ class JsonFormat(Format):
             return True
         try:
             before, after, old = codec.plan.update(change, codec.same_key)
-            old_row = "null" if before is None else codec.row(before)
         except MISFITS:
             return False
-        if old is not None or self._skip_unchanged:
+        if before is None or old is not None or self._skip_unchanged:
             return False
         group.rows.append(after)
-        group.old_rows.append(old_row)
+        group.old_rows.append(before)
         return True
 
     def _render_group(
@@ -346,11 +348,10 @@ class JsonFormat(Format):
         """Put the records of a group in their places."""
         rows, numbers, out, deletes = group.rows, group.numbers, texts.out, kind is DELETES
         made: list[Record] = []
-        old_rows = group.old_rows or ["null"] * len(rows)
-        ends = texts.ends(OPERATIONS[kind], numbers)
-        columns = (rows, old_rows, list(map(str, group.lsns)), ends, *texts.frames(numbers))
+        ns, ends = list(map(str, group.lsns)), texts.ends(OPERATIONS[kind], numbers)
+        columns = (rows, group.old_rows or rows, ns, ends, *texts.frames(numbers))
         renewed = partial(self._tables.renewed, relation)
-        _render(group.codec, columns, made, renewed, deletes=deletes)
+        _render(group.codec, columns, made, renewed, _OLD_RENDERERS.get(kind, ""))
         for place, record in zip(group.places, made, strict=True):
             out[place] = record
         if deletes and self._tombstones:
@@ -404,7 +405,7 @@ class JsonFormat(Format):
             cs = texts.ends(op, range(start, start + len(rows)))
         renewed = partial(self._tables.renewed, relation)
         frames = texts.frames(range(start, start + len(rows)))
-        _render(codec, (rows, ["null"] * len(rows), ns, cs, *frames), texts.out, renewed)
+        _render(codec, (rows, rows, ns, cs, *frames), texts.out, renewed)
 
     def _change(
         self, codec: RowCodec, new: str, change: Insert | Update | Delete, texts: "PartTemplate"
@@ -645,7 +646,7 @@ class JsonFormat(Format):
         out: list[Record],
     ) -> None:
         """Append the records of rows of ``part`` that share their texts."""
-        columns = (rows, *([text] * len(rows) for text in ("null", "", c, *frame)))
+        columns = (rows, rows, *([text] * len(rows) for text in ("", c, *frame)))
         _render(codec, columns, out, lambda same: same)
 
 
@@ -696,8 +697,8 @@ class _Group:
     codec: RowCodec
     # New rows; the old ones of deletes.
     rows: list[Tuple] = field(default_factory=list)
-    # The JSON of the old rows of updates; empty where no update of the group can have one.
-    old_rows: list[str] = field(default_factory=list)
+    # The old rows of updates that have one, else empty.
+    old_rows: list[Tuple] = field(default_factory=list)
     lsns: list[int] = field(default_factory=list)
     # The indexes of the changes in their batch, and of their records.
     numbers: list[int] = field(default_factory=list)
@@ -709,27 +710,26 @@ def _render(
     columns: Sequence[Sequence[Any]],
     out: list[Record],
     renewed: Callable[[RowCodec], RowCodec],
-    *,
-    deletes: bool = False,
+    old: str = "",
 ) -> None:
-    """Append the records of rows, new ones or deleted ones.
+    """Append the records of rows.
 
-    ``columns`` are the rows and, for each row, its old row's JSON and the texts ``n``, ``c``, ``a``,
-    ``b`` and ``x``.
-    ``renewed`` replaces the codec after a row that does not fit; the new codec renders the later rows too.
+    ``old`` names their renderer in `RowCodec.old`; it is empty for new rows. ``columns`` are the rows,
+    their old rows and, for each row, the texts ``n``, ``c``, ``a``, ``b`` and ``x``. ``renewed``
+    replaces the codec after a row that does not fit; the new codec renders the later rows too.
     """
     while columns[0]:
         # The number of appended records shows which row failed.
         before = len(out)
         try:
-            render = codec.deletes if deletes else codec.creates
+            render = codec.old(old) if old else codec.creates
             render(out.append, *columns)
         except MISFITS:
             at = len(out) - before
             codec, after = renewed(codec), at + 1
             try:
                 careful = codec.careful()
-                render = careful.deletes if deletes else careful.creates
+                render = careful.old(old) if old else careful.creates
                 render(out.append, *(column[at:after] for column in columns))
             except MISFITS as cause:
                 raise codec.plan.wrong_tuple("json", int(columns[2][at] or 0)) from cause

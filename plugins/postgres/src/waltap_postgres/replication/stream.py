@@ -48,6 +48,10 @@ def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
     return f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)}{tail}'
 
 
+# Fewer frames say nothing of what comes.
+MANY_FRAMES = 16
+
+
 class ReplicationStream(ChangeStream):
     """Receive messages of one START_REPLICATION and send feedback."""
 
@@ -117,7 +121,8 @@ class ReplicationStream(ChangeStream):
         highest = frames.highest if isinstance(frames, FrameBlock) else max(map(_lsn, frames))
         self._received = max(self._received, highest)
         messages = self._decoder.feed(frames)
-        transport.adapt(len(frames), len(messages))
+        if len(frames) >= MANY_FRAMES:
+            transport.adapt(len(frames), len(messages))
         # wal2json has the end of a transaction in its text; the frame's LSN is before that.
         for message in reversed(messages):
             if type(message) in _ENDS:
