@@ -4,8 +4,9 @@
 files are maintained beside them; the time of a commit, and the size of the file with the tables' state,
 early and late. ``versions``: one table whose schema is another with every transaction, in one commit.
 Both without a server: a change log is written by hand, and applied in this process. ``latency``: a
-PostgreSQL with ``--rate`` transactions a second, `waltap run` with the sink spark; from when COMMIT
-returned until a reader of the tables sees the transaction. ``growth``: the same at each of ``--rates``,
+PostgreSQL with ``--rate`` transactions a second over ``--spread`` tables, `waltap run` with the sink
+spark; from when COMMIT returned until a reader of the tables sees the transaction. ``growth``: the
+same at each of ``--rates``,
 each for ``--seconds`` (900: a quarter of an hour). Both say how long it takes, and how large what says
 that file is, early and late.
 """
@@ -26,6 +27,7 @@ from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.servers.postgres import Cluster
 
 from benchmarks.scale import WAIT_S, Run
+from benchmarks.spark_trial import settings_of
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.formats.choice import FormatChoice
@@ -139,12 +141,19 @@ def latency(options: argparse.Namespace, folder: Path) -> None:
     cluster = Cluster.create()
     try:
         database = cluster.create_database("latency")
-        database.execute("CREATE TABLE stream (id int PRIMARY KEY, v text)")
-        run = Run(database, folder / "run", "spark", "initial")
+        for number in range(options.spread):
+            database.execute(f"CREATE TABLE stream{number} (id int PRIMARY KEY, v text)")
+            database.execute(
+                f"INSERT INTO stream{number} SELECT -n, 'first' FROM generate_series(1, 1000) n"
+            )
+        sink = {"format": options.format, **settings_of(options.format)}
+        settings = {f"waltap.sink.{name}": value for name, value in sink.items()}
+        run = Run(database, folder / "run", "spark", "initial", settings)
+        began = time.monotonic()
         run.start()
         try:
             place = folder / "run" / "output" / "tables"
-            _report(**_follow(options, database, SparkOutput(str(place)), place))
+            _report(**_follow(options, database, SparkOutput(str(place)), place, began))
             run.stop()
         finally:
             run.kill()
@@ -160,8 +169,9 @@ def growth(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _follow(
-    options: argparse.Namespace, database: Any, output: SparkOutput, place: Path
+    options: argparse.Namespace, database: Any, output: SparkOutput, place: Path, began: float
 ) -> dict[str, Any]:
+    """Write, and return the latencies; ``began`` is when the pipeline was started."""
     committed: deque[tuple[int, float]] = deque()
     written: list[float] = []
     ends = threading.Event()
@@ -170,10 +180,11 @@ def _follow(
         with database.connect() as connection:
             number, due = 0, time.monotonic()
             while not ends.is_set():
+                table = f"stream{number // 2 % options.spread}"
                 if number % 2:
-                    query = "UPDATE stream SET v = 'changed' WHERE id = %s RETURNING 1"
+                    query = f"UPDATE {table} SET v = 'changed' WHERE id = %s RETURNING 1"
                 else:
-                    query = "INSERT INTO stream VALUES (%s, 'new') RETURNING 1"
+                    query = f"INSERT INTO {table} VALUES (%s, 'new') RETURNING 1"
                 connection.execute(query, [number // 2 * WRITERS + which])
                 at = time.monotonic()
                 if number % EACH == 0:
@@ -189,7 +200,7 @@ def _follow(
         writer.start()
     seconds: list[float] = []
     sizes: list[int] = []
-    commits, last = 0, 0
+    commits, last, first = 0, 0, 0.0
     try:
         limit = unbegun = time.monotonic() + WAIT_S
         while time.monotonic() < limit:
@@ -199,6 +210,7 @@ def _follow(
                 continue
             last = state.number
             if limit == unbegun:  # Spark runs now; what it found when it began does not count
+                first = now - began
                 limit = now + options.warm_up + options.seconds
             counts = limit - now < options.seconds
             commits += counts
@@ -217,6 +229,7 @@ def _follow(
         "of_which_measured": len(seconds),
         "left": len(committed),
         "commits": commits,
+        "first_commit_s": round(first, 1),
         **_spread("", seconds),
         "most_s": round(max(seconds), 3),
         **_spread("early_", seconds[: len(seconds) // 4 + 1]),
@@ -244,6 +257,7 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=20)
     parser.add_argument("--every", type=float, default=1.0, help="seconds from commit to commit")
     parser.add_argument("--rate", type=float, default=200.0, help="transactions a second")
+    parser.add_argument("--spread", type=int, default=1, help="tables of latency and growth")
     parser.add_argument("--rates", type=float, nargs="*", default=[1.0, 10.0, 100.0])
     parser.add_argument(
         "--warm-up",
