@@ -11,7 +11,6 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, NoReturn, Protocol, cast
 
 import msgspec
@@ -114,9 +113,6 @@ class RowCodec:
     key: Callable[[Tuple], str] | None
     row: Callable[[Tuple], str]
     creates: RowsRenderer
-    # Returns the renderer of ``updates`` with an old row, or of ``deletes``, whose row is the old one
-    # and has the key. It is compiled at the first use.
-    old: Callable[[str], RowsRenderer]
     written: WrittenRenderer
     # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
@@ -137,6 +133,30 @@ class RowCodec:
     snapshot: "Callable[[], RowCodec] | None"
     # The types were read again and had not changed, so later misfits cause no query.
     renewed: bool = False
+    # Renderers that `old` has made; most tables need none.
+    old_renderers: "dict[str, RowsRenderer] | None" = None
+
+    def old(self, name: str) -> RowsRenderer:
+        """Return the renderer of ``updates`` with an old row, or of ``deletes``.
+
+        The row of a delete is the old one and has the key. The first use compiles the renderer.
+        """
+        if self.old_renderers is None:
+            self.old_renderers = {}
+        if name not in self.old_renderers:
+            made = _defined(
+                name,
+                self.plan,
+                tuple(self.columns.values()),
+                tuple(self.key_columns.values()),
+                key_tail=self.key_tail,
+                key_texts=self.key_texts,
+                value_prefix=self.prefix,
+                headers=self.headers,
+                table=self.table,
+            )
+            self.old_renderers[name] = made[name]
+        return self.old_renderers[name]
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
         """Return whether two images have the same key text."""
@@ -487,6 +507,35 @@ def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
 """
 
 
+def _defined(
+    name: str,
+    plan: EventPlan,
+    values: Sequence[ColumnCodec],
+    keys: Sequence[ColumnCodec],
+    *,
+    key_tail: str,
+    key_texts: tuple[str, str],
+    value_prefix: bytes,
+    headers: tuple[Header, ...],
+    table: str,
+) -> dict[str, Any]:
+    """Compile functions of one relation version; return them by name.
+
+    ``name`` is codec, updates or deletes. The other arguments are fields of `RowCodec`.
+    """
+    source = _CodecSource(plan.relation.columns)
+    wrapped = "_prefix + " if value_prefix else ""
+    functions = _Functions(
+        source, values, keys, key_tail=key_tail, key_texts=key_texts, wrapped=wrapped
+    )
+    code = functions.new() if name == "codec" else functions.old(name)
+    space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
+    space |= {"_headers": headers, "_prefix": value_prefix, "_table": table, "_name": plan.name}
+    space |= dict(zip(("_before", "_after"), key_texts, strict=True))
+    # The text is made of generated names, mappings' expressions, and JSON inside literals.
+    return define(code, f"JSON {name} of {len(plan.relation.columns)} columns", space)
+
+
 def compile_codec(
     *,
     plan: EventPlan,
@@ -507,27 +556,19 @@ def compile_codec(
     The arguments are the fields of `RowCodec`.
     """
     relation = plan.relation
-    source = _CodecSource(relation.columns)
     has_key = bool(keys or key_tail)
     table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
-    functions = _Functions(
-        source,
+    space = _defined(
+        "codec",
+        plan,
         values,
         keys,
         key_tail=key_tail,
         key_texts=key_texts,
-        wrapped="_prefix + " if value_prefix else "",
+        value_prefix=value_prefix,
+        headers=headers,
+        table=table,
     )
-    common = {"_Record": Record, "_topic": plan.topic, "_headers": headers, "_table": table}
-    common |= {"_prefix": value_prefix, "_name": plan.name}
-    common |= dict(zip(("_before", "_after"), key_texts, strict=True))
-
-    def defined(code: str, name: str) -> dict[str, Any]:
-        # The text is made of generated names, mappings' expressions, and JSON inside literals.
-        title = f"JSON {name} of {len(relation.columns)} columns"
-        return define(code, title, {**source.names, **common})
-
-    space = defined(functions.new(), "codec")
     return RowCodec(
         plan=plan,
         prefix=value_prefix,
@@ -539,7 +580,6 @@ def compile_codec(
         key=space["key"] if has_key else None,
         row=space["row"],
         creates=space["creates"],
-        old=cache(lambda name: defined(functions.old(name), name)[name]),
         written=space["written"],
         columns={column.index: column for column in values},
         key_columns={column.index: column for column in keys},
