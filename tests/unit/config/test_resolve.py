@@ -294,6 +294,14 @@ def test_a_sink_argument_takes_the_place_of_the_profiles_sink(host: Host) -> Non
         assert (found.spec.name, getattr(found.properties, "path", None)) == (sink, path)
 
 
+def test_properties_of_a_sink_without_a_type_are_for_the_argument(host: Host) -> None:
+    given = {"size": 5}
+    found = resolve(toml(sink=given), host, sink="files:there").sink
+    assert found.properties == SinkProperties(path="there", size=5)
+    (problem,) = problems(toml(sink=given), host, sink="null")
+    assert "sink.size" in problem
+
+
 def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host: Host) -> None:
     overrides = {"database.port": "7000", "sink.size": "5", "waltap.sink.path": "new"}
     resolution = examine(toml(), host, overrides=overrides)

@@ -118,6 +118,7 @@ def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
         return sink
     for name in ASKING:
         raw.settings.pop(name, None)
+    raw.sink.clear()
     return "terminal"
 
 

@@ -462,8 +462,8 @@ class _ProfileResolver:
         if spec is None:
             return None
         names = {each.casefold() for each in (spec.name, *spec.aliases)}
-        if given is None or str(given.value).strip().casefold() not in names:
-            # the profile's properties are for another sink
+        # Without a type in the profile, its properties are for the named sink.
+        if given is not None and str(given.value).strip().casefold() not in names:
             mine = {n: s for n, s in self._sink.settings.items() if s.origin == "--set"}
             self._sink.settings = mine
         if colon:
