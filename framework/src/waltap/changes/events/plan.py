@@ -135,9 +135,9 @@ def kind_of(change: Change) -> str:
 
 def alternate(changes: Sequence[Change]) -> bool:
     """Return whether neighbours mostly differ in table or kind, judged by a sample."""
-    if len(changes) < SAMPLED_PAIRS or isinstance(changes, InsertBlock):
+    if isinstance(changes, InsertBlock):
         return False
-    step = len(changes) // SAMPLED_PAIRS
+    step = max(1, len(changes) // SAMPLED_PAIRS)
     pairs = [(changes[at], changes[at + 1]) for at in range(0, len(changes) - 1, step)]
     differ = [
         type(one) is not type(other)

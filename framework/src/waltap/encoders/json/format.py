@@ -75,8 +75,9 @@ _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
 # Kind → the renderer of a codec that has the old row.
 _OLD_RENDERERS: Final = {CHANGED: "updates", DELETES: "deletes"}
 
-# Fewer rows are quicker one by one.
+# Fewer rows are quicker one by one, and fewer changes of several kinds.
 MIN_ROWS_TOGETHER: Final = 5
+MIN_CHANGES_GATHERED: Final = 16
 
 
 _UNCOUNTED = '"event_count":null,"data_collections":null'
@@ -268,7 +269,7 @@ class JsonFormat(Format):
         changes, of, end = texts.changes, texts.of, 0
         # Else events of one kind differ in more than their rows.
         plain = texts.order is None and not self._wording.names_unsent and not self._eventful
-        if plain and len(changes) >= MIN_ROWS_TOGETHER and alternate(changes):
+        if plain and len(changes) >= MIN_CHANGES_GATHERED and alternate(changes):
             self._gather(changes, 0, texts)
             return
         for kind, relation, run in runs(changes):
