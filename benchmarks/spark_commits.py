@@ -180,7 +180,7 @@ def _follow(
         with database.connect() as connection:
             number, due = 0, time.monotonic()
             while not ends.is_set():
-                table = f"stream{number // 2 % options.spread}"
+                table = f"stream{(number // 2 * WRITERS + which) % options.spread}"
                 if number % 2:
                     query = f"UPDATE {table} SET v = 'changed' WHERE id = %s RETURNING 1"
                 else:
