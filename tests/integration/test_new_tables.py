@@ -413,33 +413,29 @@ def test_partitions_come_as_the_profile_says(old: Database, pipeline: PipelineRi
         assert there.notices.new_tables == [("public.fresh_1", "incomplete")]
 
 
-def published_by_hand(database: Database, name: str) -> None:
-    database.execute(f"CREATE PUBLICATION {name} FOR TABLE old, lost, signals")
+BY_HAND = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["put back", "left out"])
-def test_a_table_taken_out_of_a_publication_under_a_run_is_a_gap(
-    old: Database, pipeline: PipelineRig, back: bool
-) -> None:
-    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
-    published_by_hand(old, "p")
-    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline.settings |= disabled | QUICK
+def gap_under_a_run(
+    database: Database, folder: Path, settings: dict[str, str], *statements: str
+) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    """Execute ``statements`` under a run; return the tables of the gap that it finds, and what was reported."""
+    pipeline = PipelineRig(database, folder, settings | QUICK)
     gaps = GapCertificates(pipeline.offset_file.parent)
     with pipeline.running() as there:
-        old.execute("ALTER PUBLICATION p DROP TABLE lost")
-        old.execute("INSERT INTO lost SELECT generate_series(1, 5)")
-        if back:
-            old.execute("ALTER PUBLICATION p ADD TABLE lost")
+        for statement in statements:
+            database.execute(statement)
         there.until(gaps.open, "a certificate")
-        reported = "changed" if back else "interrupted"
-        assert ("public.lost", reported) in there.notices.new_tables
     (gap,) = gaps.open()
-    assert (gap.code, gap.tables) == (TablesNotStreamed.code, ("public.lost",))
+    assert gap.code == TablesNotStreamed.code
+    return gap.tables, there.notices.new_tables
 
 
 SENDS = "SET (publish = 'insert, update, delete')"
+TAKEN, PUT_BACK = (f"ALTER PUBLICATION p {word} TABLE lost" for word in ("DROP", "ADD"))
 SENT_LESS = {
+    "table": ("TABLE old, lost", TAKEN, PUT_BACK),
+    "table for good": ("TABLE old, lost", TAKEN, ""),
     "operations": ("TABLE old, lost", "ALTER PUBLICATION p SET (publish = 'delete')", f"ALTER PUBLICATION p {SENDS}"),
     "operations of all": (
         "ALL TABLES", "ALTER PUBLICATION p SET (publish = 'delete')", f"ALTER PUBLICATION p {SENDS}",
@@ -452,7 +448,7 @@ SENT_LESS = {
     "made anew with less": (
         "TABLE old, lost",
         "DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE old",
-        "ALTER PUBLICATION p ADD TABLE lost",
+        PUT_BACK,
     ),
     "unlogged": ("ALL TABLES", "ALTER TABLE lost SET UNLOGGED", "ALTER TABLE lost SET LOGGED"),
     "unlogged of a schema": (
@@ -475,33 +471,26 @@ def test_what_was_sent_less_for_a_moment_is_a_gap(old: Database, tmp_path: Path,
         pytest.skip("publications have no schemas")
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     old.execute(f"CREATE PUBLICATION p FOR {publishes}")
-    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
+    moved = {"in another schema": "s.lost", "another name": "x"}.get(case, "lost")
+    filled = f"INSERT INTO {moved} SELECT generate_series(1, 5)"
     named = {"table.include.list": r"public\.(old|lost)"}
-    pipeline = PipelineRig(old, tmp_path, disabled | named | QUICK)
-    gaps = GapCertificates(pipeline.offset_file.parent)
-    with pipeline.running() as there:
-        old.execute(away)
-        moved = {"in another schema": "s.lost", "another name": "x"}.get(case, "lost")
-        old.execute(f"INSERT INTO {moved} SELECT generate_series(1, 5)")
-        old.execute(back)
-        there.until(gaps.open, "a certificate")
-    (gap,) = gaps.open()
-    assert (gap.code, "public.lost" in gap.tables) == (TablesNotStreamed.code, True)
+    tables, reported = gap_under_a_run(
+        old, tmp_path, BY_HAND | named, away, filled, *[back] * bool(back)
+    )
+    assert "public.lost" in tables
+    if case.startswith("table"):
+        assert tables == ("public.lost",)
+        assert ("public.lost", "changed" if back else "interrupted") in reported
 
 
 def test_operations_left_out_for_a_moment_of_a_publication_of_ours_are_a_gap(
     old: Database, tmp_path: Path
 ) -> None:
-    pipeline = PipelineRig(old, tmp_path, FILTERED | QUICK)
-    gaps = GapCertificates(pipeline.offset_file.parent)
-    with pipeline.running() as there:
-        ((name,),) = old.execute("SELECT quote_ident(pubname) FROM pg_publication")
-        old.execute(f"ALTER PUBLICATION {name} SET (publish = 'delete')")
-        old.execute("INSERT INTO old VALUES (7)")
-        old.execute(f"ALTER PUBLICATION {name} {SENDS}")
-        there.until(gaps.open, "a certificate")
-    (gap,) = gaps.open()
-    assert "public.old" in gap.tables
+    ours = f"ALTER PUBLICATION {old.name}"
+    less = f"{ours} SET (publish = 'delete')"
+    added = "INSERT INTO old VALUES (7)"
+    tables, _ = gap_under_a_run(old, tmp_path, FILTERED, less, added, f"{ours} {SENDS}")
+    assert "public.old" in tables
 
 
 LEFT_OUT_NOTHING = """
@@ -525,8 +514,7 @@ def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publis
         "INSERT INTO numbers SELECT generate_series(1, 9)"
     )
     old.execute(f"CREATE PUBLICATION p FOR {publishes}")
-    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = PipelineRig(old, tmp_path, disabled)
+    pipeline = PipelineRig(old, tmp_path, BY_HAND)
     run(pipeline)
     gaps = GapCertificates(pipeline.offset_file.parent)
     for line in LEFT_OUT_NOTHING.strip().splitlines():
@@ -538,30 +526,23 @@ def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publis
 def test_a_publication_that_was_not_there_for_a_moment_is_a_gap_where_the_server_goes_on(
     newest_database: Database, tmp_path: Path
 ) -> None:
-    newest_database.execute(
-        "CREATE TABLE old (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE old"
+    made = "CREATE PUBLICATION p FOR TABLE old"
+    newest_database.execute(f"CREATE TABLE old (id int PRIMARY KEY); {made}")
+    added = "INSERT INTO old VALUES (7)"
+    tables, _ = gap_under_a_run(
+        newest_database, tmp_path, BY_HAND, "DROP PUBLICATION p", added, made
     )
-    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline = PipelineRig(newest_database, tmp_path, disabled | QUICK)
-    gaps = GapCertificates(pipeline.offset_file.parent)
-    with pipeline.running() as there:
-        newest_database.execute("DROP PUBLICATION p")
-        newest_database.execute("INSERT INTO old VALUES (7)")
-        newest_database.execute("CREATE PUBLICATION p FOR TABLE old")
-        there.until(gaps.open, "a certificate")
-    (gap,) = gaps.open()
-    assert gap.tables == ("public.old",)
+    assert tables == ("public.old",)
 
 
 def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(
     old: Database, pipeline: PipelineRig
 ) -> None:
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
-    published_by_hand(old, "p")
-    disabled = {"publication.autocreate.mode": "disabled", "publication.name": "p", **WARN}
-    pipeline.settings |= disabled
+    old.execute("CREATE PUBLICATION p FOR TABLE old, lost, signals")
+    pipeline.settings |= BY_HAND
     run(pipeline)
-    old.execute("ALTER PUBLICATION p DROP TABLE lost; INSERT INTO lost VALUES (1)")
+    old.execute(f"{TAKEN}; INSERT INTO lost VALUES (1)")
     for _ in range(2):  # one gap, however often it starts
         run(pipeline)
     (gap,) = GapCertificates(pipeline.offset_file.parent).open()
