@@ -206,6 +206,11 @@ class Database:
         self.history.append((end, {name: list(rows) for name, rows in self.rows.items()}))
         return part
 
+    def inserted(self, table: Relation, *rows: Sequence[str | None]) -> TransactionPart:
+        """INSERT, COMMIT."""
+        self.insert(table, *rows)
+        return self.commit()
+
     def snapshot(self, *tables: Relation, rows_each: int = 3) -> list[Batch]:
         """Return a snapshot of ``tables`` as it stands, in batches of ``rows_each``."""
         parts = []
@@ -308,8 +313,7 @@ class WrittenLog:
 
     def insert(self, table: Relation, *rows: Sequence[str | None]) -> TransactionPart:
         """Flush one transaction of new rows."""
-        self.db.insert(table, *rows)
-        part = self.db.commit()
+        part = self.db.inserted(table, *rows)
         self.flush(part)
         return part
 

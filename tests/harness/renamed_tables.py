@@ -32,10 +32,6 @@ def renamed(rig: Rig, *pairs: tuple[Relation, Relation]) -> None:
 def filled(rig: Rig, *tables: Relation) -> None:
     for each in tables:
         rig.db.insert(each, ["1", each.table], ["2", each.table])
-    done(rig)
-
-
-def done(rig: Rig) -> None:
     rig.follow()
 
 
@@ -78,7 +74,7 @@ def it_goes_on_with_its_rows_and_history(rig: Rig) -> None:
     filled(rig, a)
     renamed(rig, (a, b))
     rig.db.insert(b, ["3", "new"])
-    done(rig)
+    rig.follow()
     check(rig, b)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (3, "new")]
 
@@ -90,10 +86,10 @@ def it_goes_on_with_another_driver(rig: Rig) -> None:
     before, rows = rig.applier.state.log_position, list(rig.db.rows[a.name])
     renamed(rig, (a, b))
     rig.db.update(b, ["1"], v="new")
-    done(rig)
+    rig.follow()
     rig.reopen()
     rig.db.delete(b, ["2"])
-    done(rig)
+    rig.follow()
     check(rig, b)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new"), (2, None)]
     if rig.choice.name != "parquet":
@@ -107,20 +103,20 @@ def a_new_table_takes_its_name(rig: Rig) -> None:
     filled(rig, a)
     renamed(rig, (a, b))
     rig.db.update(b, ["1"], v="new")
-    done(rig)
+    rig.follow()
     log_position = rig.applier.state.log_position
     rig.db.insert(new, ["7", "seven"])
-    done(rig)
+    rig.follow()
     rig.db.update(b, ["2"], v="newer")
     rig.db.update(new, ["7"], v="eight")
-    done(rig)
+    rig.follow()
     check(rig, b, new)
     assert history(rig, "a") == [(7, "seven"), (7, "eight")]
     c, third = table("c", 1), table("b", 3)
     renamed(rig, (b, c))
     rig.db.update(c, ["1"], v="last")
     rig.db.insert(third, ["9", "nine"])
-    done(rig)
+    rig.follow()
     rig.reopen()
     check(rig, c, new, third)
     assert history(rig, "c")[-2:] == [(2, "newer"), (1, "last")]
@@ -142,10 +138,10 @@ def a_new_table_states_who_had_its_name(rig: Rig) -> None:
     assert list(moments(rig))
     check(rig, b, new)
     rig.db.update(new, ["7"], v="eight")
-    done(rig)
+    rig.follow()
     rig.reopen()
     rig.db.update(b, ["1"], v="new")
-    done(rig)
+    rig.follow()
     check(rig, b, new)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new")]
     assert history(rig, "a") == [(7, "seven"), (7, "eight")]
@@ -180,7 +176,7 @@ def a_name_is_taken_in_the_commit_of_its_rename(rig: Rig) -> None:
     check(rig, b, new)
     rig.db.delete(new, ["7"])
     rig.db.update(b, ["2"], v="newer")
-    done(rig)
+    rig.follow()
     check(rig, b, new)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new"), (2, "newer")]
 
@@ -191,13 +187,13 @@ def the_owner_of_a_taken_name_is_set_aside(rig: Rig) -> None:
     filled(rig, a, z)
     renamed(rig, (z, old := table("old", 2)), (a, new))
     rig.db.update(new, ["1"], v="new")
-    done(rig)
+    rig.follow()
     assert tables_of(rig).names == ["public.z", "public.z@2"]
     with pytest.raises(TableDisplaced, match="dropped, or renamed and not changed since"):
         tables_of(rig).current("public.z@2")
     rig.check(new)
     rig.db.delete(old, ["1"])
-    done(rig)
+    rig.follow()
     check(rig, new, old)
     assert history(rig, "old") == [(1, "z"), (2, "z"), (1, None)]
 
@@ -215,18 +211,18 @@ def a_suspended_one_waits_under_its_new_name(rig: Rig) -> None:
         )
         filled(rig, a)
         rig.db.update(wrong, ["1"], v="11")
-        done(rig)
+        rig.follow()
         with pytest.raises(TableSuspended):
             tables_of(rig).current(a.name)
         renamed(rig, (a, b))
         rig.db.update(b, ["2"], v="22")
-        done(rig)
+        rig.follow()
         with pytest.raises(TableSuspended):
             tables_of(rig).current(b.name)
         with pytest.raises(TableUnknown):
             tables_of(rig).current(a.name)
         rig.db.insert(new, ["7", "seven"])
-        done(rig)
+        rig.follow()
         rig.check(new)
         rig.reopen()
         rig.db.insert(b, ["3", "33"])

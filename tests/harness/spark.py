@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,6 +84,16 @@ class Rig:
         """COMMIT in the source, and have the tables follow."""
         self.commit()
         self.apply()
+
+    def insert(self, table: Relation, *rows: Sequence[str | None]) -> None:
+        """INSERT, COMMIT, and have the tables follow."""
+        self.db.insert(table, *rows)
+        self.follow()
+
+    def update(self, table: Relation, *given: Any, **values: Any) -> None:
+        """UPDATE, COMMIT, and have the tables follow."""
+        self.db.update(table, *given, **values)
+        self.follow()
 
     def snapshot(self, *tables: Relation) -> None:
         """Write a snapshot of tables to the change log, as the source has them now."""

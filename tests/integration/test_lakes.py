@@ -37,8 +37,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 def people(source: Model, *ids: int) -> Any:
-    source.insert(PEOPLE, *[[str(number), f"n{number}"] for number in ids])
-    return source.commit()
+    return source.inserted(PEOPLE, *[[str(number), f"n{number}"] for number in ids])
 
 
 def ids(lake: Lake) -> list[object]:
@@ -138,8 +137,7 @@ def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake: Lake) -
     sink.open()
     sink.write(batch(people(source, 1)))
     sink.flush()
-    source.insert(WIDER, ["5000000000", "big"])
-    sink.write(batch(part := source.commit()))
+    sink.write(batch(part := source.inserted(WIDER, ["5000000000", "big"])))
     if lake.kind == "delta":
         with pytest.raises(LakeTableUnfit, match=r"public\.people: column id is int32.*rename"):
             sink.flush()
@@ -150,8 +148,7 @@ def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake: Lake) -
         sink.open()
         sink.write(batch(part))
     sink.flush()
-    source.insert(OTHER, ["x", "y"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(OTHER, ["x", "y"])))
     with pytest.raises(LakeTableUnfit, match=r"public\.people"):
         sink.flush()
     with pytest.raises(SinkError):

@@ -60,8 +60,7 @@ def test_numbers_beyond_38_digits_stop_nothing(
     rig.db.insert(wide, ["1", number, None])
     rig.db.insert(PEOPLE, ["1", "a", None])
     rig.commit()
-    rig.db.update(wide, ["1"], n="-" + number)
-    rig.follow()
+    rig.update(wide, ["1"], n="-" + number)
     rig.check(wide, PEOPLE)
     assert {path for path in rig.folders() if "/delta/" not in path} == rig.named_folders()
 
@@ -72,8 +71,7 @@ def test_names_of_every_kind_are_kept(rig: Rig) -> None:
         [("Id", "int4"), ("id", "text"), ("a.b", "text"), ("we ird,;{}()=`\n", "text")],
         key=("Id", "a.b"),
     )
-    rig.db.insert(odd, ["1", "x", "k", "v"], ["2", "y", "k", None])
-    rig.follow()
+    rig.insert(odd, ["1", "x", "k", "v"], ["2", "y", "k", None])
     rig.db.update(odd, ["1", "k"], id="changed", unsent=["we ird,;{}()=`\n"])
     rig.db.update(odd, ["2", "k"], **{"a.b": "other"}, unsent=["id"])
     rig.follow()
@@ -97,8 +95,7 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
         assert [part.path for part in table.base] == [change.path for change in table.changes]
         assert sorted(part.rows for part in table.base) == [1, 1, 3]
     assert not list((tmp_path / "out").glob("tables/*/*/current/*"))
-    rig.db.update(PEOPLE, ["2"], name="y")
-    rig.follow()
+    rig.update(PEOPLE, ["2"], name="y")
     rig.check(PEOPLE, EVENTS)
 
 
@@ -116,12 +113,10 @@ def test_a_first_commit_says_how_far_it_is(rig: Rig, caplog: pytest.LogCaptureFi
 
 
 def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:
-    rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", None])
     tables = LiveTables(rig.spark, rig.output)
     assert tables.register() == ["people"]
-    rig.db.insert(PEOPLE, ["2", "b", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["2", "b", None])
     assert rig.spark.sql("select count(*) from people").first()[0] == 1
     tables.refresh().register()
     assert rig.spark.sql("select count(*) from people").first()[0] == 2
@@ -130,8 +125,7 @@ def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:
 
 def test_what_is_not_there_not_free_not_its_own_or_not_whole_is_named(rig: Rig) -> None:
     """A table, an output that another process has, one of another change log, and a commit."""
-    rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", None])
     with pytest.raises(TableUnknown, match=r"no table nope .* public\.people"):
         LiveTables(rig.spark, rig.output).current("nope")
     with pytest.raises(OutputInUse, match="process"):

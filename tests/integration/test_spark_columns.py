@@ -25,8 +25,7 @@ def rig(spark: Any, tmp_path: Path) -> Rig:
 
 
 def fill(rig: Rig, *rows: list[str | None]) -> None:
-    rig.db.insert(BEFORE, *(rows or (["1", "a1", "b1"], ["2", "a2", "b2"])))
-    rig.follow()
+    rig.insert(BEFORE, *(rows or (["1", "a1", "b1"], ["2", "a2", "b2"])))
 
 
 def current(rig: Rig) -> list[dict[str, Any]]:
@@ -40,8 +39,7 @@ def state(rig: Rig) -> TableState:
 
 def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -> None:
     fill(rig)
-    rig.db.update(BEFORE, ["2"], a="pending")
-    rig.follow()
+    rig.update(BEFORE, ["2"], a="pending")
     defaults: dict[str, tuple[str, str, Any]] = {
         "n": ("int4", "7", 7),
         "price": ("numeric(10,2)", "1.50", "1.50"),
@@ -60,8 +58,7 @@ def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -
         numbers=range(1, 4 + len(defaults)),
         more=more,
     )
-    rig.db.insert(wide, ["3", "a3", "b3", *[None] * len(defaults)])
-    rig.follow()
+    rig.insert(wide, ["3", "a3", "b3", *[None] * len(defaults)])
     names = [f"cast(`{n}` as string)" if n in {"price", "seen"} else f"`{n}`" for n in defaults]
     frame = LiveTables(rig.spark, rig.output).current("public.t").selectExpr("id", "a", *names)
     found = {row[0]: list(row)[1:] for row in frame.collect()}
@@ -84,8 +81,7 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
         numbers=[1, 2, 3, 4],
         more={"at": {"default": "clock_timestamp()"}},
     )
-    rig.db.insert(volatile, ["3", "a3", "b3", "2024-01-01 00:00:00+00"])
-    rig.follow()
+    rig.insert(volatile, ["3", "a3", "b3", "2024-01-01 00:00:00+00"])
     assert state(rig).stale == ("at was added with a default that older rows have",)
     retyped = relation(
         "public.t",
@@ -93,8 +89,7 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
         numbers=[1, 2, 3, 4],
         more={"at": {"default": "clock_timestamp()"}},
     )
-    rig.db.insert(retyped, ["4", "a4", "b4", "2024-01-01 00:00:00+00"])
-    rig.follow()
+    rig.insert(retyped, ["4", "a4", "b4", "2024-01-01 00:00:00+00"])
     assert len(state(rig).stale) == 2
     assert "the type of a changed; ALTER TABLE … USING" in state(rig).stale[1]
     (widened,) = state(rig).widened
@@ -116,8 +111,7 @@ def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig: Ri
     renamed = relation(
         "public.u", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3], oid=oid
     )
-    rig.db.insert(renamed, ["3", "a3", "b3"])
-    rig.follow()
+    rig.insert(renamed, ["3", "a3", "b3"])
     (snapshot_reason,) = rig.output.table("public.u").stale
     assert snapshot_reason == "it was called public.t before, and its rows are there"
 
@@ -129,10 +123,8 @@ def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: R
     old = relation("public.t_old", columns, numbers=[1, 2, 3], oid=BEFORE.oid)
     rig.db.rows["public.t_old"] = rig.db.rows["public.t"]
     rig.db.rows["public.t"] = []
-    rig.db.insert(another, ["7", "a7", "b7"])
-    rig.follow()
-    rig.db.update(old, ["1"], a="new")
-    rig.follow()
+    rig.insert(another, ["7", "a7", "b7"])
+    rig.update(old, ["1"], a="new")
     (snapshot_reason,) = rig.output.table("public.t_old").stale
     assert snapshot_reason == "it was called public.t before, and its rows were given up there"
     assert state(rig).stale == ()
@@ -146,11 +138,9 @@ def test_a_column_of_a_dropped_table_keeps_its_values_when_the_new_one_adds_its_
     fill(rig)
     oid = BEFORE.oid + 1
     rig.db.rows["public.t"] = []
-    rig.db.insert(relation("public.t", [("id", "int4")], numbers=[1], oid=oid), ["7"])
-    rig.follow()
+    rig.insert(relation("public.t", [("id", "int4")], numbers=[1], oid=oid), ["7"])
     columns = [("id", "int4"), ("b", "int8")]
-    rig.db.insert(relation("public.t", columns, numbers=[1, 2], oid=oid), ["8", "5"])
-    rig.follow()
+    rig.insert(relation("public.t", columns, numbers=[1, 2], oid=oid), ["8", "5"])
     assert state(rig).failed == ""
     assert [(row["id"], row["b"]) for row in current(rig)] == [(7, None), (8, 5)]
     history = LiveTables(rig.spark, rig.output).changes("public.t").where("_op = 'c'").collect()
@@ -175,15 +165,13 @@ def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bo
     rig.apply()
     assert current(rig)[0] == {"id": 1, "a": 5}
     rig.db.rows["public.t"] = [("1", "5"), ("2", "6")]
-    rig.db.update(streamed, ["1"], a="50")
-    rig.follow()
+    rig.update(streamed, ["1"], a="50")
     assert current(rig) == [{"id": 1, "a": 50}, {"id": 2, "a": 6}]
     rig.db.rows["public.t"] = [("1", "50", "100"), ("2", "6", "12")]
     sent = relation("public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
         numbers=[1, 2, 3], more={"twice": {"generated": generated}},
     )  # fmt: skip
-    rig.db.update(sent, ["2"], a="7", twice="14")
-    rig.follow()
+    rig.update(sent, ["2"], a="7", twice="14")
     assert current(rig)[1] == {"id": 2, "a": 7, "twice": 14}, "PostgreSQL 18 can send them"
     assert state(rig).stale == ("twice was computed, and not sent",), "row 1 was computed again"
 
@@ -195,8 +183,7 @@ def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: R
     rig.db.rows["public.t"] = [("1", "5", "10"), ("2", "6", "12")]
     rig.snapshot(computed)
     rig.apply()
-    rig.db.update(computed, ["1"], a="6", twice="12")
-    rig.follow()
+    rig.update(computed, ["1"], a="6", twice="12")
     assert current(rig) == [{"id": 1, "a": 6, "twice": 12}, {"id": 2, "a": 6, "twice": 12}]
     assert state(rig).stale == ()
 
@@ -204,12 +191,10 @@ def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: R
 def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig: Rig) -> None:
     """By its number: the server counts upwards. The last one could be new."""
     less = relation("public.t", [("id", "int4"), ("b", "text")], numbers=[1, 3])
-    rig.db.insert(less, ["1", "b1"])
-    rig.follow()
+    rig.insert(less, ["1", "b1"])
     more = [("id", "int4"), ("a", "text"), ("b", "text"), ("c", "text")]
     rig.db.rows["public.t"] = [("1", "a1", "b1", None)]
-    rig.db.insert(relation("public.t", more, numbers=[1, 2, 3, 4]), ["2", "a2", "b2", "c2"])
-    rig.follow()
+    rig.insert(relation("public.t", more, numbers=[1, 2, 3, 4]), ["2", "a2", "b2", "c2"])
     assert state(rig).stale == ("a was not captured before",)
 
 
@@ -284,8 +269,7 @@ def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
     """Also when the engine died before anything came of it; not one of which nothing is there."""
     rig = Rig(tmp_path, delta, table_format, parallel=1)
     table, new = WHOLE
-    rig.db.insert(table, ["1", "a", "1"], ["2", "b", "2"])
-    rig.follow()
+    rig.insert(table, ["1", "a", "1"], ["2", "b", "2"])
     for each in (table, new):
         rig.sink.record_gap(each.name)
     rig.sink.close()
@@ -298,7 +282,6 @@ def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
     assert rig.output.table(new.name).stale == ()
     rig.db.rows[table.name] = rig.db.rows[table.name][1:]
     rig.snapshot(table, new)
-    rig.db.insert(table, ["4", "d", "4"])
-    rig.follow()
+    rig.insert(table, ["4", "d", "4"])
     assert rig.output.table(table.name).stale == (), "it is said once"
     rig.check(table)

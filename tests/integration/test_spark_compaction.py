@@ -260,8 +260,7 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
             "public.t", [("nr", "int8"), *columns[1:]], numbers=(1, 2, 3), key=("nr", "code"), oid=oid
         ),
     ]  # fmt: skip
-    rig.db.insert(shapes[0], *((str(n), "x", "old") for n in range(keys)))
-    rig.follow()
+    rig.insert(shapes[0], *((str(n), "x", "old") for n in range(keys)))
     plans.clear()
     for shape in shapes:
         for transaction in range(4):
@@ -282,8 +281,7 @@ def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
     for plan in plans:
         assert f"Left{'Semi' if hot else 'Anti'}" in plan
         assert "Aggregate" not in plan
-    rig.db.update(shapes[-1], rig.db.rows["public.t"][0][:2], large="once")
-    rig.follow()
+    rig.update(shapes[-1], rig.db.rows["public.t"][0][:2], large="once")
     assert "Join" not in plans[-1]
     rig.check(shapes[-1])
 
@@ -320,10 +318,8 @@ def test_a_view_of_the_history_has_rows_that_took_each_others_keys(rig: Rig) -> 
 def test_a_time_of_day_moves_along(rig: Rig) -> None:
     """Plans of grouped rows are checked by the settings of the thread's own session, which has to know `time`."""
     clocks = relation("public.clocks", [("id", "int4"), ("at", "time"), ("note", "text")])
-    rig.db.insert(clocks, ["1", "05:17:00.25", "a"], ["2", None, "b"])
-    rig.follow()
-    rig.db.update(clocks, ["1"], id="3", unsent=["note"])
-    rig.follow()
+    rig.insert(clocks, ["1", "05:17:00.25", "a"], ["2", None, "b"])
+    rig.update(clocks, ["1"], id="3", unsent=["note"])
     assert rig.output.table("public.clocks").failed == ""
     rig.check(clocks)
 
@@ -333,8 +329,7 @@ def test_a_value_is_kept_through_any_number_of_moves(
     rig: Rig, moves: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
-    rig.db.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
     for n in range(1, moves + 1):
         rig.db.update(PEOPLE, [str(n)], id=str(n + 1), unsent=["note"])
         rig.db.update(PEOPLE, [str(-n)], id=str(-n - 1), unsent=["note"])
@@ -388,12 +383,10 @@ def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_whic
     monkeypatch.setattr(compact_changes, "LARGE", 20_000)
     if not known:  # as of a log that an earlier version wrote
         monkeypatch.setattr(compact_changes, "unpacked_in_all", lambda _changes: 0)
-    rig.db.insert(PEOPLE, ["1", "a", "n"])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", "n"])
     key = 1
     for size in (30_000, 10, 10, 10):
-        rig.db.update(PEOPLE, [str(key)], ["note"], id=str(key + 1), name="x" * size)
-        rig.follow()
+        rig.update(PEOPLE, [str(key)], ["note"], id=str(key + 1), name="x" * size)
         rig.check(PEOPLE)
         key += 1
     assert read == [1 + 1, 1 + 1, 1 + 1], "the wide row was not read here"

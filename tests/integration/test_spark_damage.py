@@ -70,8 +70,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     assert retyped.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word")]
     assert "is not suspended" in said(retyped, "resume", "odd")
     retyped.reopen()
-    retyped.db.insert(TEXT, ["4", "later"])
-    retyped.follow()
+    retyped.insert(TEXT, ["4", "later"])
     assert retyped.current(TEXT)[-1] == ("4", "later")
 
 
@@ -244,13 +243,11 @@ def test_a_key_that_comes_again_behind_what_was_passed_over_stands_once(
 ) -> None:
     """What was passed over may have been its delete."""
     rig = Rig(tmp_path, delta, table_format)
-    rig.db.insert(PEOPLE, ["1", "Ann", None], ["2", "Bob", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "Ann", None], ["2", "Bob", None])
     rig.db.delete(PEOPLE, ["2"])
     rig.commit()
     segment(rig, PEOPLE.name).unlink()
     rig.apply()
     resume(rig, "--skip-damaged", table=PEOPLE.name)
-    rig.db.insert(PEOPLE, ["2", "Eve", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["2", "Eve", None])
     rig.check(PEOPLE)

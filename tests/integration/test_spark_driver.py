@@ -245,8 +245,7 @@ def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_nex
     sink.open()  # a process that waits for the other no longer than this
     sink._driver._properties = two_core_sink(tmp_path)._driver._properties  # type: ignore[union-attr]
     db = Database()
-    db.insert(NUMBERS, ["1", "1"])
-    sink.write(batch(db.commit()))
+    sink.write(batch(db.inserted(NUMBERS, ["1", "1"])))
     sink.flush()
     with caplog.at_level("WARNING"):
         sink.close()
@@ -296,8 +295,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     assert child.poll() is not None, "there is nothing for it to do"
     db, writes = Database(), two_core_sink(tmp_path)
     writes._log.open()
-    db.insert(NUMBERS, ["1", "1"])
-    writes._log.write(batch(db.commit()))
+    writes._log.write(batch(db.inserted(NUMBERS, ["1", "1"])))
     writes._log.flush()
     writes._log.close()
     again = two_core_sink(tmp_path)
@@ -358,8 +356,7 @@ def test_close_waits_until_spark_has_applied_everything(
     db, made = Database(), sink(tmp_path)
     assert made.open() is None
     for number in range(3):
-        db.insert(ODD_NUMBERS, [str(number), "1"])
-        part = db.commit()
+        part = db.inserted(ODD_NUMBERS, [str(number), "1"])
         made.write(batch(part))
         assert made.flush() == Position(part.end_lsn)
     made.close()
@@ -377,8 +374,7 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     of_another_log(tmp_path)
     db, made = Database(), sink(tmp_path)
     made.open()
-    db.insert(ODD_NUMBERS, ["1", "1"])
-    last = db.commit()
+    last = db.inserted(ODD_NUMBERS, ["1", "1"])
     made.write(batch(last))
     made.flush()
     limit = time.monotonic() + 300
@@ -400,8 +396,7 @@ def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
     for ends_by_another in (False, True):
         made = sink(tmp_path)
         made.open()
-        db.insert(ODD_NUMBERS, ["1", "1"])
-        made.write(batch(db.commit()))
+        made.write(batch(db.inserted(ODD_NUMBERS, ["1", "1"])))
         made.flush()
         if ends_by_another:
             with pytest.raises(KeyboardInterrupt):
@@ -420,8 +415,7 @@ def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
 def write_long_rows(db: Database, made: SparkSink) -> None:
     """300 rows of one megabyte, and one short one of another table."""
     made.open()
-    db.insert(ODD_NUMBERS, ["1", "1"])
-    made.write(batch(db.commit()))
+    made.write(batch(db.inserted(ODD_NUMBERS, ["1", "1"])))
     text = os.urandom(500_000).hex()
     for number in range(300):
         db.insert(WIDE, [str(number), text[number:] + text[:number]])
@@ -471,10 +465,8 @@ def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
     monkeypatch.setattr("waltap_spark.sink.process.POLL_S", 0.1)
     db, made = Database(), sink(tmp_path)
     made.open()
-    db.insert(ODD_NUMBERS, ["1", "1"])
-    made.write(batch(db.commit()))
-    db.insert(TEXTS, ["2", "two"])
-    made.write(batch(db.commit()))
+    made.write(batch(db.inserted(ODD_NUMBERS, ["1", "1"])))
+    made.write(batch(db.inserted(TEXTS, ["2", "two"])))
     made.flush()
     limit = time.monotonic() + 300
     while not any("public.odd is suspended" in r.getMessage() for r in caplog.records):

@@ -55,8 +55,7 @@ def test_maintenance_makes_few_files_and_changes_no_row(
         assert reported.after < reported.before
     rig.check(LEFT)
     rig.reopen()
-    rig.db.update(LEFT, ["1"], note="after")
-    rig.follow()
+    rig.update(LEFT, ["1"], note="after")
     rig.check(LEFT)
     tables = LiveTables(rig.spark, rig.output)
     assert tables.changes(LEFT.name).count() == 8
@@ -82,8 +81,7 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
     choice = FormatChoice("delta", {"format.retention.hours": "0"})
     rig = Rig(tmp_path, delta, choice, parallel=1)
     for number in range(3):
-        rig.db.insert(LEFT, [str(number), "x"])
-        rig.follow()
+        rig.insert(LEFT, [str(number), "x"])
     then = list(rig.db.rows[LEFT.name])
     stored_table = rig.output.table(LEFT.name).stored_table
     for target in stored_table.targets.values():
@@ -162,8 +160,7 @@ def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -
     rig.db.insert(OTHER, ["1", "0"], ["2", "0"])
     seen: set[str] = set()
     for number in range(1, 6):
-        rig.db.update(OTHER, ["1"], name=str(number))
-        rig.follow()
+        rig.update(OTHER, ["1"], name=str(number))
         base = rig.output.table("others").base
         ended = {part.path: part.rows for part in base if part.closed}
         assert sum(ended.values()) == max(0, number - 1)
@@ -214,8 +211,7 @@ class Endless(ParquetFormat):
 
 def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> None:
     rig = Rig(tmp_path, spark)
-    rig.db.insert(OTHER, ["1", "new"])
-    rig.follow()
+    rig.insert(OTHER, ["1", "new"])
     output = SparkOutput(str(tmp_path / "out"))
     context = TableFormatContext(output=output, options=rig.options, identity=lambda: "")
     worker = CompactionWorker(lambda: prepare(spark), output, Endless(context))
@@ -225,8 +221,7 @@ def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> N
     worker.stop(WAIT_S)
     assert "waltap-compaction" not in [each.name for each in threading.enumerate()]
     assert worker.done() == []
-    rig.db.insert(OTHER, ["2", "new"])
-    rig.follow()
+    rig.insert(OTHER, ["2", "new"])
     rig.check(OTHER)
 
 
@@ -250,15 +245,13 @@ def test_each_try_of_a_table_that_stands_still_takes_its_files_away(
 ) -> None:
     if way == "spark":
         monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
-    rig.db.insert(NUMBER, ["1", "5"])
-    rig.follow()
+    rig.insert(NUMBER, ["1", "5"])
     rig.db.update(NUMBER, ["1"], id="2")  # applied, and folded at once, before what does not fit
     rig.commit()
     rig.db.insert(TEXT, ["3", "five"])
     rig.commit()
     for tries in range(3):
-        rig.db.insert(OTHERS, [str(tries), "goes on"])
-        rig.follow()
+        rig.insert(OTHERS, [str(tries), "goes on"])
         assert "from integer to string" in rig.output.table("odd").failed
         assert rig.folders() == rig.named_folders()
     rig.check(OTHERS)
@@ -299,8 +292,7 @@ def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: P
 
 
 def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.db.insert(OTHERS, ["1", "x"])
-    rig.follow()
+    rig.insert(OTHERS, ["1", "x"])
     rig.db.update(OTHERS, ["1"], name="y")
     rig.commit()
     rig.applier.apply(list(rig.log.manifests(rig.applier.state.log_position)))
@@ -329,8 +321,7 @@ NAMED = relation("public.people", [("id", "int4"), ("name", "text")])
 def lake(spark: Any, tmp_path: Path) -> Rig:
     (tmp_path / "lake").mkdir()
     made = Rig(tmp_path / "lake", spark)
-    made.db.insert(NAMED, ["1", "Ann"])
-    made.follow()
+    made.insert(NAMED, ["1", "Ann"])
     made.db.insert(NAMED, ["2", "Bob"])
     made.commit()
     made.applier.close()

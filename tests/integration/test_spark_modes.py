@@ -72,8 +72,7 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", 0)
     rig = Rig(tmp_path, spark, modes=RULES, compact_rows=0)
     kept = next(table for table in ALIKE if table.table == "kept")
-    rig.db.insert(kept, *[[str(n), "a", None] for n in range(200)])
-    rig.follow()
+    rig.insert(kept, *[[str(n), "a", None] for n in range(200)])
     rig.snapshot(kept)
     if deletes:
         rig.db.delete(kept, ["7"])
@@ -362,10 +361,8 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     """Whichever commit it is in, and with a driver that dies within."""
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
-    rig.db.insert(KEYED, ["1", "a"], ["2", "b"])
-    rig.follow()
-    rig.db.insert(BARE, ["3", "c"])
-    rig.follow()
+    rig.insert(KEYED, ["1", "a"], ["2", "b"])
+    rig.insert(BARE, ["3", "c"])
     assert "WT-5241" in rig.output.table("t").failed
     rig.db.update(BARE, ["1", "a"], name="a2")
     rig.db.update(BARE, ["3", "c"], id="4")
@@ -380,8 +377,7 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
     table = rig.output.table("t")
     assert (table.failed, len(table.stale)) == ("", 1)
     check_versions(rig)
-    rig.db.insert(KEYED, ["5", "e"])
-    rig.follow()
+    rig.insert(KEYED, ["5", "e"])
     check_versions(rig)
 
 
@@ -408,8 +404,7 @@ def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
     rig.db.insert(other, ["z"])
     rig.commit()
     rig.db.rows.clear()
-    rig.db.insert(bare, ["a"])
-    rig.follow()
+    rig.insert(bare, ["a"])
     assert "WT-5241" in rig.output.table("t").failed
     rig.db.rows["public.t"] = [("1", "a")]
     rig.db.insert(KEYED, ["2", "b"])
@@ -446,8 +441,7 @@ def deliver(rig: Rig, *parts: TransactionPart) -> None:
 def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark: Any, tmp_path: Path) -> None:
     """A COPY writes many rows in a record: they have its LSN, each."""
     rig = Rig(tmp_path, spark, parallel=1)
-    rig.db.insert(PLAIN, *([str(number), "a", None] for number in range(6)))
-    whole = rig.db.commit()
+    whole = rig.db.inserted(PLAIN, *([str(number), "a", None] for number in range(6)))
     lsn = whole.changes[0].lsn
     whole.changes = [msgspec.structs.replace(change, lsn=lsn) for change in whole.changes]
     deliver(rig, whole.with_only(whole.changes[::2], whole.numbers()[::2]))

@@ -119,8 +119,7 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
 
     for table in (*keyed, loose):
         rig.db.insert(table, *map(row, range(1, 7)))
-    rig.db.insert(loose, row(1))
-    rig.follow()
+    rig.insert(loose, row(1))
     for table in keyed:
         rig.db.update(table, ["1"], [large], **{MADE[2]: "new"})
         rig.db.update(table, ["2"], [large], **{key: "20"})
@@ -142,8 +141,7 @@ def test_columns_may_be_called_as_any_that_is_made_beside_them(
     now = relation(
         keyed[0].name, swapped, numbers=numbers, key=(key,)
     )  # RENAME of two, by way of a third
-    rig.db.update(now, ["8"], [large], **{MADE[4]: "renamed"})
-    rig.follow()
+    rig.update(now, ["8"], [large], **{MADE[4]: "renamed"})
     _check(rig, now)
 
 

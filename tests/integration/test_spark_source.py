@@ -126,8 +126,7 @@ def test_every_type_has_its_column_and_its_value(log: Log) -> None:
 def test_a_batch_begins_and_ends_where_it_is_reported(log: Log) -> None:
     for name in "abcd":
         log.people(name)
-    log.db.insert(PEOPLE, ["11", "e"])
-    first = log.db.commit()
+    first = log.db.inserted(PEOPLE, ["11", "e"])
     log.db.insert(PEOPLE, ["12", "f"])
     log.sink.write(batch(first, log.db.commit()))  # two transactions in one flush
     log.sink.flush()

@@ -38,8 +38,7 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
     delta.sql("CREATE SCHEMA IF NOT EXISTS targets")
     delta.sql("CREATE TABLE targets.order_audit_changes (id int) USING delta")
     rig = Rig(tmp_path, delta, catalogue(), parallel=1)
-    rig.db.insert(AUDIT, ["1", "eu", None])
-    rig.follow()
+    rig.insert(AUDIT, ["1", "eu", None])
     failed = rig.output.table(AUDIT.name).failed
     assert "WT-5246" in failed
     assert "is another program's" in failed
@@ -58,8 +57,7 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_of_many_keys_need_a_me
     numbers, key = (1, 2, 3), ("odd.na me", "n")
     name = f"targets.put_{choice.values and 1 or 0}_{listed}"
     table = relation(name, columns, numbers=numbers, key=key)
-    rig.db.insert(table, ["a", "1", "x"], ["a", "2", "long"], ["`b", "1", None])
-    rig.follow()
+    rig.insert(table, ["a", "1", "x"], ["a", "2", "long"], ["`b", "1", None])
     more = relation(
         table.name, [*columns[::-1], ("more", "int4")], numbers=(3, 2, 1, 4), key=key, oid=table.oid
     )
@@ -95,10 +93,8 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     monkeypatch.setattr(f"waltap_spark.formats.delta.{name}", other)
     monkeypatch.setattr("waltap_spark.schema.expression.LISTED", 0)
     rig = Rig(tmp_path, delta, FormatChoice("delta"))
-    rig.db.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
-    rig.follow()
-    rig.db.update(ORDERS, ["2"], region="us")
-    rig.follow()
+    rig.insert(ORDERS, ["1", "eu", "x"], ["2", "eu", "y"])
+    rig.update(ORDERS, ["2"], region="us")
     rig.check(ORDERS)
     stored_table = rig.output.table(ORDERS.name).stored_table
     reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
@@ -138,8 +134,7 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     text = relation(
         by_region.name, [("id", "text"), *COLUMNS[1:]], numbers=(1, 2, 3), oid=by_region.oid
     )
-    rig.db.insert(text, ["three", "eu", None])
-    rig.follow()
+    rig.insert(text, ["three", "eu", None])
     rig.check(text)
 
     def detail(name: str, what: str) -> tuple[list[str], list[str]]:
@@ -202,8 +197,7 @@ def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
     """And once it is there, the table goes on."""
     elsewhere = named("elsewhere")
     rig = Rig(tmp_path, delta, FormatChoice("delta", {"format.catalog": "nowhere"}), parallel=2)
-    rig.db.insert(elsewhere, ["1", "eu", "a"])
-    rig.follow()
+    rig.insert(elsewhere, ["1", "eu", "a"])
     stands = rig.output.table(elsewhere.name)
     assert stands.failed.startswith("WT-5268 "), stands.failed
     assert "nowhere" in stands.failed
@@ -221,8 +215,7 @@ def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_an
 ) -> None:
     odd = named("order items")
     rig = Rig(tmp_path, delta, catalogue(), parallel=2)
-    rig.db.insert(odd, ["1", "eu", "a"])
-    rig.follow()
+    rig.insert(odd, ["1", "eu", "a"])
     failed = rig.output.table(odd.name).failed
     assert failed.startswith("WT-5246 "), failed
     assert "takes no such name" in failed

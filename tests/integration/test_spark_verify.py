@@ -149,8 +149,7 @@ def test_a_missing_row_and_a_doubled_one_are_seen(
 def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database: Any) -> None:
     """In a table of which files were copied by hand, say."""
     rig = Rig(tmp_path, spark)
-    rig.db.insert(relation("public.t", [("id", "int4"), ("v", "text")]), ["1", "a"], ["2", None])
-    rig.follow()
+    rig.insert(relation("public.t", [("id", "int4"), ("v", "text")]), ["1", "a"], ["2", None])
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, NULL)"
     )
@@ -176,8 +175,7 @@ def test_a_table_without_a_key_is_read_again_as_it_is_by_then(
 ) -> None:
     bare = relation("public.bare", [("a", "int4")], key=())
     rig = Rig(tmp_path, spark)
-    rig.db.insert(bare, ["1"])
-    rig.follow()
+    rig.insert(bare, ["1"])
     rig.db.insert(bare, ["2"])
     rig.commit()
     database.execute("CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (2)")
@@ -212,8 +210,7 @@ def test_what_is_late_is_reported_from_what_differs(
     for name, key in (("same", ("id",)), ("other", ("id",)), ("whole", ())):
         rig.db.insert(relation(f"public.{name}", [("id", "int4")], key=key), ["1"])
     rig.follow()
-    rig.db.insert(relation("public.bare", [("a", "int4")], key=()), ["1"], ["1"])
-    rig.follow()
+    rig.insert(relation("public.bare", [("a", "int4")], key=()), ["1"], ["1"])
     tables = LiveTables(rig.spark, rig.output)
     with database.connect(autocommit=True) as connection:
         compared = compare(connection, tables, patience_s=2.0)
@@ -245,8 +242,7 @@ def test_captured_tables_that_spark_lacks_are_a_difference(
 ) -> None:
     database.execute(LACKING_SOURCE)
     rig = Rig(tmp_path, spark)
-    rig.db.insert(relation("public.same", [("id", "int4")]), ["1"])
-    rig.follow()
+    rig.insert(relation("public.same", [("id", "int4")]), ["1"])
     tables = LiveTables(rig.spark, rig.output)
     captured = CaptureScope(captures=lambda _schema, table: table != "other")
     with database.connect(autocommit=True) as connection:
@@ -310,8 +306,7 @@ def test_tables_that_would_stand_still_are_reported(
         "the layout of public.keyed names regoin, which it does not have"
     ]
     rig = Rig(tmp_path, spark)
-    rig.db.insert(relation("public.made", [("id", "int4")]), ["1"])
-    rig.follow()
+    rig.insert(relation("public.made", [("id", "int4")]), ["1"])
     rig.applier.close()
     rig.sink.close()
     (tmp_path / "lake").mkdir()

@@ -52,8 +52,7 @@ def test_random_work_leads_to_the_rows_of_the_source(place: Place, tmp_path: Pat
 
 def test_a_transaction_that_broke_off_is_begun_again(postgres: Place, tmp_path: Path) -> None:
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, *[[str(n), "x", None] for n in range(4)])
-    one, two = in_parts(source.commit(), 2, 2)
+    one, two = in_parts(source.inserted(PEOPLE, *[[str(n), "x", None] for n in range(4)]), 2, 2)
     target.write(batch(one))
     target.write(batch(copy_of(one)))
     target.write(batch(two))
@@ -68,8 +67,7 @@ def test_one_larger_than_the_bound_is_split_and_gone_on_with(
     postgres: Place, tmp_path: Path
 ) -> None:
     source, target = Model(), postgres.opened(tmp_path, transaction_max_rows=3)
-    source.insert(VISITS, *[[str(n), "x"] for n in range(6)])
-    whole = source.commit()
+    whole = source.inserted(VISITS, *[[str(n), "x"] for n in range(6)])
     one, two, _ = in_parts(whole, 2, 2, 2)
     target.write(_upto(one, 2))
     target.write(_upto(two, 4))
@@ -97,8 +95,7 @@ def test_unique_values_that_change_places_go_in_as_they_came(place: Place, tmp_p
     unique index: it must not take another row for the one of the key."""
     place.execute(TABLE.format("UNIQUE"))
     source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="between")
     source.update(PEOPLE, ["2"], name="a")
     source.update(PEOPLE, ["1"], name="b")
@@ -111,19 +108,16 @@ def test_a_new_row_that_is_there_already_is_replaced(postgres: Place, tmp_path: 
     postgres.execute(TABLE.format(""))
     postgres.execute("INSERT INTO people VALUES (5, 'old', 'old')")
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, *[[str(n), "new", None] for n in range(100)])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, *[[str(n), "new", None] for n in range(100)])))
     assert held(postgres, "people") == model(source.rows["public.people"])
     target.close()
 
 
 def test_only_the_instance_that_opened_last_writes(place: Place, tmp_path: Path) -> None:
     source, first = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    first.write(batch(source.commit()))
+    first.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     second = place.opened(tmp_path)
-    source.insert(PEOPLE, ["2", "b", None])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["2", "b", None])
     with pytest.raises(SqlFenced, match="WT-5708"):
         first.write(batch(part))
     assert len(held(place, "people")) == 1
@@ -135,16 +129,14 @@ def test_only_the_instance_that_opened_last_writes(place: Place, tmp_path: Path)
 
 def test_soft_deletes_keep_the_row_and_show_when(place: Place, tmp_path: Path) -> None:
     source, target = Model(), place.opened(tmp_path, delete_mode="soft")
-    source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.delete(PEOPLE, ["1"])
     source.update(PEOPLE, ["2"], id="3")
     gone = source.commit()
     target.write(batch(gone))
     rows = place.execute("SELECT id, deleted_at FROM people ORDER BY id")
     assert [(key, micros(moment)) for key, moment in rows] == [(1, gone.commit_ts), (3, None)]
-    source.insert(PEOPLE, ["1", "again", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "again", None])))
     assert place.rows("people", "id", "name", "deleted_at")[0] == ("1", "again", None)
     target.close()
 
@@ -202,8 +194,7 @@ def test_foreign_keys_stay_valid_where_they_are_checked(
 def test_a_truncate_cascades_as_reported(postgres: Place, tmp_path: Path) -> None:
     postgres.execute(TABLE.format("") + REFERRING.format(""))
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     postgres.execute("INSERT INTO children VALUES (9, 1)")
     source.truncate(PEOPLE)
     source.insert(PEOPLE, ["2", "b", None])
@@ -217,8 +208,7 @@ def test_a_truncate_cascades_as_reported(postgres: Place, tmp_path: Path) -> Non
 
 def test_a_new_snapshot_replaces_rows_in_one_moment(postgres: Place, tmp_path: Path) -> None:
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, *[[str(n), "old", None] for n in range(5)])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, *[[str(n), "old", None] for n in range(5)])))
     for n in range(3):
         source.delete(PEOPLE, [str(n)])
     source.update(PEOPLE, ["4"], name="new")

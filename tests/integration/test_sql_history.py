@@ -269,8 +269,7 @@ def test_rows_read_while_their_table_is_streamed_begin_versions(
 ) -> None:
     source = Model()
     target = place.opened(tmp_path, history_mode="beside")
-    source.insert(PEOPLE, ["1", "a", None])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["1", "a", None])
     target.write(batch(part))
     rows = SnapshotRows(
         relation=PEOPLE, rows=[("1", "a", "n"), ("2", "b", None)], ts=part.commit_ts + 5,
@@ -289,8 +288,7 @@ def test_a_history_follows_the_columns_of_its_table(place: Place, tmp_path: Path
         "public.t", [("id", "int4"), ("b", "text"), ("c", "int8")], numbers=[1, 2, 3], oid=77
     )
     source, target = Model(), place.opened(tmp_path, history_mode="beside")
-    source.insert(before, ["1", "x"])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(before, ["1", "x"])))
     source.rows["public.t"] = [("1", "x", None)]
     source.update(after, ["1"], c="7", unsent=["b"])
     target.write(batch(source.commit()))
@@ -310,8 +308,7 @@ def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:
         target.write(batch(source.commit()))
     target.close()
     target = file.opened(tmp_path, history_mode="beside", history_column_prefix="h_")
-    source.insert(odd, ["2", "y"])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(odd, ["2", "y"])))
     assert file.rows("odd_history", "id", "_op", "h_op") == [("2", "y", "c")]
     alike = relation("public.odd_history", [("id", "int4")])
     source.insert(alike, ["1"])
@@ -321,8 +318,7 @@ def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:
     target.close()
     long = relation("public." + "n" * 63, [("id", "int4")])
     with contextlib.closing(file.opened(tmp_path, history_mode="beside")) as target:
-        source.insert(long, ["1"])
-        target.write(batch(source.commit()))
+        target.write(batch(source.inserted(long, ["1"])))
     ((name,),) = file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'nnn%_history'")
     assert len(name) == 63
 
@@ -337,8 +333,7 @@ def test_a_table_that_takes_the_name_of_another_has_its_own_history(
     source = Model()
     with contextlib.closing(file.opened(tmp_path, history_mode="beside")) as target:
         for number, each in enumerate((here, there, other)):
-            source.insert(each, [str(number)])
-            target.write(batch(source.commit()))
+            target.write(batch(source.inserted(each, [str(number)])))
         target.flush()
     assert file.rows("orders_old_history", "id") == [("0",), ("1",)]
     assert file.rows("orders_history", "id") == [("2",)]
@@ -350,11 +345,9 @@ def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
     """A dead letter is redelivered behind what came after it; or a delete was left out before."""
     source = Model()
     with contextlib.closing(place.opened(tmp_path, tolerant=True, history_mode="beside")) as target:
-        source.insert(PEOPLE, ["1", "a", None])
-        target.write(batch(source.commit()))
+        target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
         source.rows["public.people"].clear()
-        source.insert(PEOPLE, ["1", "b", None])
-        target.write(batch(source.commit()))
+        target.write(batch(source.inserted(PEOPLE, ["1", "b", None])))
         target.flush()
     assert place.rows("people_history", "name", "_is_current") in (
         [("a", "false"), ("b", "true")],

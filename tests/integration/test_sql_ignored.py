@@ -166,8 +166,7 @@ def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
     if not late:
         database.execute(policy)
     sink = place.opened(tmp_path)
-    source.insert(THINGS, ["2", "a"])
-    first = source.commit()
+    first = source.inserted(THINGS, ["2", "a"])
     if late:
         sink.write(batch(first))
         database.execute(policy)
@@ -230,8 +229,7 @@ def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
 def test_rows_that_are_a_key_alone_may_be_there(place: Place, tmp_path: Path) -> None:
     """An upsert of them changes nothing, and ignores nothing."""
     source, sink = Model(), place.opened(tmp_path)
-    source.insert(LONE, ["1"], ["2"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(LONE, ["1"], ["2"])))
     source.update(LONE, ["1"])
     source.update(LONE, ["2"], id="3")
     source.delete(LONE, ["1"])
@@ -249,8 +247,7 @@ def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_reme
     place: Place, tmp_path: Path
 ) -> None:
     source, sink = Model(), place.opened(tmp_path)
-    source.insert(THINGS, ["1", "old"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(THINGS, ["1", "old"])))
     sink.flush()
     place.execute("CREATE TABLE audit (id int)")
     place.execute(
@@ -261,8 +258,7 @@ def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_reme
         "CREATE TRIGGER notes BEFORE INSERT ON things FOR EACH ROW EXECUTE FUNCTION noted()"
     )
     place.execute("ALTER TABLE things ENABLE ALWAYS TRIGGER notes")
-    source.insert(THINGS, ["2", "new"])
-    part = source.commit()
+    part = source.inserted(THINGS, ["2", "new"])
     reported = r"things: .*audit.*public\.noted\(\)"
     mended(place, tmp_path, sink, SqlFunctionFailed, reported, part)
     assert place.rows("audit", "id") == [("2",)]

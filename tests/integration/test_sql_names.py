@@ -52,8 +52,7 @@ def test_tables_that_differ_in_case_only_are_never_one(
 ) -> None:
     source = Model()
     sink = place.opened(tmp_path)
-    source.insert(UPPER, ["1", "upper"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(UPPER, ["1", "upper"])))
     sink.flush()
     if restarted:
         sink.close()
@@ -73,18 +72,15 @@ def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reporte
     """The stream reports the new name with the next change only; the remedy says what to do."""
     source = Model()
     sink = place.opened(tmp_path)
-    source.insert(UPPER, ["1", "upper"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(UPPER, ["1", "upper"])))
     sink.flush()
     sink.close()
     place.execute('ALTER TABLE "Orders" RENAME TO old')
     place.execute(f"DELETE FROM waltap_position_tables WHERE source_oid = {UPPER.oid}")
     sink = place.opened(tmp_path)
-    source.insert(LOWER, ["1", "lower"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(LOWER, ["1", "lower"])))
     renamed = msgspec.structs.replace(UPPER, table="old")
-    source.insert(renamed, ["2", "more"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(renamed, ["2", "more"])))
     sink.flush()
     sink.close()
     assert place.rows("orders", "id", "v") == [("1", "lower")]
@@ -112,10 +108,8 @@ def test_tables_that_exchange_their_names_keep_their_rows(
     source.insert(SECOND, ["2", "second"])
     parts.append(source.commit())
     people = called(SECOND, "people", FIRST, "guests")
-    source.insert(people, ["3", "second"])
-    parts.append(source.commit())
-    source.insert(called(FIRST, "guests", SECOND, "people"), ["4", "first"])
-    parts.append(source.commit())
+    parts.append(source.inserted(people, ["3", "second"]))
+    parts.append(source.inserted(called(FIRST, "guests", SECOND, "people"), ["4", "first"]))
     sink = place.opened(tmp_path)
     for some in [parts] if at_once else [[part] for part in parts]:
         sink.write(batch(*some))
@@ -130,10 +124,8 @@ def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(
     place: Place, tmp_path: Path
 ) -> None:
     source = Model()
-    source.insert(FIRST, ["1", "first"])
-    first = source.commit()
-    source.insert(called(SECOND, "people", FIRST, "old"), ["1", "new"])
-    second = source.commit()
+    first = source.inserted(FIRST, ["1", "first"])
+    second = source.inserted(called(SECOND, "people", FIRST, "old"), ["1", "new"])
     source.insert(called(FIRST, "old"), ["2", "first"])
     sink = place.opened(tmp_path)
     for part in (first, second, source.commit()):
@@ -155,8 +147,7 @@ def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(
     sink = place.opened(tmp_path)
     for table, value in ((FIRST, "dropped"), (second, "made anew")):
         source.rows.clear()
-        source.insert(table, ["1", value])
-        sink.write(batch(source.commit()))
+        sink.write(batch(source.inserted(table, ["1", value])))
     sink.flush()
     sink.close()
     assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
@@ -164,8 +155,7 @@ def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(
     assert place.rows(f'"people@{FIRST.oid}"', "id", "v") == [("1", "dropped")]
     place.execute(f'DROP TABLE "people@{FIRST.oid}"')
     sink = place.opened(tmp_path)
-    source.insert(second, ["2", "later"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(second, ["2", "later"])))
     sink.close()
     assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
 
@@ -207,8 +197,7 @@ def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(
 ) -> None:
     """All its rows are replaced, and views on it stay: another server's tables have other numbers."""
     source, sink = Model(), postgres.opened(tmp_path)
-    source.insert(FIRST, ["1", "dropped"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(FIRST, ["1", "dropped"])))
     sink.flush()
     postgres.execute("CREATE VIEW seen AS SELECT * FROM people")
     again = msgspec.structs.replace(called(SECOND, "people"), primary_key=key, wire_key=key)
@@ -229,10 +218,8 @@ def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     place: Place, tmp_path: Path
 ) -> None:
     source = Model()
-    source.insert(FIRST, ["1", "dropped"])
-    first = source.commit()
-    source.insert(called(SECOND, "people"), ["2", "made anew"])
-    second = source.commit()
+    first = source.inserted(FIRST, ["1", "dropped"])
+    second = source.inserted(called(SECOND, "people"), ["2", "made anew"])
     source.insert(called(SECOND, "others"), ["3", "renamed"])
     sink = place.opened(tmp_path)
     sink.write(batch(first))
@@ -252,8 +239,7 @@ def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
 
 def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_path: Path) -> None:
     source = Model()
-    source.insert(FIRST, ["1", "first"])
-    first = source.commit()
+    first = source.inserted(FIRST, ["1", "first"])
     moved = msgspec.structs.replace(FIRST, schema="annex", table="persons")
     source.insert(moved, ["2", "moved"])
     sink = postgres.opened(tmp_path)
@@ -283,8 +269,7 @@ def test_a_percent_sign_in_names_is_no_place_of_a_value(place: Place, tmp_path: 
     source = Model()
     odd = relation("public.a%sb%%c", [("i%sd", "int4"), ("v%", "text")], key=("i%sd",))
     sink = place.opened(tmp_path, position_table="p%sos%")
-    source.insert(odd, ["1", "a"], ["2", "b"])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(odd, ["1", "a"], ["2", "b"])))
     source.update(odd, ["1"], **{"v%": "c"})
     source.delete(odd, ["2"])
     sink.write(batch(source.commit()))
@@ -331,8 +316,7 @@ def test_a_table_that_is_there_may_be_written_in_capitals(place: Place, tmp_path
     place.execute("CREATE TABLE things (ID integer PRIMARY KEY, V varchar(20))")
     things = relation("public.things", [("id", "int4"), ("v", "text")])
     source = Model()
-    source.insert(things, ["1", "a"], ["2", "b"])
-    first = source.commit()
+    first = source.inserted(things, ["1", "a"], ["2", "b"])
     source.update(things, ["1"], v="c")
     source.delete(things, ["2"])
     sink = place.opened(tmp_path)
@@ -378,8 +362,7 @@ def test_a_key_that_the_target_cannot_hold_ends_the_run(
     """It was null: in SQLite a row that nothing finds, and MariaDB's driver refused it, as if it were away."""
     table = relation("public.odd", [("k", kind), ("v", kind)], key=("k",))
     source, sink = Model(), place.opened(tmp_path)
-    source.insert(table, [held, odd])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(table, [held, odd])))
     sink.flush()
     kept = place.kind == "duckdb" and kind.startswith("float")
     for change in (lambda: source.insert(table, [odd, held]), lambda: source.delete(table, [odd])):
@@ -428,8 +411,7 @@ def test_a_table_that_takes_keys_for_the_same_is_refused(
     for statement in LOOSE[name].split(";"):
         place.execute(statement)
     source, sink = Model(), place.opened(tmp_path)
-    source.insert(WORDS, ["a", "1"])
-    part = source.commit()
+    part = source.inserted(WORDS, ["a", "1"])
     reported = "different texts may be equal"
     if name in {"file", "duck"}:  # no statement ends it there
         with pytest.raises(SqlTableUnfit, match=reported):

@@ -56,8 +56,7 @@ def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
     every = [(n, "ok", "fits") for n in range(1, 201)]
     every[16] = (17, "bad", "fits")
     every[120] = (121, "ok", "too long for five")
-    source.insert(PEOPLE, *rows(*every))
-    first = source.commit()
+    first = source.inserted(PEOPLE, *rows(*every))
     source.update(PEOPLE, ["5"], name="bad")
     source.delete(PEOPLE, ["6"])
     second = source.commit()

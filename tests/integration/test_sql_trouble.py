@@ -45,8 +45,7 @@ SERVERS = pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 
 def filled(*rows: list[str | None]) -> Any:
     source = Model()
-    source.insert(PEOPLE, *rows)
-    return source.commit()
+    return source.inserted(PEOPLE, *rows)
 
 
 # --- tables that do not take a change ---
@@ -56,10 +55,8 @@ def test_a_broken_constraint_names_the_change(place: Place, tmp_path: Path) -> N
     place.execute(TABLE.format("name varchar(9) UNIQUE, note varchar(9)"))
     place.execute("INSERT INTO people VALUES (5, 'mine', 'x')")
     source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    first = source.commit()
-    source.insert(PEOPLE, ["2", "ok", None], ["3", "mine", None])
-    second = source.commit()
+    first = source.inserted(PEOPLE, ["1", "a", None])
+    second = source.inserted(PEOPLE, ["2", "ok", None], ["3", "mine", None])
     with pytest.raises(SqlConstraintViolated) as found:
         target.write(batch(first, second))
     assert f"{lsn_text(second.commit_lsn)}, change 1" in str(found.value)
@@ -82,8 +79,7 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
 ) -> None:
     place.execute(TABLE.format("name text"))
     source = Model()
-    source.insert(PEOPLE, ["1", "a", "n"])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["1", "a", "n"])
     with contextlib.closing(place.opened(tmp_path, schema_evolution="none")) as target:
         with pytest.raises(SqlColumnMissing, match="ALTER TABLE .*people ADD COLUMN .note"):
             target.write(batch(part))
@@ -147,11 +143,9 @@ def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place: Place, tmp_
 @SERVERS
 def test_a_table_dropped_under_the_sink_is_reported(place: Place, tmp_path: Path) -> None:
     source, sink = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     place.execute("DROP TABLE people")
-    source.insert(PEOPLE, ["2", "b", None])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["2", "b", None])
     assert isinstance(failure(sink, part), SqlTableGone)
     sink.close()
     with contextlib.closing(place.opened(tmp_path, repairs=True)) as repairing:
@@ -198,8 +192,7 @@ HELD = {
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
 def test_a_lock_that_somebody_holds_costs_nothing(place: Place, tmp_path: Path) -> None:
     source, target = Model(), place.opened(tmp_path, lock_timeout_ms=1000)
-    source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="c")
     source.update(PEOPLE, ["2"], name="d")
     part = source.commit()
@@ -221,8 +214,7 @@ def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(
     database: Database, postgres: Place, tmp_path: Path
 ) -> None:
     source, target = Model(), postgres.opened(tmp_path, lock_timeout_ms=500)
-    source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="c")
     source.update(PEOPLE, ["2"], name="d")
     one, two = in_parts(source.commit(), 1, 1)
@@ -284,10 +276,8 @@ def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(
     """It is applied behind the caller's back; its error names its own change, and nothing after it goes in."""
     database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, *MANY)
-    first = source.commit()
-    source.insert(PEOPLE, ["5000", "later", None])
-    second = source.commit()
+    first = source.inserted(PEOPLE, *MANY)
+    second = source.inserted(PEOPLE, ["5000", "later", None])
     target.write(batch(first))
     with pytest.raises(SqlConstraintViolated, match=f"{lsn_text(first.commit_lsn)}, change 699"):
         target.write(batch(second))
@@ -309,8 +299,7 @@ def test_a_lock_that_a_large_batch_meets_costs_nothing(
 ) -> None:
     """The batch is kept until it is in: by a second `write`, or by a connection of its own after a `flush`."""
     source, target = Model(), postgres.opened(tmp_path, lock_timeout_ms=300)
-    source.insert(PEOPLE, *MANY)
-    before = source.commit()
+    before = source.inserted(PEOPLE, *MANY)
     target.write(batch(before))
     assert target.flush() == Position(before.end_lsn)
     for row in MANY:
@@ -374,8 +363,7 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
     database.execute(TABLE.format("name text, note text"))
     database.execute(SLOW_COMMIT)
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["1", "a", None])
     gate = database.connect(autocommit=False)
     gate.execute("SELECT pg_advisory_xact_lock(4711)")
     writing = in_background(failure, target, part)
@@ -420,12 +408,10 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(
     proxy = Proxy(("127.0.0.1", mariadb.port), heard=heard)
     url = maria.url.replace(str(mariadb.port), str(proxy.port))
     source, sink = Model(), Place("mariadb", url, maria.connect, "CHAR").opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    sink.write(batch(source.commit()))
+    sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
 
     armed.set()
-    source.insert(PEOPLE, ["2", "b", None])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["2", "b", None])
     lost = failure(sink, part)
     assert isinstance(lost, SqlCommitUnknown), lost
     assert lost.retry is RetryVerdict.RECONNECT
@@ -450,16 +436,14 @@ def test_credentials_that_expire_in_postgresql(private_server: Cluster, tmp_path
     dsn = database.dsn.replace("//postgres", "//clerk:first", 1)
     place = Place("postgresql", dsn, lambda: psycopg.connect(database.dsn))
     source, sink = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    first = source.commit()
+    first = source.inserted(PEOPLE, ["1", "a", None])
     sink.write(batch(first))
     assert sink.flush() == Position(first.end_lsn)
     private_server.execute("ALTER ROLE clerk VALID UNTIL '2001-01-01'")
     private_server.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'clerk'"
     )
-    source.insert(PEOPLE, ["2", "b", None])
-    second = source.commit()
+    second = source.inserted(PEOPLE, ["2", "b", None])
     assert isinstance(failure(sink, second), SqlUnreachable)
     sink.close()
     with pytest.raises(SqlRefused, match="Check user and password") as refused:
@@ -483,13 +467,11 @@ ENDED = {
 @SERVERS
 def test_a_connection_that_the_server_ends_is_made_again(place: Place, tmp_path: Path) -> None:
     source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    first = source.commit()
+    first = source.inserted(PEOPLE, ["1", "a", None])
     target.write(batch(first))
     number = target._target.run("SELECT connection_id()")[0][0] if place.kind == "mariadb" else 0
     place.execute(ENDED[place.kind].format(number))
-    source.insert(PEOPLE, ["2", "b", None])
-    second = source.commit()
+    second = source.inserted(PEOPLE, ["2", "b", None])
     with pytest.raises(SqlUnreachable) as found:
         target.write(batch(second))
     assert found.value.retry is RetryVerdict.RECONNECT
@@ -543,8 +525,7 @@ def test_rights_that_are_lacking_or_taken_away_are_reported(
         database.execute(TABLE.format("name text, note text"))
         database.execute(f"GRANT ALL ON SCHEMA public TO {name}; GRANT ALL ON people TO {name}")
         source, target = Model(), place.opened(tmp_path, schema_evolution="none")
-        source.insert(PEOPLE, ["1", "a", None])
-        target.write(batch(source.commit()))
+        target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
         database.execute(f"REVOKE INSERT ON people FROM {name}")
         source.insert(PEOPLE, ["2", "b", None])
         with pytest.raises(SqlRefused, match="permission denied for table people"):
@@ -570,16 +551,14 @@ ONLY_READS = {
 def test_a_target_that_is_read_only_is_reported(place: Place, tmp_path: Path) -> None:
     """A standby: what it does not take comes again. A database that only begins so takes everything."""
     source, target = Model(), place.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     promised = target.flush()
     if place.kind == "postgresql":
         target._target.raw.execute(ONLY_READS[place.kind])
         target._target.raw.commit()
     else:
         target._target.run(ONLY_READS[place.kind])
-    source.insert(PEOPLE, ["2", "b", None])
-    part = source.commit()
+    part = source.inserted(PEOPLE, ["2", "b", None])
     with pytest.raises(SqlReadOnly, match=r"(?i)read.?only") as found:
         target.write(batch(part))
     assert found.value.retry is RetryVerdict.RECONNECT
@@ -600,8 +579,7 @@ def test_a_disk_that_is_full_is_waited_for(
 ) -> None:
     """A trigger raises what the server does then: SQLSTATE 53, a lack that may pass."""
     source, target = Model(), postgres.opened(tmp_path)
-    source.insert(PEOPLE, ["1", "a", None])
-    target.write(batch(source.commit()))
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     target.flush()
     database.execute(
         "CREATE FUNCTION full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"

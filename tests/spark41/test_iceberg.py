@@ -45,8 +45,7 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
         more={"more": {"default": "7", "missing": "7"}},
     )
     rig.reopen(type_change="string", parallel=1)
-    rig.db.insert(now, ["30000000000", "seven", "new", "text", "8"])
-    rig.follow()
+    rig.insert(now, ["30000000000", "seven", "new", "text", "8"])
     state = rig.output.table("`wi/de")
     assert state.failed == ""
     assert rig.applier.format.estimated_rows(rig.spark, state) == 3
@@ -79,8 +78,7 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
         if number == 4:
             rig.db.update(PEOPLE, ["1"], name="Bob", unsent=["note"])
         rig.follow()
-    rig.db.insert(LEFT, ["1", "5", None])
-    rig.follow()
+    rig.insert(LEFT, ["1", "5", None])
     rig.check(PEOPLE, LEFT)
     stored_table = rig.output.table("people").stored_table
     target = stored_table.targets["current"]
@@ -158,8 +156,7 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
     columns = [("id", "int4"), ("name", "text")]
     tables = [relation(name, columns) for name in ("hall.left", "hall.left_changes")]
     for table in tables:
-        rig.db.insert(table, ["1", "x"])
-        rig.follow()
+        rig.insert(table, ["1", "x"])
     rig.check(tables[0])
     assert "WT-5246" in rig.output.table(tables[1].name).failed
 
@@ -182,8 +179,7 @@ def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
 
     monkeypatch.setattr("waltap_spark.formats.table_format.compact", noted)
     monkeypatch.setattr(compact_changes, "FEW", 0)
-    rig.db.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
-    rig.follow()
+    rig.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
     plans.clear()
     for number in range(30):
         rig.db.update(PEOPLE, [str(number % 17)], name=str(number))
@@ -205,8 +201,7 @@ def test_two_outputs_in_one_session_are_never_taken_for_each_other(
     rigs = []
     for number in range(2):
         rig = Rig(tmp_path / str(number), session, "iceberg", parallel=2)
-        rig.db.insert(PEOPLE, [str(number), "a", None])
-        rig.follow()
+        rig.insert(PEOPLE, [str(number), "a", None])
         rig.db.insert(PEOPLE, [str(number + 10), "b", None])
         rig.commit()
         rig.apply()  # by sessions that were reported the first one's catalogue
@@ -239,8 +234,7 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
     for name, value in conf.items():
         session.conf.set(setting + name, value)
     rig = Rig(tmp_path, session, FormatChoice("iceberg", {"format.catalog": "gone"}), parallel=1)
-    rig.db.insert(PEOPLE, ["1", "Ann", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "Ann", None])
     stands = rig.output.table(PEOPLE.name)
     assert stands.failed.startswith("WT-5245 the catalogue gone cannot be loaded: ")
     assert "The profile's settings spark.sql.catalog.gone and" in stands.failed

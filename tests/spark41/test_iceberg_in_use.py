@@ -68,8 +68,7 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
     """Money moves between two tables; whoever reads, now or as of a position, finds the same sum."""
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
-    rig.db.insert(NUMBER, ["1", "5"])
-    rig.follow()
+    rig.insert(NUMBER, ["1", "5"])
     chance, failed = random.Random(7), []
 
     def move() -> None:
@@ -140,8 +139,7 @@ def test_upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
 
 
 def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig: Rig) -> None:
-    rig.db.insert(LEFT, ["1", "5", "n"])
-    rig.follow()
+    rig.insert(LEFT, ["1", "5", "n"])
     for number in range(4):
         rig.db.insert(LEFT, [str(number + 2), "5", "n"])
         rig.db.update(LEFT, ["1"], amount=str(number))
@@ -156,8 +154,7 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     assert [tuple(row) for row in reader.collect()] == [(1, 0, "n"), (2, 5, "n")]
     rig.check(LEFT)
     rig.reopen()
-    rig.db.update(LEFT, ["1"], amount="9", unsent=["note"])
-    rig.follow()
+    rig.update(LEFT, ["1"], amount="9", unsent=["note"])
     rig.check(LEFT)
 
 
@@ -207,8 +204,7 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
     """`_deleted` is a column of Iceberg's own; several sessions apply, and each has the catalogue."""
     kept = ModeRules(deletes=("soft",))
     rig = Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=kept)
-    rig.db.insert(LEFT, ["1", "5", "n"], ["2", "6", "m"])
-    rig.follow()
+    rig.insert(LEFT, ["1", "5", "n"], ["2", "6", "m"])
     rig.db.delete(LEFT, ["1"])
     rig.follow()
     tables = LiveTables(rig.spark, rig.output)
@@ -223,8 +219,7 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
 def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
     rig: Rig, database: Any
 ) -> None:
-    rig.db.insert(TABLE, *ROWS)
-    rig.follow()
+    rig.insert(TABLE, *ROWS)
     with database.connect() as connection:
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
         connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")

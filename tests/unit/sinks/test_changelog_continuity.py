@@ -110,8 +110,7 @@ def test_it_begins_where_what_the_source_says_holds(log: Log) -> None:
     parts = []
     since = log.db.lsn + 200
     for key in range(1, 9):
-        log.db.insert(PEOPLE, [str(key), "x"])
-        parts.append(log.db.commit())
+        parts.append(log.db.inserted(PEOPLE, [str(key), "x"]))
     with log.begin(replace(ALL, since=since)):
         log.flush(*parts)
     early, late = log.continuity()
@@ -146,8 +145,7 @@ def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: 
     with log.begin(ALL):
         for number in range(4):
             for table in (PEOPLE, PLACES):
-                log.db.insert(table, [str(number), "x"])
-                log.write(log.db.commit())
+                log.write(log.db.inserted(table, [str(number), "x"]))
             for _piece in range(2 if number == 1 else 0):
                 position = Position(log.db.lsn)
                 log.write(Batch(parts=[piece], position=position, events=1, snapshot=True))
@@ -178,8 +176,7 @@ def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own
         )
 
     def insert(number: str) -> None:
-        log.db.insert(PEOPLE, [number, "x"])
-        log.write(log.db.commit())
+        log.write(log.db.inserted(PEOPLE, [number, "x"]))
 
     with log.begin(ALL if covered else None):
         insert("1")

@@ -158,6 +158,5 @@ def test_what_is_no_change_log_is_reported(
 
 def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
     with WrittenLog(tmp_path).open() as log:
-        log.db.insert(PEOPLE, ["1", "x"])
-        log.write(log.db.commit())
+        log.write(log.db.inserted(PEOPLE, ["1", "x"]))
         assert run("list", log.path).exit_code == 0

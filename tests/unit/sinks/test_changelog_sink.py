@@ -39,8 +39,7 @@ def log(tmp_path: Path) -> WrittenLog:
 
 def people(db: Database, *ids: int) -> TransactionPart:
     """Return a transaction with these people."""
-    db.insert(PEOPLE, *[[str(number), "x", None] for number in ids])
-    return db.commit()
+    return db.inserted(PEOPLE, *[[str(number), "x", None] for number in ids])
 
 
 def ids(log: WrittenLog) -> list[int]:
@@ -94,8 +93,7 @@ def test_rows_are_typed_and_carry_their_position(log: WrittenLog) -> None:
         "small": ("int2", "7", 7),
     }
     table = relation("public.t", [(name, kind) for name, (kind, _, _) in values.items()])
-    log.db.insert(table, [text for _, text, _ in values.values()], ["2", *[None] * 7])
-    part = log.db.commit()
+    part = log.db.inserted(table, [text for _, text, _ in values.values()], ["2", *[None] * 7])
     with log.open():
         assert log.flush(part) == Position(part.end_lsn)
     first, second = log.rows("t")

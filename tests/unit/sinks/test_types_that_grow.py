@@ -48,8 +48,7 @@ def written(
         for values in batches:
             parts = []
             for value in values:
-                log.db.insert(table, [value, value])
-                parts.append(log.db.commit())
+                parts.append(log.db.inserted(table, [value, value]))
             log.write(*parts)
         log.flush()
     return [row["at"] for row in log.rows("t")], len(asked)

@@ -227,10 +227,8 @@ def restored(log: SourceLog) -> None:
 
 def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log: SourceLog) -> None:
     log.people("Ann")
-    log.db.insert(PEOPLE, ["1", "Bob"])
-    first = log.db.commit()
-    log.db.insert(PEOPLE, ["2", "Cid"])
-    log.flush(first, log.db.commit())
+    first = log.db.inserted(PEOPLE, ["1", "Bob"])
+    log.flush(first, log.db.inserted(PEOPLE, ["2", "Cid"]))
     given = {"startingPosition": text(first.end_lsn)}
     stream = log.stream(**given)
     began = stream.initialOffset()
