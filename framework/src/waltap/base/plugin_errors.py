@@ -29,26 +29,8 @@ class SpecMissing(PluginError):
         super().__init__(text, hint=f"Did you mean {nearest}? " if nearest else "")
 
 
-class DuplicateName(PluginError):
-    """Two plugins contribute the same name of one kind."""
-
-    code = "WT-1102"
-    remedy = (
-        "Uninstall {first} or {second}, or name the plugins to load: WALTAP_PLUGINS=name,name; "
-        "`waltap plugins` lists their names."
-    )
-
-
-class HookRaised(PluginError):
-    """A hook implementation raised."""
-
-    code = "WT-1103"
-    remedy = (
-        "{distribution} has a bug: update it, or report it to its authors; "
-        "WALTAP_PLUGINS=name,name loads other plugins only."
-    )
-
-
+DuplicateName = PluginError.define("DuplicateName", "WT-1102")
+HookRaised = PluginError.define("HookRaised", "WT-1103")
 WrongApiVersion = PluginError.define("WrongApiVersion", "WT-1104")
 ImportFailed = PluginError.define("ImportFailed", "WT-1105")
 LibraryMissing = PluginError.define("LibraryMissing", "WT-1112")

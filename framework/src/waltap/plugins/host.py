@@ -260,7 +260,7 @@ class _SpecRegistry:
 
     specs: dict[str, Any] = field(default_factory=dict)
     by_any_name: dict[str, Any] = field(default_factory=dict)
-    clashes: dict[str, DuplicateName] = field(default_factory=dict)
+    clashes: dict[str, PluginError] = field(default_factory=dict)
 
     def whatever_case(self, name: str) -> Any:
         """Return the only spec with this name in any case.
@@ -529,7 +529,7 @@ class Host:
         The kind of ``hook`` decides whether the error is fatal.
         """
 
-        def raised(cause: Exception) -> HookRaised:
+        def raised(cause: Exception) -> PluginError:
             return HookRaised(
                 f"{hook} of {_who(plugin)} raised {_brief(cause)}", distribution=plugin.distribution
             )

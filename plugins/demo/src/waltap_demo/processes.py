@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from waltap.errors import WaltapError
 from waltap_demo.errors import DemoIncomplete, DemoStuck
 
 if TYPE_CHECKING:
@@ -216,5 +217,5 @@ class EngineProcess:
         self._process = None
         return code
 
-    def _stuck(self, what: str) -> DemoStuck:
+    def _stuck(self, what: str) -> WaltapError:
         return DemoStuck(what, engine_log=self.log_file, spark_log=self.spark_log)

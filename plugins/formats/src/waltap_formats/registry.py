@@ -36,20 +36,7 @@ RegistryUnavailable = WaltapError.define(
     "RegistryUnavailable", "WT-3311", retry=RetryVerdict.RECONNECT
 )
 RegistryLogin = WaltapError.define("RegistryLogin", "WT-3312", retry=RetryVerdict.NEVER)
-
-
-class SchemaIncompatible(WaltapError):
-    """The registry refuses a new version that consumers could not read."""
-
-    code = "WT-3313"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Nothing of the batch was delivered. Either allow it (PUT {url}/config/{subject}, compatibility "
-        "NONE, once consumers are ready), or register a schema by hand and set use.latest.version=true; "
-        "then start again."
-    )
-
-
+SchemaIncompatible = WaltapError.define("SchemaIncompatible", "WT-3313", retry=RetryVerdict.NEVER)
 SchemaNotRegistered = WaltapError.define("SchemaNotRegistered", "WT-3314", retry=RetryVerdict.NEVER)
 SchemaInvalid = WaltapError.define("SchemaInvalid", "WT-3315", retry=RetryVerdict.NEVER)
 
@@ -138,7 +125,7 @@ class RegistryClient:
             url=url,
         )
 
-    def _incompatible(self, subject: str, schema: str, answer: HttpAnswer) -> SchemaIncompatible:
+    def _incompatible(self, subject: str, schema: str, answer: HttpAnswer) -> WaltapError:
         version, changes = "?", ""
         # Compare with the latest version, so that the error can name the change.
         latest = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")

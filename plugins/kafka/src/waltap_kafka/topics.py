@@ -229,7 +229,7 @@ class OversizePolicy:
         limit = min(self._client_limit, self._topics.limits.get(record.topic, self._client_limit))
         return limit - _size(record) + len(record.value or b"") + len(record.key or b"")
 
-    def error(self, record: Record) -> KafkaRecordTooLarge:
+    def error(self, record: Record) -> SinkError:
         """Return the error for a record that is not tried."""
         size = _size(record)
         problem = f"topic {record.topic}: a record of {size} bytes is too large"

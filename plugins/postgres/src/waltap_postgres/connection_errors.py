@@ -4,35 +4,9 @@ import re
 
 from waltap.errors import ConnectionLost, SourceError
 
-
-class PoolerInTheWay(SourceError):
-    """A connection pooler answers, which does not pass replication on."""
-
-    code = "WT-2027"
-    remedy = (
-        "Give database.hostname and database.port the server's own address instead of the pooler's "
-        "({address}). Hosted services have both: Supabase's is db.PROJECT.supabase.co:5432, Neon's has no "
-        "-pooler in its name."
-    )
-
-
-class PasswordOutdated(ConnectionLost):
-    """The server refuses the present password of a command, file or plugin."""
-
-    code = "WT-2032"
-    remedy = (
-        "The server gives this error for a wrong password and for a role that does not exist: "
-        "check database.user first: SELECT rolname FROM pg_roles. A streaming run gets the "
-        "password again at each try, since server and file may change at different times. If "
-        "this lasts, check the source of the password; on the server: {way}."
-    )
-
-
-class CertificateRefused(SourceError):
-    """TLS failed, because a certificate does not fit the profile."""
-
-    code = "WT-2028"
-    remedy = "{way}. `waltap doctor FILE` checks the result."
+PoolerInTheWay = SourceError.define("PoolerInTheWay", "WT-2027")
+PasswordOutdated = ConnectionLost.define("PasswordOutdated", "WT-2032")
+CertificateRefused = SourceError.define("CertificateRefused", "WT-2028")
 
 
 # Messages of PgBouncer and similar poolers. PostgreSQL calls its own parameters `unrecognized`.
@@ -92,7 +66,7 @@ CERTIFICATES = (
 )  # fmt: skip
 
 
-def password_outdated(error: SourceError) -> PasswordOutdated | None:
+def password_outdated(error: SourceError) -> ConnectionLost | None:
     """Return the error for a refused password that may change.
 
     None means that the server refused something else.
@@ -102,12 +76,12 @@ def password_outdated(error: SourceError) -> PasswordOutdated | None:
     return None
 
 
-def pooler_of_text(text: str, address: str) -> PoolerInTheWay | None:
+def pooler_of_text(text: str, address: str) -> SourceError | None:
     """Return the error for a pooler's message, None for another."""
     return PoolerInTheWay(text, address=address) if POOLERS.search(text) else None
 
 
-def certificate_refused(text: str, address: str) -> CertificateRefused | None:
+def certificate_refused(text: str, address: str) -> SourceError | None:
     """Return the error for a message about TLS, None for another."""
     for pattern, way in CERTIFICATES:
         if re.search(pattern, text):

@@ -481,7 +481,7 @@ class PostgresConnector(
             confirms=self.properties.lsn_flush_mode != "manual",
         )
 
-    def _ended(self, error: PublicationGone) -> SourceError:
+    def _ended(self, error: SourceError) -> SourceError:
         return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
     def _open_stream(self, sql: str) -> ReplicationTransport:

@@ -54,17 +54,7 @@ def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
     return f"ALTER ROLE {role} WITH REPLICATION"
 
 
-class SnapshotReadFailed(SnapshotError):
-    """Rows of a table could not be read."""
-
-    code = "WT-4001"
-    remedy = (
-        "Check that the role can read {table} (GRANT SELECT), and any "
-        "snapshot.select.statement.overrides for it; or leave it out with table.exclude.list."
-        " Start again: the snapshot resumes if the sink supports it, else it starts over."
-    )
-
-
+SnapshotReadFailed = SnapshotError.define("SnapshotReadFailed", "WT-4001")
 SnapshotInterrupted = SnapshotError.define("SnapshotInterrupted", "WT-4002")
 TableOvertaken = SnapshotError.define("TableOvertaken", "WT-4003", retry=RetryVerdict.RECONNECT)
 SnapshotNotShared = SnapshotError.define(
@@ -73,34 +63,10 @@ SnapshotNotShared = SnapshotError.define(
 SnapshotModeUnclear = SnapshotError.define("SnapshotModeUnclear", "WT-4005")
 # Another session holds a conflicting lock, or the role may not take it.
 SnapshotLockRefused = SnapshotError.define("SnapshotLockRefused", "WT-4006")
-
-
-class SnapshotTooOld(SnapshotError):
-    """The server removed rows that the snapshot had not read yet.
-
-    The read took longer than the server's ``old_snapshot_threshold`` (PostgreSQL before 17).
-    """
-
-    code = "WT-4007"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "waltap reads the rest in a new snapshot by itself; chunks that are durable stay. Where tables "
-        "take longer than the server allows it never ends: read faster with snapshot.max.threads; or, up "
-        "to PostgreSQL 16: ALTER SYSTEM SET old_snapshot_threshold = -1; then restart the server."
-    )
-
-
-class SnapshotSelectNarrow(SnapshotError):
-    """A table's SELECT lacks columns of the publication's row filter.
-
-    Without them the published rows are unknown, and other rows would never get a delete.
-    """
-
-    code = "WT-4008"
-    remedy = (
-        "Let snapshot.select.statement.overrides.{table} give the columns of the row filter, too, which "
-        "is {rows}; a snapshot delivers only published rows."
-    )
+# The read took longer than the server's ``old_snapshot_threshold`` (PostgreSQL before 17).
+SnapshotTooOld = SnapshotError.define("SnapshotTooOld", "WT-4007", retry=RetryVerdict.RECONNECT)
+# Without them the published rows are unknown, and other rows would never get a delete.
+SnapshotSelectNarrow = SnapshotError.define("SnapshotSelectNarrow", "WT-4008")
 
 
 # Reason why the server invalidated a slot → its prevention.
@@ -126,62 +92,17 @@ AuthenticationRefused = SourceError.define("AuthenticationRefused", "WT-2003")
 OtherConnector = SourceError.define("OtherConnector", "WT-2021")
 DatabaseMissing = SourceError.define("DatabaseMissing", "WT-2004")
 PrivilegeMissing = SourceError.define("PrivilegeMissing", "WT-2005")
-
-
-class TableUnreadable(SourceError):
-    """The snapshot could not read a captured table."""
-
-    code = "WT-2011"
-    remedy = (
-        "As their owner: GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {tables} TO "
-        "{user}; or leave them out with table.exclude.list."
-    )
-
-
+TableUnreadable = SourceError.define("TableUnreadable", "WT-2011")
 WalLevelTooLow = SourceError.define("WalLevelTooLow", "WT-2006")
-
-
-class ServerLimit(SourceError):
-    """No replication slot is free."""
-
-    code = "WT-2007"
-    remedy = (
-        "Raise max_replication_slots and restart the server, or drop a slot without a reader: "
-        "SELECT slot_name, active FROM pg_replication_slots."
-    )
-
-
+ServerLimit = SourceError.define("ServerLimit", "WT-2007")
 ConnectionsUsedUp = ServerLimit.define("ConnectionsUsedUp", "WT-2010", retry=RetryVerdict.RECONNECT)
 OutputPluginUnavailable = SourceError.define("OutputPluginUnavailable", "WT-2008")
 NothingCaptured = SourceError.define("NothingCaptured", "WT-2116")
 RowsHidden = SourceError.define("RowsHidden", "WT-2114")
 SignalTableMissing = SourceError.define("SignalTableMissing", "WT-2115")
-
-
-class SlotActive(SourceError):
-    """Another consumer reads the slot, or our last connection has not ended."""
-
-    code = "WT-2101"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "Stop the other consumer, which is process {pid} of the server, or choose another slot.name; "
-        "SELECT pg_terminate_backend({pid}) ends a connection that is left over."
-    )
-
-
+SlotActive = SourceError.define("SlotActive", "WT-2101", retry=RetryVerdict.RECONNECT)
 SlotExists = SourceError.define("SlotExists", "WT-2102")
-
-
-class SlotMissing(OffsetError):
-    """An offset is stored, but its replication slot no longer exists."""
-
-    code = "WT-2103"
-    loses = True
-    remedy = (
-        "Changes after {position} until now are lost for this pipeline. `waltap repair FILE` "
-        "makes a new slot and reads the tables again. Or start over with a new snapshot: "
-        "`waltap run FILE --set snapshot.mode=when_needed`."
-    )
+SlotMissing = OffsetError.define("SlotMissing", "WT-2103", loses=True)
 
 
 class SlotInvalidated(SourceError):
@@ -204,30 +125,10 @@ class SlotInvalidated(SourceError):
 
 
 SlotUnfit = SourceError.define("SlotUnfit", "WT-2105")
-
-
-class PublicationGone(SourceError):
-    """The slot has changes from a time without the publication.
-
-    The publication was dropped, or the profile names another one than before. The server decodes with
-    the catalogue of each change. So a publication that is created again does not exist for older
-    changes, and this slot cannot be read further (PostgreSQL up to 17).
-    """
-
-    code = "WT-2113"
-    remedy = (
-        "The state folder does not say that waltap created {publication!r}, so there are two "
-        "causes. If the profile named another publication until now, name that one again "
-        "(publication.name): nothing is lost then. Else `waltap run FILE --set "
-        "snapshot.mode=when_needed` makes a new slot and takes a new snapshot; so do `waltap slot "
-        "drop FILE`, `waltap offsets clear FILE` and a start. If {publication!r} was dropped, "
-        "making it again does not help: the slot cannot be read past the changes made without it. "
-        "Make it for those to come, where publication.autocreate.mode is disabled. Lost are the "
-        "single changes since the stored position (`waltap offsets show FILE`); their effect on "
-        "the tables comes with the snapshot, but deleted rows are not reported."
-    )
-
-
+# The publication was dropped, or the profile names another one than before. The server decodes
+# with the catalogue of each change. So a publication that is created again does not exist for
+# older changes, and this slot cannot be read further (PostgreSQL up to 17).
+PublicationGone = SourceError.define("PublicationGone", "WT-2113")
 # The slot cannot be read past these changes.
 PublicationDropped = PublicationGone.define("PublicationDropped", "WT-2125", loses=True)
 # That publication has the tables without a key (``publication.keyless.tables=inserts``). It was
@@ -238,18 +139,7 @@ SlotUnreadable = SourceError.define("SlotUnreadable", "WT-2117", retry=RetryVerd
 EncodingNotConverted = SourceError.define("EncodingNotConverted", "WT-2119")
 # Its creator would miss the changes that this pipeline reads.
 SlotNotOurs = SourceError.define("SlotNotOurs", "WT-2112")
-
-
-class FailoverUnavailable(SourceError):
-    """The server cannot synchronize a slot to standbys."""
-
-    code = "WT-2121"
-    remedy = (
-        "Take slot.failover out of the profile; after a failover the slot is then missing (WT-2103). On "
-        "PostgreSQL 17 and later, make the slot on the primary: database.hostname."
-    )
-
-
+FailoverUnavailable = SourceError.define("FailoverUnavailable", "WT-2121")
 # The slot cannot be read until the standby is promoted.
 SlotSynchronized = SourceError.define("SlotSynchronized", "WT-2122", retry=RetryVerdict.RECONNECT)
 PublicationMissing = SourceError.define("PublicationMissing", "WT-2106")
@@ -271,40 +161,13 @@ class TextNotUtf8(SourceError):
     remedy = NOT_UTF8
 
 
-class QueryFailed(SourceError):
-    """The server refused a statement."""
-
-    code = "WT-2009"
-    remedy = (
-        "The server's message is above (SQLSTATE {sqlstate}); `waltap doctor FILE` may show more."
-    )
-
-
+QueryFailed = SourceError.define("QueryFailed", "WT-2009")
 TableLocked = QueryFailed.define("TableLocked", "WT-2024")
 PublicationLocked = ConnectionLost.define("PublicationLocked", "WT-2026")
 IdentityLocked = ConnectionLost.define("IdentityLocked", "WT-2033")
-
-
-class QueryCancelled(ConnectionLost):
-    """A statement reached a timeout, or another session cancelled it."""
-
-    code = "WT-2019"
-    remedy = "database.query.timeout.ms is how long a query may take."
-
-
-class ConditionRefused(SourceError):
-    """A signal's condition or SELECT is refused.
-
-    It may do more than compare values, or it takes too long.
-    """
-
-    code = "WT-4104"
-    remedy = (
-        "Send the signal again with a condition that only compares values of the table by "
-        "functions and operators of pg_catalog; put other SELECTs into "
-        "snapshot.select.statement.overrides of the profile. If a good condition takes long, "
-        "raise waltap.signal.condition.timeout.ms."
-    )
+QueryCancelled = ConnectionLost.define("QueryCancelled", "WT-2019")
+# It may do more than compare values, or it takes too long.
+ConditionRefused = SourceError.define("ConditionRefused", "WT-4104")
 
 
 class ErrorMeanings:

@@ -8,13 +8,4 @@ StreamRefused = SinkError.define("StreamRefused", "WT-5562")
 StreamMissing = SinkError.define("StreamMissing", "WT-5563")
 StreamUnfit = SinkError.define("StreamUnfit", "WT-5564")
 StreamFull = SinkError.define("StreamFull", "WT-5565", retry=RetryVerdict.RECONNECT)
-
-
-class StreamFenced(SinkError):
-    """Another instance of this pipeline has started to write there."""
-
-    code = "WT-5566"
-    remedy = (
-        "Leave one instance of pipeline {pipeline} running; two pipelines need different names. "
-        "Then start again: it continues after the stored position."
-    )
+StreamFenced = SinkError.define("StreamFenced", "WT-5566")

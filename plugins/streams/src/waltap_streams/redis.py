@@ -231,7 +231,7 @@ class RedisPosition:
             replay="",
         )
 
-    def _fenced(self) -> StreamFenced:
+    def _fenced(self) -> SinkError:
         return StreamFenced(f"{self._key} was set by another", pipeline=self._pipeline)
 
 

@@ -14,22 +14,8 @@ CommandsOff = SourceError.define("CommandsOff", "WT-2152")
 ReadTimeRefused = SourceError.define("ReadTimeRefused", "WT-2153")
 TimeTooOld = SourceError.define("TimeTooOld", "WT-2156")
 SlotStillActive = SourceError.define("SlotStillActive", "WT-2154", retry=RetryVerdict.NEVER)
-
-
-class SlotRead(SourceError):
-    """Another process reads the slot.
-
-    The cluster would send every change to both and count either one's confirmation.
-    """
-
-    code = "WT-2159"
-    retry = RetryVerdict.RECONNECT
-    remedy = (
-        "Stop the other process ({reader}), or choose another slot.name. If it is dead, the "
-        "node ends its session; SELECT pg_terminate_backend({pid}) ends it immediately."
-    )
-
-
+# The cluster would send every change to both and count either one's confirmation.
+SlotRead = SourceError.define("SlotRead", "WT-2159", retry=RetryVerdict.RECONNECT)
 # The cluster has dropped the changes that the slot would need of them. With such a table no
 # stream of the slot would start.
 TableTooLate = SourceError.define("TableTooLate", "WT-2160", retry=RetryVerdict.NEVER)

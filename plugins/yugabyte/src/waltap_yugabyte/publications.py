@@ -21,9 +21,10 @@ from typing import Any
 
 import msgspec
 
+from waltap.errors import SourceError
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import PublicationCompleteness
-from waltap_postgres.errors import INSERTS_SUFFIX, PublicationGone
+from waltap_postgres.errors import INSERTS_SUFFIX
 from waltap_postgres.replication.publication_completeness import Membership
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_yugabyte.errors import TableTooLate
@@ -74,7 +75,7 @@ class YugabytePublications(PublicationSet):
         self._reported: set[TableId] = set()
         self._refresh: float | None = None
 
-    def gone(self) -> PublicationGone | None:
+    def gone(self) -> SourceError | None:
         return None  # a slot cannot be asked for its first change
 
     def memberships(self) -> dict[str, Membership]:

@@ -204,7 +204,7 @@ class YugabyteSlots(SlotAdmin):
             self._ours.add(name)
         return bool(locked)
 
-    def _read_by(self, name: str) -> SlotRead:
+    def _read_by(self, name: str) -> SourceError:
         try:
             rows = self.catalogue.query(READER_SQL, (_lock(name),))
         except SourceError:  # pg_locks shows such locks only in some releases

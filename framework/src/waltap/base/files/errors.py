@@ -21,13 +21,7 @@ ObjectStoreUnavailable = FilesUnavailable.define("ObjectStoreUnavailable", "WT-5
 BucketMissing = FilesUnavailable.define("BucketMissing", "WT-5122", retry=RetryVerdict.NEVER)
 AccessRefused = FilesUnavailable.define("AccessRefused", "WT-5123", retry=RetryVerdict.NEVER)
 LocationUnknown = FilesUnavailable.define("LocationUnknown", "WT-5124", retry=RetryVerdict.NEVER)
-
-
-class FilesInUse(SinkError):
-    """Another process holds this folder's lock."""
-
-    code = "WT-5103"
-    remedy = "Stop the other process (see {path}), or give this pipeline another folder."
+FilesInUse = SinkError.define("FilesInUse", "WT-5103")
 
 
 # Texts of Amazon's, Google's and Microsoft's libraries. pyarrow gives no error codes.

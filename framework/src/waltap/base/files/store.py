@@ -23,6 +23,7 @@ from waltap.base.files.location import opened, refusal
 from waltap.base.files.lock_file import LockFile, holder
 from waltap.base.files.properties import StorageProperties
 from waltap.base.retry import RetryBackoff, waiting
+from waltap.errors import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -517,7 +518,7 @@ class FileStore:
         if found.type == fs.FileType.NotFound:
             raise BucketMissing(f"{self.location}: there is no bucket {bucket}", path=self.location)
 
-    def _in_use(self, pid: str) -> FilesInUse:
+    def _in_use(self, pid: str) -> SinkError:
         text = f"{self.location} is in use by process {pid}"
         return FilesInUse(text, path=self.path(""))
 

@@ -18,16 +18,7 @@ LEASED = "leased"
 """Start of the note in the lock file of a process with a lease; machine and seconds follow."""
 
 
-class PipelineRunning(OffsetError):
-    """Another process runs this pipeline."""
-
-    code = "WT-6004"
-    remedy = (
-        "Stop the other process (pid {pid}), or give this profile another name or waltap.state.dir: "
-        "offset and slot belong to one process at a time."
-    )
-
-
+PipelineRunning = OffsetError.define("PipelineRunning", "WT-6004")
 StateFolderGone = OffsetError.define("StateFolderGone", "WT-6008")
 
 
@@ -42,7 +33,7 @@ def machine() -> str:
         return socket.gethostname().replace(" ", "-") or "unknown"
 
 
-def running(folder: Path) -> PipelineRunning | None:
+def running(folder: Path) -> OffsetError | None:
     """Return the error of a running pipeline, None without one."""
     pid = holder(folder / LOCK)
     return None if pid is None else _running(pid)
@@ -55,7 +46,7 @@ def _close_parent(folder: Path) -> None:
             folder.chmod(folder.stat().st_mode & FOLDER)
 
 
-def _running(pid: str) -> PipelineRunning:
+def _running(pid: str) -> OffsetError:
     return PipelineRunning(f"process {pid} runs this pipeline already", pid=pid)
 
 

@@ -31,20 +31,10 @@ from waltap.errors import RecordError, RetryVerdict
 log = logging.getLogger(__name__)
 
 
-class ConverterFailed(RecordError):
-    """A converter of columns raised, or returned a value that does not fit its schema.
-
-    The batch was not delivered and the position not moved.
-    """
-
-    code = "WT-3207"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Correct the converter {converter}; with event.converting.failure.handling.mode=warn a value that "
-        "it cannot convert is null."
-    )
-    of_conversion = True
-    of_transform = False
+# The batch was not delivered and the position not moved.
+ConverterFailed = RecordError.define(
+    "ConverterFailed", "WT-3207", retry=RetryVerdict.NEVER, of_conversion=True, of_transform=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +289,6 @@ def _reason(cause: Exception) -> str:
     return f"raised {type(cause).__name__}" if not text else f"failed: {text}"
 
 
-def _failed(
-    label: str, relation: Relation, column: Column, where: str, what: str
-) -> ConverterFailed:
+def _failed(label: str, relation: Relation, column: Column, where: str, what: str) -> RecordError:
     text = f"the converter {label} of column {column.name} of {relation.name}{where} {what}"
     return ConverterFailed(text, converter=label)

@@ -33,17 +33,7 @@ MAX_LAST_SEEN = 10_000
 
 
 MaskLost = SourceError.define("MaskLost", "WT-2049", retry=RetryVerdict.NEVER)
-
-
-class MaskUnfit(SourceError):
-    """A mask cannot change a column of this type."""
-
-    code = "WT-2050"
-    retry = RetryVerdict.NEVER
-    remedy = (
-        "Leave these columns out: column.exclude.list = {columns}. To deliver them without a "
-        "mask: waltap.unmatched.masks=warn."
-    )
+MaskUnfit = SourceError.define("MaskUnfit", "WT-2050", retry=RetryVerdict.NEVER)
 
 
 @dataclass(slots=True)
@@ -298,7 +288,7 @@ class DescribedRelations:
             if bare is not None:
                 raise bare
 
-    def _unmasked(self, relation: Relation) -> MaskUnfit | None:
+    def _unmasked(self, relation: Relation) -> SourceError | None:
         hidden, capture = self._hidden(relation), self.capture
         bare = [
             column

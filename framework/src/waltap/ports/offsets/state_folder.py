@@ -50,14 +50,7 @@ SPILL: Final = "spill"
 """Folder of unfinished transactions that are large or prepared (`SpillArea`)."""
 
 
-class StateFolderUnusable(OffsetError):
-    """The pipeline's state folder cannot be made or written."""
-
-    code = "WT-6005"
-    remedy = (
-        "Make {path} a folder that waltap may write to, on a disk with room; waltap.state.dir chooses "
-        "another."
-    )
+StateFolderUnusable = OffsetError.define("StateFolderUnusable", "WT-6005")
 
 
 def own_files(folder: Path) -> list[Path]:
@@ -70,7 +63,7 @@ def own_files(folder: Path) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def state_unusable(error: Exception, folder: Path) -> StateFolderUnusable | None:
+def state_unusable(error: Exception, folder: Path) -> OffsetError | None:
     """Return the error of a file in the pipeline's state folder, None for other files."""
     if not isinstance(error, OSError) or not isinstance(error.filename, str | os.PathLike):
         return None
@@ -80,6 +73,6 @@ def state_unusable(error: Exception, folder: Path) -> StateFolderUnusable | None
     return StateFolderUnusable(f"{path} cannot be used: {error.strerror}", path=folder)
 
 
-def unusable(folder: Path, error: OSError) -> StateFolderUnusable:
+def unusable(folder: Path, error: OSError) -> OffsetError:
     """Return the error of a state folder that the system refuses."""
     return StateFolderUnusable(f"no state can be kept in {folder}: {error.strerror}", path=folder)

@@ -46,16 +46,7 @@ STOP_WAIT_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
 
 
-class LinesFileError(SinkError):
-    """The file of JSON lines cannot be opened, written or made durable."""
-
-    code = "WT-5001"
-    remedy = (
-        "Check that {path} can be written and that its disk has room, then start again: "
-        "unconfirmed records are written again, and a torn last line is cut off."
-    )
-
-
+LinesFileError = SinkError.define("LinesFileError", "WT-5001")
 LinesFileTruncated = SinkError.define("LinesFileTruncated", "WT-5002", retry=RetryVerdict.RECONNECT)
 
 
@@ -284,7 +275,7 @@ class JsonLinesSink(Sink):
             "renamed" if held.st_nlink else "deleted; what was not confirmed is written again",
         )
 
-    def _cut_half_written(self, failure: LinesFileError) -> None:
+    def _cut_half_written(self, failure: SinkError) -> None:
         """Remove a partly written block, so that a retry leaves complete lines."""
         if self._size is not None:
             try:
@@ -292,7 +283,7 @@ class JsonLinesSink(Sink):
             except OSError:  # the next open cuts the torn line instead
                 self._fail_stop.fail(failure)
 
-    def _failure(self, what: str, cause: OSError) -> LinesFileError:
+    def _failure(self, what: str, cause: OSError) -> SinkError:
         return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import psycopg
 
+from waltap.errors import SourceError
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import ConnectorContext, PublicationCompleteness
 from waltap.ports.source.published import NARROWS, PublishedSubset, narrowings
@@ -119,7 +120,7 @@ class PublicationSet:
         self._made: list[str] = []
         # Whether `gone` has asked the server already.
         self._asked = False
-        self._gone: PublicationGone | None = None
+        self._gone: SourceError | None = None
         # Publications that the stream asks for; () before they are known, and always for a
         # decoder that uses none.
         self.names: tuple[str, ...] = ()
@@ -203,7 +204,7 @@ class PublicationSet:
             return False
         return published(self._catalogue, entry.name) is None
 
-    def gone(self) -> PublicationGone | None:
+    def gone(self) -> SourceError | None:
         """Return why the existing slot cannot be read, None if it can.
 
         Its first change is older than the publication, or later than the publication's end. None
@@ -221,7 +222,7 @@ class PublicationSet:
             self._asked, self._gone = True, gone and self.meant(gone)
         return self._gone
 
-    def meant(self, error: PublicationGone) -> PublicationGone:
+    def meant(self, error: SourceError) -> SourceError:
         """Return ``error``, as PublicationDropped if the pipeline had it.
 
         Otherwise the profile may name another publication than before, and nothing is lost.
@@ -232,7 +233,7 @@ class PublicationSet:
             return PublicationDropped(error.problem, **error.fields)
         return error
 
-    def _first_change(self) -> PublicationGone | None:
+    def _first_change(self) -> SourceError | None:
         """Return why the server cannot decode the slot's first change, None if it can.
 
         Raises: SlotActive, SourceError.

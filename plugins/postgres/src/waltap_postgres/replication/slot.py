@@ -150,7 +150,7 @@ def session_role(*, leased: bool) -> str:
     return "leased replication" if leased else "replication"
 
 
-def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SlotActive:
+def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SourceError:
     """Return the error for a slot that another process reads; it names that process.
 
     Raises: SourceError.
@@ -168,7 +168,7 @@ def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SlotActi
 
 def failover_refusal(
     properties: PostgresProperties, version_num: int, *, standby: bool
-) -> FailoverUnavailable | None:
+) -> SourceError | None:
     """Return why ``slot.failover`` is unavailable.
 
     None means that it is available or not wanted.

@@ -65,7 +65,7 @@ class ReplicationStream(ChangeStream):
         status_interval: float,
         receive_timeout: float = 0.0,
         confirms: bool = True,
-        ended: Callable[[PublicationGone], SourceError] = lambda error: error,
+        ended: Callable[[SourceError], SourceError] = lambda error: error,
     ) -> None:
         """Take ownership of a started ``transport``.
 

@@ -13,7 +13,7 @@ import psycopg
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.errors import SourceError
+from waltap.errors import ConnectionLost, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ReadChunk
 from waltap.ports.source.published import (
@@ -198,7 +198,7 @@ class PostgresChunks:
         )
 
     @staticmethod
-    def _took_too_long(error: QueryCancelled, limit_ms: int) -> ConditionRefused:
+    def _took_too_long(error: ConnectionLost, limit_ms: int) -> SourceError:
         return ConditionRefused(
             f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
         )

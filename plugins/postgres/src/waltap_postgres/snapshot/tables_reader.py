@@ -9,7 +9,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.cli.session import PINNED_AGAIN, USERS_PATH
-from waltap.errors import RetryVerdict, SourceError
+from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import (
@@ -290,9 +290,7 @@ def _begun_again(
         yield piece
 
 
-def failed(
-    target: SnapshotTable, error: SourceError
-) -> SnapshotReadFailed | SnapshotSelectNarrow | SnapshotTooOld:
+def failed(target: SnapshotTable, error: SourceError) -> SnapshotError:
     """Return the error for a server's refusal to read a table."""
     name = target.table.relation.name
     if error.fields.get("sqlstate") == NO_COLUMN and target.published.rows:

@@ -614,7 +614,7 @@ def _of_publication(plan: PublicationPlan | None) -> str:
 
 def tables_unreadable(
     catalogue: PostgresCatalogue, tables: list[CatalogTable], properties: PostgresProperties
-) -> TableUnreadable | None:
+) -> SourceError | None:
     """Return the error for tables that a snapshot cannot read.
 
     None means that it can read them all.

@@ -111,7 +111,7 @@ class ResumeCheck:
         """Return whether the offset is of another slot of this database."""
         return not self.belongs_here(offset) and _belongs_to(offset)[:2] == self._here[:2]
 
-    def _missing(self, offset: Offset) -> SlotMissing:
+    def _missing(self, offset: Offset) -> OffsetError:
         position = lsn_text(offset.sole.position.end_lsn)
         why = ": it was temporary, and ended with its connection"
         return SlotMissing(

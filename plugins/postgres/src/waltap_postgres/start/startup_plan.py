@@ -20,7 +20,6 @@ from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.errors import (
     PositionGap,
     PublicationDropped,
-    PublicationGone,
     SlotInvalidated,
     SlotMissing,
     SlotNotOurs,
@@ -202,7 +201,7 @@ def situation(
     offset: Offset | None,
     resumption: ResumeCheck,
     *,
-    publication_gone: Callable[[], PublicationGone | None],
+    publication_gone: Callable[[], SourceError | None],
 ) -> StartupState:
     """Return the facts for `decide`; changes nothing.
 
@@ -273,7 +272,7 @@ def log_loss(decision: StartupPlan, slot: str) -> None:
         )
 
 
-def given_up(context: ConnectorContext, slot: str, error: PublicationGone) -> SourceError:
+def given_up(context: ConnectorContext, slot: str, error: SourceError) -> SourceError:
     """Return the error for a slot that can no longer be read.
 
     Where a reconnect takes a new snapshot after a lost position, it creates the slot again.

@@ -52,16 +52,7 @@ log = logging.getLogger(__name__)
 
 FilesOfAnother = SinkError.define("FilesOfAnother", "WT-5125")
 FilesDamaged = SinkError.define("FilesDamaged", "WT-5126")
-
-
-class FilesGone(DestinationBehind):
-    """The folder lacks commits of this pipeline."""
-
-    code = "WT-5127"
-    remedy = (
-        "Put {path} back as it was and start again: nothing is lost. Else{repair} begin there with a new "
-        "snapshot: `waltap offsets clear FILE`."
-    )
+FilesGone = DestinationBehind.define("FilesGone", "WT-5127")
 
 
 # From this number of rows on changes are converted to columns.
@@ -354,7 +345,7 @@ class FilesSink(Sink):
             raise self._older(last, known)
         return last
 
-    def _older(self, last: FileCommit | None, known: int) -> FilesGone:
+    def _older(self, last: FileCommit | None, known: int) -> DestinationBehind:
         """Return the error for a folder that ends with ``last``.
 
         This pipeline has made ``known`` commits.
@@ -363,7 +354,7 @@ class FilesSink(Sink):
         has = Positions() if last is None else Positions(last.positions)
         return self._gone(f"has {found}; this pipeline has made {known}", has)
 
-    def _gone(self, what: str, has: Positions | None = None) -> FilesGone:
+    def _gone(self, what: str, has: Positions | None = None) -> DestinationBehind:
         in_snapshot = self._in_snapshot or self._context.snapshot is not None
         return FilesGone(
             f"{self._store.location} {what}",

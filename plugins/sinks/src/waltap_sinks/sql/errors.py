@@ -14,57 +14,17 @@ SqlValueUnfit = SinkError.define("SqlValueUnfit", "WT-5705")
 # The value is an infinite date or ``NaN``. A column outside the key has null instead, but a null key
 # would never be found again.
 SqlKeyUnfit = SinkError.define("SqlKeyUnfit", "WT-5721")
-
-
-class SqlTableUnfit(SinkError):
-    """The table cannot be written by key.
-
-    It is a view, or it has no unique index on the columns of the key.
-    """
-
-    code = "WT-5706"
-    remedy = (
-        "Add the missing index: {statement}; or choose another name by table.name.format. Then "
-        "start again: nothing was confirmed."
-    )
-
-
+# It is a view, or it has no unique index on the columns of the key.
+SqlTableUnfit = SinkError.define("SqlTableUnfit", "WT-5706")
 # The rows of the table are lost, hence ``loses``.
 SqlTableGone = SinkError.define("SqlTableGone", "WT-5718", loses=True)
-
-
-class SqlChangeIgnored(SinkError):
-    """The target ignores a change or hides rows.
-
-    The reason is row security, a trigger that returns NULL, RAISE(IGNORE), or an INSTEAD rule.
-    """
-
-    code = "WT-5719"
-    remedy = (
-        "Make the target apply writes: {statement}. Then start again: nothing of this change "
-        "was confirmed."
-    )
-
-
+# The reason is row security, a trigger that returns NULL, RAISE(IGNORE), or an INSTEAD rule.
+SqlChangeIgnored = SinkError.define("SqlChangeIgnored", "WT-5719")
 # MariaDB and MySQL have names of the Basic Multilingual Plane alone, without a space at the end.
 SqlNameUnfit = SinkError.define("SqlNameUnfit", "WT-5723")
 SqlFunctionFailed = SinkError.define("SqlFunctionFailed", "WT-5722")
-
-
-class SqlConflict(SinkError):
-    """Another session caused a deadlock, a lock timeout or a serialization failure.
-
-    The transaction was undone and is tried again.
-    """
-
-    code = "WT-5707"
-    retry = RetryVerdict.SAME_BATCH
-    remedy = (
-        "If this lasts, see which sessions of the target write or lock "
-        "the same tables, and end them."
-    )
-
-
+# The transaction was undone and is tried again.
+SqlConflict = SinkError.define("SqlConflict", "WT-5707", retry=RetryVerdict.SAME_BATCH)
 SqlConflictMidway = SqlConflict.define("SqlConflictMidway", "WT-5714", retry=RetryVerdict.RECONNECT)
 # The work of this instance was undone.
 SqlFenced = SinkError.define("SqlFenced", "WT-5708")

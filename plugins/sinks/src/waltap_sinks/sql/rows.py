@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from waltap.changes.decode.tuple_image import Tuple
+from waltap.errors import SinkError
 from waltap_sinks.sql.errors import SqlChangeIgnored
 from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
@@ -166,7 +167,7 @@ class RowWriter:
 _ARTICLES: Final = {"INSERT": "an", "UPDATE": "an", "DELETE": "a"}
 
 
-def certainly_ignored(target: SqlTarget, name: TargetName) -> SqlChangeIgnored | None:
+def certainly_ignored(target: SqlTarget, name: TargetName) -> SinkError | None:
     """Return the error for a table that surely ignores writes."""
     found = [each for each in target.obstacles(name) if each.certain]
     if not found:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from waltap.changes.decode.relation import FormerOwner, may_change_values, type_name
+from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
@@ -564,9 +565,7 @@ class TargetTables:
         self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source))
 
 
-def inexact(
-    target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str
-) -> SqlTableUnfit:
+def inexact(target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str) -> SinkError:
     """Return the error for a key whose collation equates different texts.
 
     ``type_`` is the type that the column needs.
