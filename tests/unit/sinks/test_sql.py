@@ -24,7 +24,7 @@ from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.targets.target import target_of
+from waltap_sinks.sql.targets import target_of
 
 Rows = dict[Any, tuple[Any, ...]]
 KEYS = st.sampled_from("123")

@@ -14,7 +14,7 @@ from waltap.ports.source.roles import planned
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import base_column, target_name
 from waltap_sinks.sql.tables import inexact
-from waltap_sinks.sql.targets.target import target_of
+from waltap_sinks.sql.targets import target_of
 
 TEXTS: Final = """
     SELECT column_name, column_type, character_set_name FROM information_schema.columns

@@ -35,7 +35,8 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import TargetName, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.targets.target import SqlTarget, target_of
+from waltap_sinks.sql.targets import target_of
+from waltap_sinks.sql.targets.target import SqlTarget
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from waltap_sinks.comparison.table_readers import (
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName
-from waltap_sinks.sql.targets.generic import GenericTarget
-from waltap_sinks.sql.targets.target import SqlTarget, TargetDescription, target_of
+from waltap_sinks.sql.targets import target_of
+from waltap_sinks.sql.targets.target import SqlTarget, TargetDescription
 
 if TYPE_CHECKING:
     from waltap_sinks.sql.targets.postgresql import PostgresTarget
@@ -40,10 +40,8 @@ def open_verification_source(properties: SqlProperties, pipeline: str) -> Verifi
     metadata = SinkMetadata(
         target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
     )
-    generic = isinstance(target, GenericTarget)
-    found: _SqlSource = (
-        _GenericTarget(target, metadata) if generic else _PostgresTarget(target, metadata)
-    )
+    kind = _PostgresTarget if target.prints_as_source else _GenericTarget
+    found: _SqlSource = kind(target, metadata)
     try:
         target.open()
         found.prepare()
@@ -174,8 +172,6 @@ class _PostgresTarget(_SqlSource):
 
 class _GenericTarget(_SqlSource):
     """Read the rows and hash them here."""
-
-    _target: "GenericTarget"
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         return None if self._lacks(table, called) else source_text(column, type_)

@@ -20,13 +20,14 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import READ_AT_ONCE, GenericTarget
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
+    READ_AT_ONCE,
     Assignments,
     BoundColumn,
     BoundTable,
     ExistingColumn,
+    SqlTarget,
     TargetDescription,
     changing,
 )
@@ -62,7 +63,7 @@ MADE: Final = """
 WIDER: Final = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))
 
 
-class DuckTarget(GenericTarget):
+class DuckTarget(SqlTarget):
     """Connect to a DuckDB file, which no other process may open.
 
     Rows go in as Arrow columns. There are no savepoints, so a failure undoes the whole transaction.
@@ -71,7 +72,6 @@ class DuckTarget(GenericTarget):
     savepoints = False
     backend = "duckdb"
     errors = duckdb.Error
-    schemas = True
     for_update = ""
     ignores_table_case = ignores_column_case = True
     word_type = text_type = "VARCHAR"
@@ -159,9 +159,6 @@ class DuckTarget(GenericTarget):
     def widened(self, existing: str, wanted: str) -> bool:
         return is_wider(existing, wanted, WIDER, text="VARCHAR")
 
-    def adapter(self, kind: Any) -> Any:
-        return None
-
     def bytes_literal(self, value: bytes) -> str:
         return f"from_hex('{value.hex()}')"
 
@@ -217,9 +214,6 @@ class DuckTarget(GenericTarget):
         select = f"SELECT {sent} FROM waltap_rows{ending.replace('%%', '%')}"
         with self.given(self.rows.batch(table.shape, rows)):
             return self.change(f"INSERT INTO {table.quoted} ({names}) {select}", ())
-
-    def same(self, name: str) -> str:
-        return f"{name} IS NOT DISTINCT FROM %s"
 
     # --- failures ---
 

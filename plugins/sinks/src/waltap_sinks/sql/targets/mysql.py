@@ -22,18 +22,19 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import GenericTarget, indexed
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
     Assignments,
     BoundTable,
     ExistingColumn,
+    SqlTarget,
     TargetDescription,
     WriteObstacle,
     assignments,
     changing,
     chunks,
     escaped,
+    indexed,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider, json_text
 
@@ -84,7 +85,7 @@ WIDER: Final = (
 )
 
 
-class MysqlTarget(GenericTarget):
+class MysqlTarget(SqlTarget):
     """Connect to a MariaDB or MySQL server.
 
     A schema is a database there, so tables have none. Texts are longtext in utf8mb4 (varchar in keys) and
@@ -92,6 +93,7 @@ class MysqlTarget(GenericTarget):
     text. DDL commits by itself, so it precedes the transaction of the data.
     """
 
+    schemas = False
     backend = "mysql+pymysql"
     errors = pymysql.MySQLError
     qmark = False

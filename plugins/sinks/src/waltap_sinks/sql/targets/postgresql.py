@@ -202,13 +202,12 @@ class PostgresTarget(SqlTarget):
     runs triggers.
     """
 
-    lazy_commits = moves_tables = True
+    lazy_commits = moves_tables = prints_as_source = True
+    errors = psycopg.Error
     moment_sql = MOMENT.format("%s::int8")
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
-        self._properties, self._pipeline = properties, context.pipeline
-        self.url = redacted(properties.url)
-        self._raw: psycopg.Connection[Any] | None = None
+        super().__init__(properties, context)
         self._replica = False
         self._path: list[str] = []
         self._schemas: dict[str, str] = {}
@@ -224,7 +223,7 @@ class PostgresTarget(SqlTarget):
         url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
         # SQLAlchemy's own connection would query the catalogue along the user's search path.
         _, given = url.get_dialect()().create_connect_args(url)
-        own = {"connect_timeout": 10, "application_name": f"waltap {self._pipeline}"[:63]}
+        own = {"connect_timeout": 10, "application_name": f"waltap {self._context.pipeline}"[:63]}
         # Another encoding, of the url or the environment, lacks characters.
         own["client_encoding"] = "UTF8"
         raw = self._raw = psycopg.connect(**{**given, **own}, autocommit=True)
@@ -245,17 +244,12 @@ class PostgresTarget(SqlTarget):
         # One message is one transaction, so no statement runs with the user's search path.
         self.raw.execute(f"RESET ALL; {begin}".encode())
 
-    def close(self) -> None:
-        raw, self._raw = self._raw, None
-        if raw is not None:
-            with contextlib.suppress(psycopg.Error):
-                raw.close()
-
     @property
     def raw(self) -> "psycopg.Connection[Any]":
         """Return the open connection."""
         assert self._raw is not None, "not opened"
-        return self._raw
+        connection: psycopg.Connection[Any] = self._raw
+        return connection
 
     def begin(self) -> None:
         if not self._replica:
@@ -265,11 +259,6 @@ class PostgresTarget(SqlTarget):
         if durable:
             self.raw.execute("SET LOCAL synchronous_commit TO DEFAULT")
         self.raw.commit()
-
-    def rollback(self) -> None:
-        if self._raw is not None:
-            with contextlib.suppress(psycopg.Error):
-                self._raw.rollback()
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
@@ -551,9 +540,6 @@ class PostgresTarget(SqlTarget):
         self.run(f"TRUNCATE {names}{words}")
 
     # --- failures ---
-
-    def speaks(self, error: BaseException) -> bool:
-        return isinstance(error, (psycopg.Error, sqlalchemy.exc.SQLAlchemyError, OSError))
 
     def lost(self, error: BaseException) -> bool:
         if isinstance(error, sqlalchemy.exc.DBAPIError):

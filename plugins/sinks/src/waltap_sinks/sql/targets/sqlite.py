@@ -17,8 +17,12 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import TargetColumn, TargetName
-from waltap_sinks.sql.targets.generic import GenericTarget
-from waltap_sinks.sql.targets.target import ExistingColumn, TargetDescription, WriteObstacle
+from waltap_sinks.sql.targets.target import (
+    ExistingColumn,
+    SqlTarget,
+    TargetDescription,
+    WriteObstacle,
+)
 from waltap_sinks.sql.targets.typed import arrow_type, instant, json_text
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ MEANINGS: Final = (
 )
 
 
-class SqliteTarget(GenericTarget):
+class SqliteTarget(SqlTarget):
     """Connect to a SQLite file.
 
     Numbers are INTEGER, REAL or NUMERIC, and numerics of more than 15 digits TEXT. Dates and times are
@@ -51,6 +55,7 @@ class SqliteTarget(GenericTarget):
     never widened.
     """
 
+    schemas = False
     backend = "sqlite+pysqlite"
     errors = sqlite3.Error
     for_update = ""

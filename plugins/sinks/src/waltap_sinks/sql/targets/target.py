@@ -1,24 +1,32 @@
-"""Define the interface of a kind of database."""
+"""Write to a kind of database, mostly by statements for one row each."""
 
 import abc
+import contextlib
+import itertools
+import math
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
-from waltap.changes.decode.tuple_image import Tuple
-from waltap.errors import ConfigurationError, PropertyProblem, SinkError
+from waltap.base.redaction import redacted
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
+from waltap.errors import ConfigurationError, SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
-    SqlDriverMissing,
+    SqlConflict,
     SqlFailed,
     SqlTableUnfit,
     SqlUnreachable,
+    SqlValueUnfit,
 )
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape, with_suffix
+from waltap_sinks.sql.targets.typed import TypedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +120,24 @@ class BoundTable:
         return [c for c in self.columns if c.existing.settable and c.quoted not in keys]
 
 
+# Rows of one call of the driver.
+AT_ONCE: Final = 5_000
+READ_AT_ONCE: Final = 2_000
+PLACEHOLDER: Final = re.compile("%[%s]")
+# Keys of one query.
+KEYS_AT_ONCE: Final = 200
+
 # SQL values by quoted column; None is a time that comes as a parameter.
 Assignments = Mapping[str, str | None]
 NO_SETS: Final[Assignments] = {}
 
 
 class SqlTarget(abc.ABC):
-    """Hold one connection to a target.
+    """Hold one connection to a target, by the driver of a SQLAlchemy dialect.
 
-    Rows are tuples of the source with PostgreSQL's text. Exceptions of the driver come out unchanged;
-    `failure` translates them. Single-threaded: `begin`, then `commit` or `rollback`.
+    A statement writes one row and runs for many. Rows are tuples of the source with PostgreSQL's
+    text. Exceptions of the driver come out unchanged; `failure` translates them. Single-threaded:
+    `begin`, then `commit` or `rollback`.
     """
 
     # Tables have schemas.
@@ -148,36 +164,85 @@ class SqlTarget(abc.ABC):
     time_type: str = "timestamp with time zone"
     # The placeholder of `moment`.
     moment_sql: str = "%s"
+    # SQLAlchemy's name of dialect and driver.
+    backend: str
+    # The driver's exceptions.
+    errors: type[Exception]
+    # The driver takes ? for values; otherwise %s.
+    qmark: bool = True
+    # A column prints a value as the source does.
+    prints_as_source: bool = False
+
+    def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
+        self._properties, self._context = properties, context
+        self.url = redacted(properties.url)
+        self._raw: Any = None
+        self._file: Path | None = None
+        self._opened: tuple[int, int] | None = None
+        self._rows: TypedRows | None = None
+        self._savepoints = itertools.count(1)
 
     # --- life ---
 
-    @abc.abstractmethod
     def open(self) -> None:
         """Connect."""
+        import sqlalchemy
 
-    @abc.abstractmethod
+        url = sqlalchemy.make_url(self._properties.url).set(drivername=self.backend)
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+        arguments, options = engine.dialect.create_connect_args(url)
+        try:
+            self._raw = engine.dialect.connect(*arguments, **{**options, **self.options()})
+        except TypeError as error:
+            raise ConfigurationError.of(
+                "sink.url", f"has a parameter that the driver does not take: {error}"
+            ) from error
+        self.prepare()
+
+    def options(self) -> dict[str, Any]:
+        """Return further arguments of the driver's connect."""
+        return {}
+
+    def prepare(self) -> None:
+        """Configure the session."""
+
     def close(self) -> None:
         """Disconnect, which undoes an open transaction. May be called twice."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            with contextlib.suppress(self.errors):
+                raw.close()
 
-    @abc.abstractmethod
     def begin(self) -> None:
         """Begin a transaction."""
+        self.run("BEGIN")
 
-    @abc.abstractmethod
     def commit(self, *, durable: bool = True) -> None:
         """Commit the open transaction.
 
         Without ``durable`` the server need not wait for its disk. Others see the commit at once, but
         a crash of the server may undo it and all later ones.
         """
+        self._raw.commit()
 
-    @abc.abstractmethod
     def rollback(self) -> None:
         """Undo an open transaction. Never raises."""
+        if self._raw is not None:
+            with contextlib.suppress(self.errors):
+                self._raw.rollback()
 
-    @abc.abstractmethod
-    def attempt(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
         """Return a block in a savepoint, undone if it raises."""
+        name = f"waltap_{next(self._savepoints)}"
+        self.run(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(self.errors):
+                self.run(f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        self.run(f"RELEASE SAVEPOINT {name}")
 
     # --- tables ---
 
@@ -210,16 +275,19 @@ class SqlTarget(abc.ABC):
         table = self.quoted(name.name)
         return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
 
-    @abc.abstractmethod
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
         """Run one statement and return its rows.
 
         A parameter is %s in all dialects.
         """
+        cursor = self._executed(statement, parameters)
+        found = list(cursor.fetchall()) if cursor.description else []
+        cursor.close()
+        return found
 
-    @abc.abstractmethod
     def change(self, statement: str, parameters: Sequence[object]) -> int:
         """Run one statement and return the number of changed rows."""
+        return int(self._executed(statement, parameters).rowcount)
 
     def can_name(self, name: str) -> bool:
         """Return whether a table or column can have the name."""
@@ -289,21 +357,100 @@ class SqlTarget(abc.ABC):
         """Return ``tables``, those that others reference first."""
         return list(tables)
 
+    # --- statements ---
+
+    @property
+    def rows(self) -> TypedRows:
+        """Return the conversion of tuples to values."""
+        if self._rows is None:
+            assert self._context.types is not None
+            self._rows = TypedRows(self._context.types, self.adapter)
+        return self._rows
+
+    def adapter(self, kind: Any) -> Any:
+        """Return the driver's conversion for an Arrow type.
+
+        None leaves the values as they are.
+        """
+        return None
+
+    def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
+        cursor = self._raw.cursor()
+        if parameters:
+            cursor.execute(self._with_placeholders(statement), list(parameters))
+        else:
+            cursor.execute(statement)
+        return cursor
+
+    def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
+        """Run one statement for each row of ``columns``.
+
+        Return the number of changed rows.
+        """
+        cursor, count = self._raw.cursor(), 0
+        text = self._with_placeholders(statement)
+        for some in chunks(list(zip(*columns, strict=True)), AT_ONCE):
+            cursor.executemany(text, some)
+            count += cursor.rowcount
+        cursor.close()
+        return count
+
+    def read(self, statement: str) -> Iterator[Sequence[Any]]:
+        """Yield the rows of a query for a caller that writes nothing."""
+        cursor = self.streaming_cursor()
+        try:
+            cursor.execute(statement)
+            while rows := cursor.fetchmany(READ_AT_ONCE):
+                yield from rows
+        finally:
+            cursor.close()
+            self._raw.rollback()
+
+    def streaming_cursor(self) -> Any:
+        """Return a cursor that does not fetch all rows at once."""
+        return self._raw.cursor()
+
+    def literal(self, value: object) -> str:
+        """Return a value of the driver as a literal that equals it."""
+        if isinstance(value, bool):
+            return str(value).upper()
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return f"{value:.17e}"  # without an exponent it would be a decimal
+        if isinstance(value, Decimal) and value.is_finite():
+            return f"{value:f}"
+        if isinstance(value, bytes):
+            return self.bytes_literal(value)
+        return self.text_literal(str(value))
+
+    def bytes_literal(self, value: bytes) -> str:
+        """Return bytes as a literal of SQL."""
+        return f"x'{value.hex()}'"
+
+    def read_as(self, quoted: str, type_: str) -> str:
+        """Return SQL that reads a column of ``type_`` without loss."""
+        return quoted
+
+    def _with_placeholders(self, statement: str) -> str:
+        if not self.qmark:
+            return statement
+        return PLACEHOLDER.sub(lambda found: "?" if found[0] == "%s" else "%", statement)
+
     # --- rows: `RowWriter` compares the counts with the number of given rows ---
 
-    @abc.abstractmethod
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
         """Insert rows with new keys and return their number."""
+        return self._put("", table, table.written, rows)
 
-    @abc.abstractmethod
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         """Insert rows, or replace those with the same keys.
 
         With ``keep`` existing rows stay as they are. Return at least the number of rows that were
         inserted or set.
         """
+        return self._put(self.on_conflict(table, keep=keep), table, table.written, rows)
 
-    @abc.abstractmethod
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> int:
@@ -311,15 +458,44 @@ class SqlTarget(abc.ABC):
 
         A missing row is inserted with the known values.
         """
+        sent = {column.index for column in columns}
+        chosen = [column for column in table.written if column.source.index in sent]
+        settable = [
+            c for c in table.set_by_upsert() if c.existing.written and c.source.index in sent
+        ] or [*table.key]
+        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, settable)}{_of_key(table)}"
+        values = self.rows.columns(table.shape, [c.source for c in (*settable, *table.key)], rows)
+        count = self.many(statement, values)
+        if count < len(rows):
+            count += self._put(self.on_conflict(table, keep=True), table, chosen, rows)
+        return count
 
-    @abc.abstractmethod
+    def _put(
+        self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
+    ) -> int:
+        names = ", ".join(escaped(column.quoted) for column in columns)
+        placeholders = ", ".join(["%s"] * len(columns))
+        statement = f"INSERT INTO {escaped(table.quoted)} ({names}) VALUES ({placeholders}){ending}"
+        values = self.rows.columns(table.shape, [column.source for column in columns], rows)
+        return self.many(statement, values)
+
+    def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
+        """Return the end of an INSERT whose keys may exist."""
+        return on_conflict(table, keep=keep)
+
     def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
         """Give the row with key ``old`` the values of ``row``.
 
         The key is among them. Return the number of rows.
         """
+        sent = [
+            c for c in table.columns if row[c.source.index] is not UNCHANGED and c.existing.settable
+        ]
+        values = self.rows.columns(table.shape, [c.source for c in sent], [row])
+        keys = self.rows.keys(table.shape, [old[0] if len(old) == 1 else tuple(old)])
+        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, sent)}{_of_key(table)}"
+        return self.many(statement, [*values, *keys])
 
-    @abc.abstractmethod
     def change_keys(
         self,
         table: BoundTable,
@@ -333,20 +509,41 @@ class SqlTarget(abc.ABC):
         Only rows that meet the SQL ``where`` count. ``times`` has a time for each key, in µs since
         1970 UTC. Return the number of rows.
         """
+        tests = _of_key(table) + (f" AND {escaped(where)}" if where else "")
+        moments = [list(map(self.moment, times))] if times else []
+        statement = changing(table, sets, self.moment_sql) + tests
+        return self.many(statement, [*moments, *self.rows.keys(table.shape, keys)])
 
-    @abc.abstractmethod
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         """Count the rows of ``keys`` that meet the SQL ``where``."""
+        one = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
+        rows, count = list(zip(*self.rows.keys(table.shape, keys), strict=True)), 0
+        for some in chunks(rows, KEYS_AT_ONCE):
+            tests = f"({' OR '.join([f'({one})'] * len(some))})"
+            if where:
+                tests += f" AND {escaped(where)}"
+            ((found,),) = self.run(
+                f"SELECT count(*) FROM {escaped(table.quoted)} WHERE {tests}",
+                [value for row in some for value in row],
+            )
+            count += int(found)
+        return count
 
     @abc.abstractmethod
     def moment(self, ts: int) -> object:
         """Return an instant (µs since 1970 UTC) as a parameter."""
 
-    @abc.abstractmethod
     def index_history(self, shape: HistoryShape) -> None:
         """Create the index that finds the open version of a key."""
+        if shape.key:
+            # An index keeps its name when its table is renamed, so the name has the relation's OID.
+            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}")
 
-    @abc.abstractmethod
+    def _index(self, shape: HistoryShape, name: str) -> None:
+        columns = ", ".join(map(self.quoted, indexed(shape)))
+        index, table = self.quoted(with_suffix(name, "_open")), self.quoted_table(shape.name)
+        self.run(f"CREATE INDEX {index} ON {table} ({columns})")
+
     def insert_filled(
         self,
         table: BoundTable,
@@ -359,8 +556,18 @@ class SqlTarget(abc.ABC):
         ``keys`` has one key for each row; without an open version the values are null. Return the
         number of inserted rows.
         """
+        quoted, current = escaped(table.quoted), escaped(self.quoted(shape_of(table).current))
+        sent, absent = table.with_and_without(missing)
+        names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
+        chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
+        tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
+        statement = (
+            f"INSERT INTO {quoted} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
+            f" LEFT JOIN {quoted} AS o ON {tests} AND o.{current}"
+        )
+        values = self.rows.columns(table.shape, [column.source for column in sent], rows)
+        return self.many(statement, [*values, *self.rows.keys(table.shape, keys)])
 
-    @abc.abstractmethod
     def equal_tests(
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
     ) -> tuple[list[str], list[Any]]:
@@ -368,10 +575,17 @@ class SqlTarget(abc.ABC):
 
         NULL equals NULL.
         """
+        values = self.rows.columns(shape, [column.source for column in columns], [row])
+        tests = [self.same(escaped(column.quoted)) for column in columns]
+        return tests, [value for (value,) in values]
 
-    @abc.abstractmethod
+    def same(self, name: str) -> str:
+        """Return SQL that compares a column with %s; NULL equals NULL."""
+        return f"{name} IS NOT DISTINCT FROM %s"
+
     def one_row(self, table: str, tests: str) -> str:
         """Return the end of a DELETE or UPDATE of one row that meets ``tests``."""
+        return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
 
     def change_row(
         self,
@@ -401,38 +615,60 @@ class SqlTarget(abc.ABC):
         """Delete every row; older readers still see them."""
         self.run(f"DELETE FROM {table.quoted}")
 
-    @abc.abstractmethod
     def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
         """Empty tables at once."""
+        for table in reversed(self.ordered(tables)):
+            self.delete_all(table)
 
-    # --- failures ---
+    # --- the file of a target that is one ---
+
+    def keep_file(self, path: str | None) -> None:
+        """Record the opened file, if there is one."""
+        self._file = Path(path).absolute() if path and Path(path).is_file() else None
+        self._opened = self._inode()
 
     def replaced(self) -> bool:
         """Return whether another file has the address after a commit.
 
         The committed file may have been moved, deleted, or written by another process.
         """
-        return False
+        return self._inode() != self._opened
 
-    @abc.abstractmethod
+    def _inode(self) -> tuple[int, int] | None:
+        found = self._status()
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return None if self._file is None else self._file.stat()
+        except OSError:
+            return None
+
+    # --- failures ---
+
     def speaks(self, error: BaseException) -> bool:
         """Return whether the driver or the system raised ``error``."""
+        import sqlalchemy
 
-    @abc.abstractmethod
+        return isinstance(error, (self.errors, sqlalchemy.exc.SQLAlchemyError, OSError))
+
     def lost(self, error: BaseException) -> bool:
         """Return whether the connection is lost."""
+        return isinstance(error, OSError) or self.meaning(error) is SqlUnreachable
 
-    @abc.abstractmethod
     def conflict(self, error: BaseException) -> bool:
         """Return whether another session caused ``error``, so that a retry may succeed."""
+        return self.meaning(error) is SqlConflict
 
     @abc.abstractmethod
     def meaning(self, error: BaseException) -> type[SinkError] | None:
         """Return the class of an exception, None if it has no class of its own."""
 
-    @abc.abstractmethod
     def error_text(self, error: BaseException) -> str:
         """Return the driver's message without values of rows."""
+        if self.meaning(error) is SqlValueUnfit:
+            return "a value does not fit its column"
+        return redacted(str(error).partition("\n")[0])
 
     def failure(
         self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
@@ -493,65 +729,20 @@ def on_conflict(table: BoundTable, *, keep: bool) -> str:
     return f" ON CONFLICT ({names}) DO UPDATE SET {sets}"
 
 
+def _of_key(table: BoundTable) -> str:
+    """Return the condition for one key."""
+    return " WHERE " + " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
+
+
+def _sets(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
+    return assignments(table, columns, lambda _column: "%s")
+
+
+def indexed(shape: HistoryShape) -> list[str]:
+    """Return the columns that find the open version of a key."""
+    return [*(column.name for column in shape.key), shape.current]
+
+
 def escaped(text: str) -> str:
     """Return SQL for a statement with %s for values."""
     return text.replace("%", "%%")
-
-
-# The scheme of an address, with module and class.
-KINDS: Final = {
-    "postgresql": ("postgresql", "PostgresTarget"),
-    "postgres": ("postgresql", "PostgresTarget"),
-    "sqlite": ("sqlite", "SqliteTarget"),
-    "duckdb": ("duck", "DuckTarget"),
-    "mariadb": ("mysql", "MysqlTarget"),
-    "mysql": ("mysql", "MysqlTarget"),
-}
-
-
-def _require_address(url: str, kind: str) -> None:
-    """Check the address without a connection.
-
-    Raises: ConfigurationError, which does not quote it: it may have a password.
-    """
-    import sqlalchemy
-
-    try:
-        address = sqlalchemy.make_url(url)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        raise ConfigurationError.of(
-            "sink.url", "is no address as KIND://USER:PASSWORD@HOST:PORT/DATABASE"
-        ) from None
-    if kind == "duckdb" and address.query:
-        raise ConfigurationError.of("sink.url", "has parameters, and DuckDB takes none")
-    if kind in {"sqlite", "duckdb"} and address.database in {None, "", ":memory:"}:
-        raise ConfigurationError.of(
-            "sink.url", "names no file, and a target in memory keeps neither rows nor position"
-        )
-
-
-def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
-    """Return the target for ``sink.url``.
-
-    Raises: ConfigurationError, SqlDriverMissing.
-    """
-    scheme = properties.url.partition("://")[0]
-    kind = scheme.partition("+")[0].lower()
-    if kind not in KINDS or "://" not in properties.url:
-        known = ", ".join(f"{name}://" for name in KINDS)
-        raise ConfigurationError(
-            [PropertyProblem("sink.url", "names no kind of target", allowed=known)]
-        )
-    _require_address(properties.url, kind)
-    module, name = KINDS[kind]
-    try:
-        found = getattr(import_module(f"waltap_sinks.sql.targets.{module}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("waltap"):
-            raise
-        raise SqlDriverMissing(
-            f"the sink sql needs the Python package {error.name} for {kind}://",
-            package="'waltap[sql]'",
-        ) from error
-    made: SqlTarget = found(properties, context)
-    return made
