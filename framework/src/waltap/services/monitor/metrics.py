@@ -212,23 +212,23 @@ FORMS: Final[Mapping[str, Callable[[Any], float | None]]] = {
 }
 
 
-def _value_of(row: Mapping[str, Any]) -> Callable[[Any], float | None]:
+def _value_of(name: str, row: Mapping[str, Any]) -> Callable[[Any], float | None]:
     for form, make in FORMS.items():
         if form in row:
             attribute = attrgetter(row[form])
             return lambda item: make(attribute(item))
-    return VALUES.get(row["name"], FORMS["value"])
+    return VALUES.get(name, FORMS["value"])
 
 
-def _status_metric(row: Mapping[str, Any]) -> StatusMetric:
+def _status_metric(name: str, row: Mapping[str, Any]) -> StatusMetric:
     labels, items = _ITEMS[row.get("items", "status")]
     return StatusMetric(
-        name=row["name"],
+        name=name,
         kind=row.get("kind", "gauge"),
         summary=row["summary"],
         labels=labels,
         items=items,
-        value=_value_of(row),
+        value=_value_of(name, row),
     )
 
 
@@ -236,12 +236,12 @@ _TABLE: Final[Mapping[str, Any]] = tomllib.loads(
     files("waltap.services.monitor").joinpath("metrics.toml").read_text(encoding="utf-8")
 )
 
-METRICS: Final = tuple(map(_status_metric, _TABLE["status"]))
+METRICS: Final = tuple(_status_metric(*row) for row in _TABLE["status"].items())
 """Metrics that are read from the status."""
 
 OBSERVED: Final = tuple(
-    ObservedMetric(**{**row, **{n: tuple(row.get(n, ())) for n in ("labels", "buckets")}})
-    for row in _TABLE["observed"]
+    ObservedMetric(name=name, **row | {n: tuple(row.get(n, ())) for n in ("labels", "buckets")})
+    for name, row in _TABLE["observed"].items()
 )
 """Metrics that only observers such as `MetricsExposition` can count."""
 
