@@ -30,7 +30,6 @@ from waltap.changes.mapping.value_form import (
     column_mapping,
     placeholder_text,
 )
-from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.builtin import builtin_name
 from waltap_postgres.types.enum import written_labels
 from waltap_postgres.types.number import INTEGER_LISTS
@@ -199,7 +198,8 @@ def _element_type(data_type: DataType) -> DataType | None:
     return DataType(oid=BUILTIN_TYPES[name].oid, schema="pg_catalog", name=name)
 
 
-def _claims(data_type: DataType) -> bool:
+def is_array(data_type: DataType) -> bool:
+    """Return whether the type is an array, by its kind or its OID."""
     return data_type.kind is TypeKind.ARRAY or data_type.oid in ARRAY_ELEMENTS
 
 
@@ -234,7 +234,8 @@ def _signed_bytes(data: bytes) -> list[int]:
     return [byte - 256 if byte > 127 else byte for byte in data]
 
 
-def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+def build_array(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+    """Map an array."""
     assert column.data_type is not None
     element_type = _element_type(column.data_type)
     if element_type is None:
@@ -381,14 +382,3 @@ class _ArrayReader:
             else:
                 values.append(None if item is None else convert(item))
         return values
-
-
-ARRAY_SPECS = (
-    TypeSpec(
-        name="array",
-        summary="arrays; one dimension, as Debezium",
-        claims=_claims,
-        build=_build,
-        order=90,
-    ),
-)

@@ -15,8 +15,7 @@ from waltap.changes.mapping.value_form import (
     default_value,
     placeholder_text,
 )
-from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import builtin, builtin_name
+from waltap_postgres.types.builtin import builtin_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +87,8 @@ def binary_form(
     )
 
 
-def _build_bytea(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_bytea(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``bytea``."""
     form = binary_form(mapper.options, bytea_bytes, byte_strings())
     return column_mapping(column, mapper.options, form)
 
@@ -117,7 +117,7 @@ def _bool_type() -> "pa.DataType":
     return pa.bool_()
 
 
-def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean."""
     assert isinstance(column.data_type, DataType)
     varying = builtin_name(column.data_type) == "varbit"
@@ -148,21 +148,3 @@ def _build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             arrow=strings((("waltap.form", "bits"),)),
         )
     return column_mapping(column, mapper.options, form)
-
-
-BINARY_SPECS = (
-    TypeSpec(
-        name="bytea",
-        summary="byte strings",
-        claims=builtin("bytea"),
-        build=_build_bytea,
-        order=100,
-    ),
-    TypeSpec(
-        name="bit string",
-        summary="bit(n) and bit varying(n), little-endian",
-        claims=builtin("bit", "varbit"),
-        build=_build_bits,
-        order=100,
-    ),
-)

@@ -14,14 +14,14 @@ from waltap.changes.mapping.value_form import (
     default_value,
     placeholder_text,
 )
-from waltap.ports.specs import TypeSpec
 
 
-def _claims(data_type: DataType) -> bool:
+def is_enum(data_type: DataType) -> bool:
+    """Return whether the type is an enum."""
     return data_type.kind is TypeKind.ENUM
 
 
-def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_enum(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map an enum."""
     assert column.data_type is not None
     # Only a literal is a default: labels have no placeholder for a call.
@@ -62,13 +62,3 @@ def written_labels(labels: tuple[str, ...]) -> dict[str, str]:
 
 
 _NUMBERS = count()
-
-ENUM_SPECS = (
-    TypeSpec(
-        name="enum",
-        summary="enumerated types",
-        claims=_claims,
-        build=_build,
-        order=100,
-    ),
-)

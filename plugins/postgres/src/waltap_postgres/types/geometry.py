@@ -11,8 +11,6 @@ from waltap.changes.mapping.java_number import double_text
 from waltap.changes.mapping.json_schema import number_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.changes.mapping.value_form import ValueForm, column_mapping
-from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +80,8 @@ def _point_struct(text: str) -> dict[str, float]:
 _POINT_ARROW = converted("point", _point_type, _point_struct)
 
 
-def _build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``point``."""
     form = ValueForm(
         schema=_POINT,
         to_json=_point_json,
@@ -110,14 +109,3 @@ def java_geometry(text: str) -> str:
         else:
             number += char
     return "".join(parts)
-
-
-GEOMETRY_SPECS = (
-    TypeSpec(
-        name="point",
-        summary="points of the plane",
-        claims=builtin("point"),
-        build=_build_point,
-        order=100,
-    ),
-)

@@ -12,9 +12,8 @@ from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import quote
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, types_named
+from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
-from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.array import quoted
 
 if TYPE_CHECKING:
@@ -131,7 +130,8 @@ _MAP_ARROW = converted("hstore", _map_type, _pairs)
 _JSON_ARROW = converted("hstore", _string_type, _object, (("waltap.form", "json"),))
 
 
-def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_hstore(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``hstore``."""
     options = mapper.options
     text = placeholder_text(options)
     if options.hstore_handling_mode == "map":
@@ -157,14 +157,3 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping:
             arrow=_JSON_ARROW,
         )
     return column_mapping(column, options, form)
-
-
-HSTORE_SPECS = (
-    TypeSpec(
-        name="hstore",
-        summary="key-value pairs of the hstore extension",
-        claims=types_named("hstore"),
-        build=_build,
-        order=100,
-    ),
-)

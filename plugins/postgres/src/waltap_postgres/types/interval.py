@@ -17,8 +17,6 @@ from waltap.changes.mapping.value_form import (
     default_value,
     placeholder_text,
 )
-from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +122,8 @@ def _arrow_text(text: str) -> str:
 _ARROW = converted("interval", _string_type, _arrow_text, (("waltap.form", "iso8601 duration"),))
 
 
-def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``interval``."""
     options = mapper.options
     misfit = OutOfRange(column.name, options)
     as_text = options.interval_handling_mode == "string"
@@ -155,14 +154,3 @@ def _build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
         arrow=_ARROW,
     )
     return column_mapping(column, options, form, misfit)
-
-
-INTERVAL_SPECS = (
-    TypeSpec(
-        name="interval",
-        summary="spans of time",
-        claims=builtin("interval"),
-        build=_build_interval,
-        order=100,
-    ),
-)

@@ -20,8 +20,7 @@ from waltap.changes.mapping.type_mapping import (
 )
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_value
 from waltap.encoders.json import columns
-from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import builtin, builtin_name
+from waltap_postgres.types.builtin import builtin_name
 
 
 class _BooleanTexts(dict[str, str]):
@@ -164,7 +163,8 @@ def _ranged(size: int) -> Callable[[str], int]:
     return convert
 
 
-def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``bool``."""
     form = ValueForm(
         schema=Schema(kind=ConnectKind.BOOLEAN),
         to_json=BOOLEANS.__getitem__,
@@ -178,7 +178,8 @@ def _build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, form)
 
 
-def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``int2``, ``int4`` and ``int8``."""
     assert column.data_type is not None
     kind, size, text = _INTEGERS[builtin_name(column.data_type) or "int4"]
     form = ValueForm(
@@ -195,7 +196,8 @@ def _build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, form)
 
 
-def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``oid``."""
     form = ValueForm(
         schema=Schema(kind=ConnectKind.INT64),
         to_json=_OID.to_json,
@@ -208,7 +210,8 @@ def _build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, form)
 
 
-def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``float4`` and ``float8``."""
     assert column.data_type is not None
     double = builtin_name(column.data_type) == "float8"
     convert = float if double else single
@@ -229,35 +232,3 @@ def _build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         json_column=columns.mended(".", _double_json) if double else None,
     )
     return column_mapping(column, mapper.options, form)
-
-
-NUMBER_SPECS = (
-    TypeSpec(
-        name="boolean",
-        summary="true and false",
-        claims=builtin("bool"),
-        build=_build_bool,
-        order=100,
-    ),
-    TypeSpec(
-        name="integer",
-        summary="smallint, integer, bigint and the serial types",
-        claims=builtin("int2", "int4", "int8"),
-        build=_build_integer,
-        order=100,
-    ),
-    TypeSpec(
-        name="oid",
-        summary="object identifiers, unsigned 32 bits",
-        claims=builtin("oid"),
-        build=_build_oid,
-        order=100,
-    ),
-    TypeSpec(
-        name="floating point",
-        summary="real and double precision",
-        claims=builtin("float4", "float8"),
-        build=_build_float,
-        order=100,
-    ),
-)

@@ -22,8 +22,6 @@ from waltap.changes.mapping.value_form import (
     placeholder_text,
 )
 from waltap.encoders.json import columns
-from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import builtin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +221,8 @@ def _string_connect(scale: int | None) -> Callable[[str], str]:
     return plain if scale is None else scaled
 
 
-def _build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``numeric``."""
     options = mapper.options
     limits = precision_and_scale(column.typmod)
     arrow = _numeric_arrow(column.typmod, options)
@@ -339,7 +338,8 @@ def _money_type() -> "pa.DataType":
 _MONEY_ARROW = converted("money", _money_type, _money)
 
 
-def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``money``."""
     options = mapper.options
     digits = options.money_fraction_digits
     unit = Decimal(1).scaleb(-digits)
@@ -375,21 +375,3 @@ def _build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 arrow=_MONEY_ARROW,
             )
     return column_mapping(column, options, form)
-
-
-NUMERIC_SPECS = (
-    TypeSpec(
-        name="numeric",
-        summary="exact decimals, with and without precision",
-        claims=builtin("numeric"),
-        build=_build_numeric,
-        order=100,
-    ),
-    TypeSpec(
-        name="money",
-        summary="currency amounts",
-        claims=builtin("money"),
-        build=_build_money,
-        order=100,
-    ),
-)

@@ -27,8 +27,6 @@ from waltap.changes.mapping.value_form import (
     placeholder_text,
 )
 from waltap.encoders.json import columns
-from waltap.ports.specs import TypeSpec
-from waltap_postgres.types.builtin import builtin
 
 # Convert dates and times of day from PostgreSQL's text to numbers and back.
 #
@@ -255,7 +253,8 @@ def _date_cache(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str],
     return cache.__getitem__, expression
 
 
-def _build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``date``."""
     options = mapper.options
     mapping = _date_mapping(column, options, options.infinite_date)
     if options.infinite_date != "debezium":
@@ -342,7 +341,8 @@ def _iso_time(text: str) -> str:
     return "00:00:00Z" if text[:2] == "24" else text + "Z"
 
 
-def _build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_time(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``time``."""
     options = mapper.options
     if options.time_precision_mode == "isostring":
         form = ValueForm(
@@ -472,7 +472,8 @@ def _iso_timestamp(text: str) -> str:
     return f"{text[:10]}T{text[11:]}Z"
 
 
-def _build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``timestamp``."""
     options = mapper.options
     generated = "1970-01-01 00:00:00"
     if options.time_precision_mode == "isostring":
@@ -547,7 +548,8 @@ def _zoned_json(digits: int, careful: Callable[[str], str]) -> Callable[[str], s
     return to_json
 
 
-def _build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``timestamptz``."""
     digits = _digits(column.typmod)
     convert = _zoned_text(digits)
     form = ValueForm(
@@ -582,7 +584,8 @@ def _zoned_time(text: str) -> str:
     return clock_text((micros - parse_zone(zone)) % DAY) + "Z"
 
 
-def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
+def build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    """Map ``timetz``."""
     form = ValueForm(
         schema=_schema(ConnectKind.STRING, _DEBEZIUM + "ZonedTime"),
         to_json=lambda text: f'"{_zoned_time(text)}"',
@@ -592,24 +595,3 @@ def _build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         arrow=arrow_column.strings((("waltap.form", "time with zone"),)),
     )
     return column_mapping(column, mapper.options, form)
-
-
-def _spec(
-    name: str, summary: str, build: Callable[[Column, TypeMapper], ColumnMapping]
-) -> TypeSpec:
-    return TypeSpec(
-        name=name,
-        summary=summary,
-        claims=builtin(name),
-        build=build,
-        order=100,
-    )
-
-
-TEMPORAL_SPECS = (
-    _spec("date", "calendar days", _build_date),
-    _spec("time", "time of day", _build_time),
-    _spec("timetz", "time of day with zone offset", _build_timetz),
-    _spec("timestamp", "date and time without zone", _build_timestamp),
-    _spec("timestamptz", "instants", _build_timestamptz),
-)

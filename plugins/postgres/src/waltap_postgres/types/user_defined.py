@@ -21,7 +21,6 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
 from waltap.changes.mapping.value_form import ValueForm, column_mapping
-from waltap.ports.specs import TypeSpec
 from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.builtin import builtin_name
 from waltap_postgres.types.geometry import java_geometry
@@ -214,7 +213,8 @@ def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
     return column_mapping(column, mapper.options, dataclasses.replace(form, opaque=True))
 
 
-def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+def build_unknown(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
+    """Map a type that no other spec claims."""
     data_type = column.data_type
     assert data_type is not None
     # The catalogue had no answer for the OID: the type was dropped.
@@ -225,18 +225,3 @@ def _build(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
     if not mapper.options.include_unknown_datatypes:
         return None
     return _opaque(column, mapper)
-
-
-def _claims(_: DataType) -> bool:
-    return True
-
-
-UNKNOWN_SPECS = (
-    TypeSpec(
-        name="unknown",
-        summary="everything else: left out unless include.unknown.datatypes",
-        claims=_claims,
-        build=_build,
-        order=1000,
-    ),
-)
