@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import psycopg
+from confluent_kafka import Producer
 from scripts.printed_output import print_speed
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
@@ -160,6 +161,7 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as servers:
         broker = Kafka.create(quick=False, heap_mb=1024)
         servers.callback(broker.remove)
+        _warm_up(broker)
         converters: dict[str, str] = {}
         if benchmark == "stream-kafka-avro":
             registry = Registry.create()
@@ -169,6 +171,21 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
                 converters[f"{side}.converter.schema.registry.url"] = registry.url
         makers = _into_kafka(broker, converters, options)
         _finish(benchmark, options, _drained(makers, options), "pg_recvlogical")
+
+
+def _warm_up(broker: Kafka) -> None:
+    """Let the broker's JVM compile what a producer needs: the first contender would pay for all."""
+    _say("warming up the broker")
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "warm-up", "linger.ms": 5}
+    )
+    producer.init_transactions(60)
+    for _ in range(40):
+        producer.begin_transaction()
+        for number in range(10_000):
+            producer.produce("warm-up", bytes(300), str(number))
+            producer.poll(0)
+        producer.commit_transaction(60)
 
 
 def _into_kafka(

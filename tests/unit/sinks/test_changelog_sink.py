@@ -1,8 +1,11 @@
 """The change log: whole transactions only, in order, typed, none lost, none doubled."""
 
 import datetime as dt
+import os
 import re
+import resource
 import shutil
+import signal
 from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from pyarrow import parquet
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
-from waltap.base.files.errors import FilesInUse
+from waltap.base.files.errors import FilesInUse, FilesUnavailable
 from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, FileStore
@@ -74,6 +77,53 @@ def test_numbers_at_their_limits_pass_through_a_segment(tmp_path: Path) -> None:
     group = read.metadata.row_group(0)
     encodings = [group.column(index).encodings for index in range(group.num_columns)]
     assert all("DELTA_BINARY_PACKED" in found for found in encodings)
+
+
+def large(db: Database, count: int) -> TransactionPart:
+    """Return a transaction whose columns take more than the sink's memory."""
+    name = "x" * 300
+    start = len(db.rows.get(PEOPLE.name, ())) + 1
+    db.insert(PEOPLE, *[[str(number), name, None] for number in range(start, start + count)])
+    return db.commit()
+
+
+def test_a_segment_that_a_thread_could_not_write_is_no_part_of_the_log(log: WrittenLog) -> None:
+    """The error of a large table comes with a later call; everything unpublished is delivered again."""
+    settings = {"compression": "none", "memory.max.bytes": 1 << 21}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with log.open(settings, has_offset=True):
+        first = people(log.db, 100_001)
+        log.flush(first)
+        parts = [large(log.db, 10_000) for _ in range(4)]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))
+        try:
+            with pytest.raises(FilesUnavailable, match="refuses segments/"):
+                for part in parts:
+                    log.write(part)
+                log.sink.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ids(log) == [100_001]
+    with log.open(settings, has_offset=True):
+        assert log.opened_at == Position(first.end_lsn)
+        log.flush(*parts)
+    assert ids(log) == [100_001, *range(2, 40_002)]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_writes_large_segments_too(log: WrittenLog, tmp_path: Path) -> None:
+    """The thread that encodes them is not in the fork."""
+    with log.open({"memory.max.bytes": 1 << 20}):
+        log.flush(large(log.db, 10_000))
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        other = WrittenLog(tmp_path / "other")
+        with other.open({"memory.max.bytes": 1 << 20}):
+            other.flush(large(other.db, 10_000))
+        os._exit(0 if ids(other) == list(range(1, 10_001)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ids(log) == list(range(1, 10_001))
 
 
 def test_rows_are_typed_and_carry_their_position(log: WrittenLog) -> None:

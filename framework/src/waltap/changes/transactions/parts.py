@@ -39,10 +39,11 @@ def buffered_parts(
             part = msgspec.structs.replace(
                 head, changes=rows(), gaps=gaps, complete=False, end_lsn=0
             )
-            yield part
             head.first_index += part.wire_count
             head.starts = False
+            # The part has a copy of joined blocks, so they need not stay while it is written.
             changes, blocks, gaps, size, count = [], [], [], 0, 0
+            yield part
         size += chunk_bytes
         if isinstance(items, InsertBlock):
             block = items[skip:]

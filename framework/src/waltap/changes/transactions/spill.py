@@ -291,6 +291,7 @@ class TransactionBuffer:
     def chunks(self) -> Iterator[tuple[list[Item] | InsertBlock, int]]:
         """Yield each chunk's changes and size in bytes."""
         if self._file is not None:
+            self.to_file()  # a large transaction's last chunks leave the memory to its reader
             with self._area.guarded():
                 self._file.flush()
                 self._file.seek(0)

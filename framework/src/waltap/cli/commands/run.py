@@ -1,6 +1,5 @@
 """``waltap run``: capture from a database into a sink until stopped."""
 
-import ctypes
 import json
 import logging
 import math
@@ -12,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from waltap.base.process_memory import configure_allocators
 from waltap.cli import uncollected
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
 
@@ -186,7 +186,7 @@ def run(
     --exit-on-change. With --all a failed pipeline is restarted, and SIGHUP reads the folder and
     its profiles again.
     """
-    _spare_memory()
+    configure_allocators()
     if set_from_stdin:
         set_ = [*(set_ or ()), *_given()]
     if log_file is not None:
@@ -226,31 +226,6 @@ def run(
             engine.run()
     if reloading.start_over:
         raise typer.Exit(START_OVER)
-
-
-# Parameters of glibc's mallopt, and the bytes from which on it returns memory at once.
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
-_RETAINED_BYTES: Final = 8 << 20
-
-
-def _spare_memory() -> None:
-    """Set the memory that malloc keeps, and the variables of Arrow and numpy."""
-    if sys.platform == "linux":
-        # By default malloc returns each buffer of 128 KiB and more, and the system clears the pages
-        # of the next one: a twentieth of the processor time of a stream.
-        with suppress(AttributeError):  # a C library without mallopt
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_MMAP_THRESHOLD, _RETAINED_BYTES)
-            mallopt(_TRIM_THRESHOLD, _RETAINED_BYTES)
-        # Arrow's own choice, mimalloc, keeps some 40 MiB more of what a run has freed.
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-        # Arrow keeps freed pages for a second, in an arena for each thread: some 10 MiB of a run.
-        os.environ.setdefault(
-            "JE_ARROW_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0"
-        )
-    # numpy would start a thread for each core, to multiply matrices.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def epilog() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from waltap.base.files.durable_file import private, private_folder
+from waltap.base.process_memory import return_free_memory
 from waltap.base.text import duration, size
 from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.position import Position, lsn_text
@@ -356,6 +357,7 @@ class PipelineRun:
 
     def ready(self) -> None:
         """Write the ready file: later commits are captured."""
+        return_free_memory()  # of the start and the snapshot
         if self._ready_file is not None:
             with _usable(self._ready_file):
                 private_folder(self._ready_file.parent)

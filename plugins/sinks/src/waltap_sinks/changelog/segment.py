@@ -1,9 +1,12 @@
 """Write segments: changes of one table version become Arrow, then Parquet."""
 
 import bisect
+import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -85,6 +88,21 @@ GROUP_BYTES: Final = 32 << 20
 GROUP_ROWS: Final = 50_000
 
 
+# Bytes of a table from which on it is encoded in a thread, while the next changes are converted.
+# Encoding is two fifths of the work on a large transaction, and needs no interpreter lock.
+BACKGROUND_BYTES: Final = 1 << 20
+
+
+@lru_cache(maxsize=1)
+def _encoder() -> ThreadPoolExecutor:
+    """Return the one thread that encodes tables of this process."""
+    return ThreadPoolExecutor(1, thread_name_prefix="waltap-segment")
+
+
+# A forked process has no threads.
+os.register_at_fork(after_in_child=_encoder.cache_clear)
+
+
 class SegmentFile:
     """Write one Parquet file, which is invisible until a manifest names it."""
 
@@ -100,6 +118,7 @@ class SegmentFile:
 
         self.path, self._page_rows = path, _page_rows(row_bytes)
         self.rows = self.unpacked = 0
+        self._encoding: Future[None] | None = None
         self._store = store
         self._stream = store.create(path)
         with store.writing(path):
@@ -120,19 +139,36 @@ class SegmentFile:
         return _page_rows(row_bytes) * 8 >= self._page_rows
 
     def write(self, table: "pa.Table") -> None:
-        """Append ``table`` as one or more row groups."""
+        """Append ``table`` as one or more row groups.
+
+        The error of a large table comes from the next call, or from `finish`. Raises: FilesUnavailable.
+        """
         groups = -(-table.num_rows // GROUP_ROWS)
         rows = -(-table.num_rows // max(1, groups)) or 1
         if self._page_rows < PAGE_ROWS:
             fit = table.num_rows * GROUP_BYTES // max(1, table.nbytes)
             rows = max(1, min(rows, fit))
-        with self._store.writing(self.path):
-            self._writer.write_table(table, row_group_size=rows)
+        self._wait()
+        if table.nbytes < BACKGROUND_BYTES:
+            self._encode(table, rows)
+        else:
+            self._encoding = _encoder().submit(self._encode, table, rows)
         self.rows += table.num_rows
         self.unpacked += table.nbytes
 
+    def _encode(self, table: "pa.Table", rows: int) -> None:
+        with self._store.writing(self.path):
+            self._writer.write_table(table, row_group_size=rows)
+
+    def _wait(self) -> None:
+        """Wait for the table that the thread encodes. Raises: FilesUnavailable."""
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None:
+            encoding.result()
+
     def finish(self) -> Segment:
         """Complete the file and make it durable."""
+        self._wait()
         with self._store.writing(self.path):
             self._writer.close()
             size: int = self._stream.tell()
@@ -142,7 +178,9 @@ class SegmentFile:
 
     def abandon(self) -> None:
         """Release the file; readers ignore it."""
-        with suppress(OSError, ValueError):  # the failure may be its own
+        with suppress(Exception):  # the failure may be its own, of any kind
+            self._wait()
+        with suppress(OSError, ValueError):
             self._writer.close()
         with suppress(OSError, ValueError):
             self._stream.close()
