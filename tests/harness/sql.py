@@ -21,6 +21,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import SinkError
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.sink import SqlSink
@@ -77,6 +78,28 @@ class Place:
         made = self.sink(folder, **more)
         made.open()
         return made
+
+    def deliver(self, folder: Path, *parts: TransactionPart, **more: Any) -> None:
+        """Deliver transactions, each by a batch, by a sink of their own."""
+        finish(self.opened(folder, **more), *parts)
+
+    def refuses(
+        self, error: type[SinkError], folder: Path, part: TransactionPart,
+        match: str | None = None, **more: Any,
+    ) -> SinkError:  # fmt: skip
+        """Have a sink of its own refuse a transaction; return the error."""
+        with contextlib.closing(self.opened(folder, **more)) as target:
+            with pytest.raises(error, match=match) as refused:
+                target.write(batch(part))
+        return refused.value
+
+
+def finish(sink: SqlSink, *parts: TransactionPart) -> None:
+    """Write transactions, each by a batch, flush and close."""
+    for part in parts:
+        sink.write(batch(part))
+    sink.flush()
+    sink.close()
 
 
 def in_postgresql(database: Database) -> Place:

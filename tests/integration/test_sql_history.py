@@ -317,8 +317,7 @@ def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:
         target.write(batch(source.commit()))
     target.close()
     long = relation("public." + "n" * 63, [("id", "int4")])
-    with contextlib.closing(file.opened(tmp_path, history_mode="beside")) as target:
-        target.write(batch(source.inserted(long, ["1"])))
+    file.deliver(tmp_path, source.inserted(long, ["1"]), history_mode="beside")
     ((name,),) = file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'nnn%_history'")
     assert len(name) == 63
 
@@ -369,10 +368,7 @@ def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(
     for key, lost in (("id", True), ("id", False), ("n", False)):
         table = relation("public.t", columns, key=(key,))
         source.insert(table, [str(source.lsn), str(source.lsn)])
-        sink = maria.opened(tmp_path, history_mode="instead")
-        sink.write(batch(source.commit()))
-        sink.flush()
-        sink.close()
+        maria.deliver(tmp_path, source.commit(), history_mode="instead")
         assert (f"{key},_is_current",) in maria.execute(indexes)
         if lost:
             ((name,),) = maria.execute(

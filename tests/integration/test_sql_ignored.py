@@ -8,7 +8,7 @@ import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.postgres import Database
-from tests.harness.sql import Place, mended
+from tests.harness.sql import Place, finish, mended
 
 from waltap_sinks.sql.errors import SqlChangeIgnored, SqlFunctionFailed
 
@@ -66,10 +66,7 @@ def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
     ]
     assert len(place.rows("things", "id")) == (1 if verb == "INSERT" else count + 1)
     place.execute(str(error.value.fields["statement"]))  # the remedy
-    again = place.opened(tmp_path)
-    again.write(batch(part))
-    again.flush()
-    again.close()
+    place.deliver(tmp_path, part)
     assert len(place.rows("things", "id")) == (1 if verb == "DELETE" else count + 1)
     if verb == "UPDATE":
         assert place.rows("things", "v") == [("first",), *[("new",)] * count]
@@ -117,23 +114,18 @@ def test_it_is_seen_on_every_way_to_the_target(place: Place, tmp_path: Path, mod
 
 def test_a_row_that_goes_may_be_gone_already(place: Place, tmp_path: Path) -> None:
     """A target may have fewer rows than the source had: what is to go is not there, as it should be."""
-    source, sink = Model(), place.opened(tmp_path)
+    source = Model()
     source.insert(THINGS, ["1", "a"], ["2", "a"], ["3", "a"])
     source.insert(BARE, ["1", "a"])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    place.deliver(tmp_path, source.commit())
     place.execute("DELETE FROM things WHERE id > 1")
     place.execute("DELETE FROM bare")
-    sink = place.opened(tmp_path)
     source.delete(THINGS, ["2"])
     source.update(THINGS, ["3"], unsent=["v"], id="4")
     source.delete(BARE, ["1", "a"])
     source.insert(THINGS, ["9", "brief"])
     source.delete(THINGS, ["9"])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    place.deliver(tmp_path, source.commit())
     assert place.rows("things", "id") == [("1",), ("4",)]
 
 
@@ -236,9 +228,7 @@ def test_rows_that_are_a_key_alone_may_be_there(place: Place, tmp_path: Path) ->
     source.insert(LONE, ["1"])
     sink.write(batch(source.commit()))
     source.update(LONE, ["1"])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    finish(sink, source.commit())
     assert place.rows("lone", "id") == [("1",), ("3",)]
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
 from tests.harness.servers.mariadb import MariaDb
-from tests.harness.sql import Place, mended
+from tests.harness.sql import Place, finish, mended
 
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.relation import FormerOwner, Relation
@@ -71,18 +71,13 @@ def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reporte
 ) -> None:
     """The stream reports the new name with the next change only; the remedy says what to do."""
     source = Model()
-    sink = place.opened(tmp_path)
-    sink.write(batch(source.inserted(UPPER, ["1", "upper"])))
-    sink.flush()
-    sink.close()
+    place.deliver(tmp_path, source.inserted(UPPER, ["1", "upper"]))
     place.execute('ALTER TABLE "Orders" RENAME TO old')
     place.execute(f"DELETE FROM waltap_position_tables WHERE source_oid = {UPPER.oid}")
     sink = place.opened(tmp_path)
     sink.write(batch(source.inserted(LOWER, ["1", "lower"])))
     renamed = msgspec.structs.replace(UPPER, table="old")
-    sink.write(batch(source.inserted(renamed, ["2", "more"])))
-    sink.flush()
-    sink.close()
+    finish(sink, source.inserted(renamed, ["2", "more"]))
     assert place.rows("orders", "id", "v") == [("1", "lower")]
     assert place.rows("old", "id", "v") == [("1", "upper"), ("2", "more")]
 
@@ -167,10 +162,7 @@ def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(
     source, twin = Model(), msgspec.structs.replace(SECOND, schema="annex", table="people")
     for table in (FIRST, twin):
         source.insert(table, ["1" if table is FIRST else "2", "v"])
-        sink = place.opened(tmp_path, table_name_format="{table}")
-        sink.write(batch(source.commit()))
-        sink.flush()
-        sink.close()
+        place.deliver(tmp_path, source.commit(), table_name_format="{table}")
     assert place.rows("people", "id") == [("1",), ("2",)]
     assert "needs a new snapshot" in str(place.sink(tmp_path).check())
 
@@ -183,10 +175,7 @@ def test_a_table_that_another_pipeline_writes_to_keeps_its_name(
     for named, table, number in (("one", FIRST, "1"), ("two", FIRST, "2"), ("one", SECOND, "3")):
         source = sources[named]
         source.insert(msgspec.structs.replace(table, table="people"), [number, "v"])
-        sink = place.opened(tmp_path, named=named)
-        sink.write(batch(source.commit()))
-        sink.flush()
-        sink.close()
+        place.deliver(tmp_path, source.commit(), named=named)
     assert place.rows("people", "id") == [("1",), ("2",), ("3",)]
     assert "was dropped" in str(place.sink(tmp_path, named="one").check())
 
@@ -221,19 +210,13 @@ def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     first = source.inserted(FIRST, ["1", "dropped"])
     second = source.inserted(called(SECOND, "people"), ["2", "made anew"])
     source.insert(called(SECOND, "others"), ["3", "renamed"])
-    sink = place.opened(tmp_path)
-    sink.write(batch(first))
-    sink.write(batch(second))
-    sink.flush()
-    sink.close()
+    place.deliver(tmp_path, first, second)
     sink = place.sink(tmp_path)
     (warned,) = [check for check in sink.check() if check.verdict == "warning"]
     assert "had its name before and was dropped" in warned.found
     assert place.rows("people", "id") == [("1",), ("2",)], "nothing is dropped"
     sink.open()
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    finish(sink, source.commit())
     assert place.rows("others", "id") == [("1",), ("2",), ("3",)], "its name leads to it"
 
 
@@ -242,11 +225,7 @@ def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_pa
     first = source.inserted(FIRST, ["1", "first"])
     moved = msgspec.structs.replace(FIRST, schema="annex", table="persons")
     source.insert(moved, ["2", "moved"])
-    sink = postgres.opened(tmp_path)
-    sink.write(batch(first))
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    postgres.deliver(tmp_path, first, source.commit())
     assert postgres.rows("annex.persons", "id") == [("1",), ("2",)]
     assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
 
@@ -254,13 +233,8 @@ def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_pa
 def test_characters_arrive_whatever_encoding_the_address_asks_for(
     postgres: Place, tmp_path: Path
 ) -> None:
-    source = Model()
-    source.insert(WORDS, ["\U0001f600", "\u0142"])
-    url = f"{postgres.url}?client_encoding=SQL_ASCII"
-    sink = replace(postgres, url=url).opened(tmp_path)
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    part = Model().inserted(WORDS, ["\U0001f600", "\u0142"])
+    replace(postgres, url=f"{postgres.url}?client_encoding=SQL_ASCII").deliver(tmp_path, part)
     assert postgres.rows("words", "word", "v") == [("\U0001f600", "\u0142")]
 
 
@@ -272,9 +246,7 @@ def test_a_percent_sign_in_names_is_no_place_of_a_value(place: Place, tmp_path: 
     sink.write(batch(source.inserted(odd, ["1", "a"], ["2", "b"])))
     source.update(odd, ["1"], **{"v%": "c"})
     source.delete(odd, ["2"])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    finish(sink, source.commit())
     quote = "`" if place.kind == "mariadb" else '"'
     names = (f"{quote}{name}{quote}" for name in ("a%sb%%c", "i%sd", "v%"))
     assert place.rows(*names) == [("1", "c")]
@@ -287,26 +259,17 @@ def test_a_name_that_the_target_cannot_have_is_refused(
 ) -> None:
     table = f"public.{'plain' if of_column else name}"
     odd = relation(table, [("id", "int4"), (name if of_column else "v", "text")])
-    source, sink = Model(), maria.opened(tmp_path)
-    source.insert(odd, ["1", "a"])
-    with pytest.raises(SqlNameUnfit, match=re.escape(repr(name))) as refused:
-        sink.write(batch(source.commit()))
-    sink.close()
-    assert NameMatcher([str(refused.value.fields["table"])])(table)
+    part = Model().inserted(odd, ["1", "a"])
+    refused = maria.refuses(SqlNameUnfit, tmp_path, part, re.escape(repr(name)))
+    assert NameMatcher([str(refused.fields["table"])])(table)
 
 
 @NO_CASE
 def test_columns_that_differ_in_case_only_are_refused_by_name(place: Place, tmp_path: Path) -> None:
-    source = Model()
-    source.insert(
-        relation("public.t", [("id", "int4"), ("Name", "text"), ("name", "text")]),
-        ["1", "a", "b"],
-    )
-    sink = place.opened(tmp_path)
-    with pytest.raises(SqlColumnNameTaken) as raised:
-        sink.write(batch(source.commit()))
-    sink.close()
-    left_out = NameMatcher([str(raised.value.fields["column"])])
+    table = relation("public.t", [("id", "int4"), ("Name", "text"), ("name", "text")])
+    part = Model().inserted(table, ["1", "a", "b"])
+    raised = place.refuses(SqlColumnNameTaken, tmp_path, part)
+    left_out = NameMatcher([str(raised.fields["column"])])
     assert left_out("public.t.name")
     assert not left_out("public.t.Name"), "what the remedy says leaves out one of the two"
 
@@ -319,11 +282,7 @@ def test_a_table_that_is_there_may_be_written_in_capitals(place: Place, tmp_path
     first = source.inserted(things, ["1", "a"], ["2", "b"])
     source.update(things, ["1"], v="c")
     source.delete(things, ["2"])
-    sink = place.opened(tmp_path)
-    sink.write(batch(first))
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    place.deliver(tmp_path, first, source.commit())
     assert place.rows("things", "id", "v") == [("1", "c")]
 
 
@@ -337,9 +296,7 @@ def test_keys_that_are_alike_are_rows_of_their_own(place: Place, tmp_path: Path)
     assert place.rows("words", "word") == sorted([(word,) for word in ALIKE], key=str)
     source.delete(WORDS, ["A"])
     source.delete(PAIRS, ["b ", "b "])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    finish(sink, source.commit())
     left = sorted([(word,) for word in ALIKE if word != "A"], key=str)
     assert place.rows("words", "word") == left
     assert len(place.rows("pairs", "one")) == len(ALIKE) - 1
@@ -384,12 +341,10 @@ def test_a_key_that_the_target_cannot_hold_ends_the_run(
 
 @EACH
 def test_long_keys_fit(place: Place, tmp_path: Path) -> None:
-    source, sink = Model(), place.opened(tmp_path)
+    source = Model()
     source.insert(WORDS, ["k" * 768, "\U0001f600" * 70_000])
     source.insert(PAIRS, ["k" * 384, "\u00e9" * 384])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    place.deliver(tmp_path, source.commit())
     assert place.rows("words", "word") == [("k" * 768,)]
 
 
@@ -410,13 +365,10 @@ def test_a_table_that_takes_keys_for_the_same_is_refused(
     name = request.node.callspec.params["place"]
     for statement in LOOSE[name].split(";"):
         place.execute(statement)
-    source, sink = Model(), place.opened(tmp_path)
-    part = source.inserted(WORDS, ["a", "1"])
+    part = Model().inserted(WORDS, ["a", "1"])
     reported = "different texts may be equal"
     if name in {"file", "duck"}:  # no statement ends it there
-        with pytest.raises(SqlTableUnfit, match=reported):
-            sink.write(batch(part))
-        sink.close()
+        place.refuses(SqlTableUnfit, tmp_path, part, reported)
     else:
-        mended(place, tmp_path, sink, SqlTableUnfit, reported, part)
+        mended(place, tmp_path, place.opened(tmp_path), SqlTableUnfit, reported, part)
         assert place.rows("words", "word") == [("a",)]

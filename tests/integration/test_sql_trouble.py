@@ -80,9 +80,13 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
     place.execute(TABLE.format("name text"))
     source = Model()
     part = source.inserted(PEOPLE, ["1", "a", "n"])
-    with contextlib.closing(place.opened(tmp_path, schema_evolution="none")) as target:
-        with pytest.raises(SqlColumnMissing, match="ALTER TABLE .*people ADD COLUMN .note"):
-            target.write(batch(part))
+    place.refuses(
+        SqlColumnMissing,
+        tmp_path,
+        part,
+        "ALTER TABLE .*people ADD COLUMN .note",
+        schema_evolution="none",
+    )
     target = place.opened(tmp_path)
     target.write(batch(part))
     assert place.rows("people", "note") == [("n",)]
@@ -97,47 +101,38 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
 def test_a_column_that_is_too_narrow_is_reported_or_widened(place: Place, tmp_path: Path) -> None:
     place.execute(TABLE.format("name varchar(3), note text"))
     part = filled(["1", "ok", None], ["2", "secret", None])
-    with contextlib.closing(place.opened(tmp_path, schema_evolution="none")) as target:
-        with pytest.raises(SqlValueUnfit) as found:
-            target.write(batch(part))
-    assert f"{lsn_text(part.commit_lsn)}, change 1" in str(found.value)
+    found = str(place.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none"))
+    assert f"{lsn_text(part.commit_lsn)}, change 1" in found
     if place.kind == "postgresql":
-        assert "column name" in str(found.value)
-        assert "character varying(3)" in str(found.value)
-    assert "secret" not in str(found.value)
+        assert "column name" in found
+        assert "character varying(3)" in found
+    assert "secret" not in found
     assert place.rows("people", "id") == []
-    with contextlib.closing(place.opened(tmp_path)) as target:
-        target.write(batch(part))
+    place.deliver(tmp_path, part)
     assert place.rows("people", "name") == [("ok",), ("secret",)]
 
 
 def test_a_value_of_another_kind_is_reported_without_it(postgres: Place, tmp_path: Path) -> None:
     postgres.execute(TABLE.format("name int, note text"))
-    with contextlib.closing(postgres.opened(tmp_path, schema_evolution="none")) as target:
-        with pytest.raises(SqlValueUnfit) as found:
-            target.write(batch(filled(["1", "secret", None])))
-    assert "secret" not in str(found.value)
+    part = filled(["1", "secret", None])
+    found = postgres.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none")
+    assert "secret" not in str(found)
 
 
 @SERVERS
 def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place: Place, tmp_path: Path) -> None:
     part = filled(["1", "a", None])
     place.execute("CREATE VIEW people AS SELECT 1 AS id")
-    with contextlib.closing(place.opened(tmp_path)) as target:
-        with pytest.raises(SqlTableUnfit, match="no table"):
-            target.write(batch(part))
+    place.refuses(SqlTableUnfit, tmp_path, part, "no table")
     place.execute("DROP VIEW people")
     place.execute("CREATE TABLE people (id int, name text, note text)")
-    with contextlib.closing(place.opened(tmp_path)) as target:
-        with pytest.raises(SqlTableUnfit, match=r"ADD PRIMARY KEY \(.id.\)"):
-            target.write(batch(part))
+    place.refuses(SqlTableUnfit, tmp_path, part, r"ADD PRIMARY KEY \(.id.\)")
     place.execute("DROP TABLE people")
     source = Model()
     source.insert(PEOPLE, ["2", "a", None])
     source.insert(ALIKE, ["1", "b", None])
-    with contextlib.closing(place.opened(tmp_path, table_name_format="{table}")) as target:
-        with pytest.raises(SqlNameTaken, match=r"public.people and other.people"):
-            target.write(batch(source.commit()))
+    both, named = "public.people and other.people", {"table_name_format": "{table}"}
+    place.refuses(SqlNameTaken, tmp_path, source.commit(), both, **named)
 
 
 @SERVERS
