@@ -22,16 +22,7 @@ def test_no_text_means_that_nothing_is_left_out() -> None:
 
 def test_transactions_before_the_snapshot_are_seen_unless_they_were_in_progress() -> None:
     view = SnapshotVisibility.parse("740:745:741,743@0/2000")
-    assert [xid for xid in range(735, 750) if view.saw(xid)] == [
-        735,
-        736,
-        737,
-        738,
-        739,
-        740,
-        742,
-        744,
-    ]
+    assert [xid for xid in range(735, 750) if view.saw(xid)] == [*range(735, 741), 742, 744]
 
 
 def test_the_wire_has_the_low_half_of_an_id() -> None:
