@@ -95,4 +95,4 @@ def current(rig: Rig) -> list[Any]:
 
 def history(rig: Rig) -> list[Any]:
     frame = LiveTables(rig.spark, rig.output).changes("remade")
-    return frame.orderBy("_commit_lsn").collect()
+    return sorted(frame.collect(), key=lambda row: row["_commit_lsn"])

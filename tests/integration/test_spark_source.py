@@ -67,8 +67,8 @@ class Log:
         return reader.options(**{"table": "public.people", **options}).load()
 
     def names(self, **options: Any) -> list[str]:
-        rows = self.read(**options).orderBy("_epoch", "_commit_lsn", "_seq").collect()
-        return [row["name"] for row in rows]
+        rows = self.read(**options).select("_epoch", "_commit_lsn", "_seq", "name").collect()
+        return [row["name"] for row in sorted(rows, key=lambda row: row[:3])]
 
     def stream(self, checkpoint: str = "checkpoint", fails: bool = False, **options: Any) -> Any:
         """Run a query until it has all there is; each batch's names are added to ``got``."""

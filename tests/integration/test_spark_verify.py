@@ -76,14 +76,17 @@ ROWS = [
 
 
 def compared(
-    folder: Path, spark: Any, database: Any, source: list[Any], then: str = "SELECT"
+    folder: Path,
+    spark: Any,
+    database: Any,
+    source: list[Any],
+    then: str = "SELECT",
+    rows: Any = ROWS,
 ) -> TableDifferences:
-    """Put ROWS into Spark and ``source`` into PostgreSQL, where ``then`` is run; compare."""
-    model = Model()
-    model.insert(TABLE, *ROWS)
+    """Put ``rows`` into Spark and ``source`` into PostgreSQL, where ``then`` is run; compare."""
     log = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context(folder))
     log.open()
-    log.write(batch(model.commit()))
+    log.write(batch(Model().inserted(TABLE, *rows)))
     log.flush()
     log.close()
     session, output = prepare(spark), SparkOutput(str(folder / "out"))
@@ -122,17 +125,19 @@ def test_rows_of_a_child_are_not_those_of_its_parent(
     assert (found.source_rows, found.target_rows) == (4, 4)
 
 
-@pytest.mark.parametrize("column", range(1, len(COLUMNS)), ids=[name for name, _ in COLUMNS[1:]])
-def test_one_value_that_differs_is_seen(
-    spark: Any, database: Any, tmp_path: Path, column: int
-) -> None:
-    rows = [list(row) for row in ROWS]
-    rows[0][column] = None
-    found = compared(tmp_path, spark, database, rows)
+def test_each_value_that_differs_is_seen(spark: Any, database: Any, tmp_path: Path) -> None:
+    """The source lacks another value in each row."""
+    rows = [[str(10 + at), *ROWS[0][1:]] for at in range(1, len(COLUMNS))]
+    source = [[*row[:at], None, *row[at + 1 :]] for at, row in enumerate(rows, 1)]
+    found = compared(tmp_path, spark, database, source, rows=rows)
     assert found.source_rows == found.target_rows
-    assert not found.equal
-    assert found.columns == (COLUMNS[column][0],)
-    assert (found.missing, found.surplus, found.changed) == ((), (), ("(id=1)",))
+    assert found.keys == {(row[0],) for row in rows}
+    assert found.columns == tuple(name for name, _ in COLUMNS[1:])
+    assert (found.missing, found.surplus) == ((), ())
+    assert [line.partition(": NULL | ")[0] for line in found.rows] == [
+        f"(id={10 + at}) {COLUMNS[at][0]}" for at in range(1, 1 + len(found.rows))
+    ]
+    assert not any(";" in line for line in found.rows), "no other value differs"
 
 
 def test_a_missing_row_and_a_doubled_one_are_seen(
