@@ -87,8 +87,21 @@ def renamed(rows: pa.Table, called: dict[str, str]) -> pa.Table:
 
 def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:
     """Write one file and return its size; the commit makes it durable."""
+    # NaN is greater than all numbers for Spark, and Arrow's statistics ignore it.
+    counted = [
+        field.name
+        for field in rows.schema
+        if not (pa.types.is_floating(field.type) or pa.types.is_nested(field.type))
+    ]
     with store.create(path) as file, store.writing(path):
         # Spark ignores the Arrow schema, and dictionaries of few values save nothing.
-        parquet.write_table(rows, file, use_dictionary=False, store_schema=False)
+        parquet.write_table(
+            rows,
+            file,
+            use_dictionary=False,
+            store_schema=False,
+            store_decimal_as_integer=True,
+            write_statistics=counted or False,
+        )
         size: int = file.tell()
     return size

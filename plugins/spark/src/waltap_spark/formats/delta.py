@@ -10,6 +10,7 @@ log, which takes longer than a small write.
 import contextlib
 import itertools
 import json
+import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,8 +19,9 @@ from weakref import WeakSet
 from zlib import crc32
 
 import msgspec
+import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
@@ -28,6 +30,7 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import LayoutUnfit, VersionGone
+from waltap_spark.formats.delta_files import DeltaTransaction, added
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
@@ -89,6 +92,9 @@ CLUSTERING: Final = "delta.clustering"
 
 _INTEGERS: Final = ("byte", "short", "integer", "long")
 _ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+
+
+log = logging.getLogger(__name__)
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -279,6 +285,24 @@ class DeltaFormat(MergingFormat):
         else:
             writer(rows).save(_path(at))
 
+    def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
+        """Add rows of a table by path as one file, without a Spark plan."""
+        if self._properties.catalog or is_remote(spark):
+            return False
+        try:
+            transaction = DeltaTransaction(spark, _path(target.at))
+            stored = transaction.schema and transaction.schema.physical_rows(rows)
+            if stored is None:
+                return False
+            transaction.commit("Append", [added(self._output.store, self._folder(target), stored)])
+        except Py4JJavaError:
+            raise
+        except (Py4JError, pa.ArrowException) as error:
+            # a Delta Lake with other methods, and a value that Arrow does not convert
+            log.debug("%s is written by Spark: %s", target.at, error)
+            return False
+        return True
+
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Estimate rows from Delta's checksum file, else by Spark's statistics.
 
@@ -317,8 +341,11 @@ class DeltaFormat(MergingFormat):
         except UNREADABLE:
             return None
 
+    def _folder(self, target: TargetTable) -> str:
+        return _path(target.at).removeprefix(self._output.uri("")).lstrip("/")
+
     def _log_folder(self, target: TargetTable) -> str:
-        return _path(target.at).removeprefix(self._output.uri("")).lstrip("/") + "/_delta_log"
+        return f"{self._folder(target)}/_delta_log"
 
     @contextlib.contextmanager
     def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:

@@ -156,7 +156,7 @@ class MergingFormat(StepwiseFormat):
             # An earlier attempt wrote it: only its number and version are noted.
             work.take("current", lambda: None, ROWS)
         elif meets_none(table, rows.group):
-            work.insert("current", rows.rows(table))
+            work.insert("current", partial(rows.rows, table), rows.fresh_here(table))
         elif empties:
             work.overwrite("current", self._remaining_rows(commit, table, rows))
         elif not table.key:
@@ -468,7 +468,7 @@ class MergingFormat(StepwiseFormat):
     @staticmethod
     def _log(work: TableWriter, table: TableState, rows: GroupRows) -> None:
         if table.mode.history:
-            work.insert("changes", rows.log(table))
+            work.insert("changes", partial(rows.log, table), rows.read_here(table))
 
     def _remaining_rows(
         self, commit: CommitContext, table: TableState, rows: GroupRows

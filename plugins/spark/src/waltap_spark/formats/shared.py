@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -226,6 +227,11 @@ class SharedWork(TableWriter):
             )
 
         self.take(what, action, ROWS)
+
+    def complete(self, rows: pa.Table) -> pa.Table:
+        """Return ``rows`` with the source column."""
+        source = pa.repeat(pa.scalar(self._place.source, pa.string()), rows.num_rows)
+        return rows.append_column(self._place.column, source)
 
     def view(self, frame: DataFrame) -> dict[str, str]:
         """Create SQL's view of ``frame``; return its columns, with the source column."""

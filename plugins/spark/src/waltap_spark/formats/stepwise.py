@@ -17,6 +17,7 @@ from threading import Lock, RLock
 from typing import ClassVar, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec.structs import replace
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -249,6 +250,10 @@ class StepwiseFormat(TableFormat):
         ``rows`` replace the rows of the condition ``listed``, or else the rows with their keys.
         """
         raise NotImplementedError
+
+    def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
+        """Add few rows in one commit without Spark; return whether the format did."""
+        return False
 
     def sign(self, spark: SparkSession, at: str) -> None:
         """Mark this output's version, for outputs that expire versions."""

@@ -129,6 +129,32 @@ class GroupRows:
         """Return the history's rows: the table's columns, then the log's."""
         return self._widened(table, filled=False)
 
+    def read_here(self, table: TableState) -> pa.Table | None:
+        """Return the rows of a small group, read by this process.
+
+        None if the group is large, or its columns differ from the table's.
+        """
+        names = tuple(table.columns)
+        if self.spark is None:
+            return None
+        if names not in self._local and not (self.group.unpacked and is_small(self.group)):
+            self._local[names] = None
+        if names not in self._local:
+            version = self.group.fingerprint
+            has, ids = table.file_schemas[version], table.version_ids.get(version, {})
+            plain = all(
+                has.get(name) == kind and file_column(table, has, ids, name) == name
+                for name, kind in table.columns.items()
+            )
+            rows = rows_of(self.files, self.group, names) if plain else None
+            self._local[names] = rows if rows is not None and _has_types(rows, has) else None
+        return self._local[names]
+
+    def fresh_here(self, table: TableState) -> pa.Table | None:
+        """Return `rows` where this process has them as they are stored."""
+        read = None if table.mode.columns else self.read_here(table)
+        return None if read is None else read.select(list(table.columns))
+
     def rows(self, table: TableState) -> DataFrame:
         """Return a snapshot's rows in the table's columns.
 
@@ -160,7 +186,7 @@ class GroupRows:
             lambda: self._widened(table, filled=True),
             base,
             live=live,
-            read=self._read_here(table),
+            read=self.read_here(table),
             segments=lambda: segment_rows(table, self.group, self.files),
         )
 
@@ -192,14 +218,14 @@ class GroupRows:
 
         None: the group is large, or its keys cannot be listed.
         """
-        read = self._read_here(table) if table.key else None
+        read = self.read_here(table) if table.key else None
         if read is None:
             return None
         keys = zip(*(read.column(name).to_pylist() for name in table.key), strict=True)
         return one_of(keys, table.key, table.columns)
 
     def _widened(self, table: TableState, *, filled: bool) -> DataFrame:
-        read = self._read_here(table)
+        read = self.read_here(table)
         own = tuple(table.columns), filled and read is None
         if own not in self._frames:
             self._frames[own] = self._widen(table, read, filled=filled)
@@ -211,27 +237,6 @@ class GroupRows:
         version = self.group.fingerprint
         has, ids = table.file_schemas[version], table.version_ids.get(version, {})
         return widened(self.frame, table, has, ids, filled=filled)
-
-    def _read_here(self, table: TableState) -> pa.Table | None:
-        """Return the rows of a small group, read by this process.
-
-        None if the group is large, or its columns differ from the table's.
-        """
-        names = tuple(table.columns)
-        if self.spark is None:
-            return None
-        if names not in self._local and not (self.group.unpacked and is_small(self.group)):
-            self._local[names] = None
-        if names not in self._local:
-            version = self.group.fingerprint
-            has, ids = table.file_schemas[version], table.version_ids.get(version, {})
-            plain = all(
-                has.get(name) == kind and file_column(table, has, ids, name) == name
-                for name, kind in table.columns.items()
-            )
-            rows = rows_of(self.files, self.group, names) if plain else None
-            self._local[names] = rows if rows is not None and _has_types(rows, has) else None
-        return self._local[names]
 
 
 def _has_types(rows: pa.Table, types: Mapping[str, str]) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from waltap_spark.formats.stepwise import ROWS, StepwiseFormat, whats
@@ -107,25 +108,32 @@ class TableWriter:
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def insert(self, what: What, frame: DataFrame) -> None:
-        """Add rows."""
-        self._write(what, frame, "INSERT INTO")
+    def insert(self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None) -> None:
+        """Add the rows of ``frame``, which are ``rows`` where the driver has them."""
+
+        def action() -> None:
+            target = self.table.stored_table.targets[what]
+            if rows is None or not self._format.append(self._spark, target, self.complete(rows)):
+                self._sql(what, frame(), "INSERT INTO")
+
+        self.take(what, action, ROWS)
 
     def overwrite(self, what: What, frame: DataFrame) -> None:
         """Replace all rows."""
-        self._write(what, frame, "INSERT OVERWRITE")
+        self.take(what, partial(self._sql, what, frame, "INSERT OVERWRITE"), ROWS)
 
     def clear(self) -> None:
         """Remove all rows."""
         self.take("current", partial(self._format.clear, self._spark, self.at("current")), "clear")
 
-    def _write(self, what: What, frame: DataFrame, verb: str) -> None:
-        def action() -> None:
-            values = self.view(frame)
-            into = f"{verb} {self.at(what)} ({', '.join(map(quoted, values))})"
-            self._spark.sql(f"{into} {selected(values)}")
+    def complete(self, rows: pa.Table) -> pa.Table:
+        """Return ``rows`` with the columns that the target has besides the table's."""
+        return rows
 
-        self.take(what, action, ROWS)
+    def _sql(self, what: What, frame: DataFrame, verb: str) -> None:
+        values = self.view(frame)
+        into = f"{verb} {self.at(what)} ({', '.join(map(quoted, values))})"
+        self._spark.sql(f"{into} {selected(values)}")
 
     def merge(self, compacted: DataFrame) -> None:
         """MERGE rows with `GONE` by the key."""

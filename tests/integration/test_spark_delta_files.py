@@ -1,0 +1,283 @@
+"""Files of Delta tables that the driver writes without Spark: Spark reads from them what was written."""
+
+import datetime
+import functools
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from tests.harness.changelog import relation
+from tests.harness.spark import Died, Rig, dying
+from tests.harness.spark_cost import counted
+
+from waltap_spark.formats import delta as delta_format
+from waltap_spark.formats.delta_files import DeltaTransaction, statistics
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.output import TargetTable
+
+LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
+
+UTC = datetime.UTC
+
+COLUMNS: Final = {
+    "id": ("int", pa.int32()),
+    "b": ("tinyint", pa.int8()),
+    "s": ("smallint", pa.int16()),
+    "l": ("bigint", pa.int64()),
+    "f": ("float", pa.float32()),
+    "d": ("double", pa.float64()),
+    "t": ("string", pa.string()),
+    "x": ("binary", pa.binary()),
+    "o": ("boolean", pa.bool_()),
+    "day": ("date", pa.date32()),
+    "at": ("timestamp", pa.timestamp("us", "UTC")),
+    "local": ("timestamp_ntz", pa.timestamp("us")),
+    "small": ("decimal(9,2)", pa.decimal128(9, 2)),
+    "mid": ("decimal(18,4)", pa.decimal128(18, 4)),
+    "wide": ("decimal(38,10)", pa.decimal128(38, 10)),
+    "a`b.c": ("array<string>", pa.list_(pa.string())),
+    "m": ("map<string, int>", pa.map_(pa.string(), pa.int32())),
+    "r": (
+        "struct<`x y`: int, inner: struct<z: array<struct<q: decimal(5,1)>>>>",
+        pa.struct(
+            [
+                ("x y", pa.int32()),
+                (
+                    "inner",
+                    pa.struct([("z", pa.list_(pa.struct([("q", pa.decimal128(5, 1))])))]),
+                ),
+            ]
+        ),
+    ),
+}
+"""Name → type in SQL, type in Arrow."""
+
+VALUES: Final[dict[str, list[Any]]] = {
+    "b": [-128, 127, None, 0],
+    "s": [-32768, 32767, None, 0],
+    "l": [-(2**63), 2**63 - 1, None, 0],
+    "f": [float("nan"), 0.1, None, -0.0],
+    "d": [float("-inf"), float("inf"), None, -0.0],
+    "t": ["", "é" * 40 + "\U0001d11e", None, "it's \\ \" \n"],
+    "x": [b"", b"\x00\xff", None, b"x" * 100],
+    "o": [True, False, None, True],
+    "day": [
+        datetime.date(1, 1, 1),
+        datetime.date(9999, 12, 31),
+        None,
+        datetime.date(1582, 10, 4),
+    ],
+    "at": [
+        datetime.datetime(1000, 1, 1, tzinfo=UTC),
+        datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+        None,
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 1, UTC),
+    ],
+    "local": [
+        datetime.datetime(1900, 1, 1, 0, 0, 0, 1),
+        datetime.datetime(2026, 6, 1, 12, 0, 0, 999999),
+        None,
+        datetime.datetime(1970, 1, 1),
+    ],
+    "small": [Decimal("-9999999.99"), Decimal("9999999.99"), None, Decimal("0.01")],
+    "mid": [Decimal("-12345678901234.5678"), Decimal("0.0001"), None, Decimal(0)],
+    "wide": [
+        Decimal("-9999999999999999999999999999.9999999999"),
+        Decimal("9999999999999999999999999999.9999999999"),
+        None,
+        Decimal("0.0000000001"),
+    ],
+    "a`b.c": [[], ["a", None, ""], None, ["x"]],
+    "m": [[], [("a", 1), ("b", None)], None, [("", 0)]],
+    "r": [
+        {"x y": 1, "inner": {"z": [{"q": Decimal("1.5")}, None]}},
+        {"x y": None, "inner": None},
+        None,
+        {"x y": 2, "inner": {"z": []}},
+    ],
+}
+SKIPPED: Final = [name for name in VALUES if name not in ("a`b.c", "m", "r")]
+"""Columns whose values a condition can name."""
+
+
+@pytest.fixture
+def rig(delta: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, delta, "delta", parallel=2)
+
+
+def many(count: int = 4) -> pa.Table:
+    """Return rows with each of `VALUES`."""
+    values = {"id": list(range(count)), **{name: each[:count] for name, each in VALUES.items()}}
+    return pa.table({name: pa.array(values[name], kind) for name, (_sql, kind) in COLUMNS.items()})
+
+
+def made(rig: Rig, name: str, columns: str, properties: str = "") -> TargetTable:
+    """Make a table as the format does; ``properties`` may be more."""
+    at = f"delta.`{rig.output.uri('tables/' + name)}`"
+    own = delta_format.table_properties(rig.spark, at).removesuffix(")")
+    rig.spark.sql(f"CREATE TABLE {at} ({columns}) USING delta {own}{properties})")
+    return TargetTable(at=at)
+
+
+def listed() -> str:
+    return ", ".join(f"`{name.replace('`', '``')}` {sql}" for name, (sql, _) in COLUMNS.items())
+
+
+def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig: Rig) -> None:
+    """A file of each row, so that statistics of one row decide, and one of all rows."""
+    form, rows = rig.applier._format, many()
+    ours, theirs = made(rig, "ours", listed()), made(rig, "theirs", listed())
+    frame = rig.spark.createDataFrame(rows, rig.spark.table(ours.at).schema)
+    for part in (rows, *(rows.slice(n, 1) for n in range(rows.num_rows))):
+        with counted(rig.spark) as cost:
+            assert form.append(rig.spark, ours, part)
+        assert not cost.data_jobs
+        rig.spark.createDataFrame(part, frame.schema).write.format("delta").mode("append").save(
+            theirs.at.removeprefix("delta.`").removesuffix("`")
+        )
+    texts = [f"cast(`{n.replace('`', '``')}` as string)" for n in COLUMNS]
+    found, wanted = (
+        sorted(map(tuple, rig.spark.table(each.at).selectExpr(*texts).collect()), key=str)
+        for each in (ours, theirs)
+    )
+    assert found == wanted
+    assert len(found) == 8
+    there = rig.spark.table(ours.at)
+    values = frame.selectExpr("id", *(f"cast(`{name}` as string) as `{name}`" for name in SKIPPED))
+    for name in SKIPPED:
+        conditions = {
+            row.id: _equals(name, row[name], rows.column(name)[row.id].as_py())
+            for row in values.select("id", name).collect()
+        }
+        found = [there.where(each).where(f"id = {n}") for n, each in conditions.items()]
+        one = functools.reduce(lambda one, other: one.unionAll(other), found)
+        assert one.select("id").count() == 2 * rows.num_rows, conditions
+
+
+def _equals(name: str, text: str | None, value: object) -> str:
+    if text is None:
+        return f"`{name}` IS NULL"
+    if isinstance(value, bytes):
+        return f"`{name}` = unhex('{value.hex()}')"
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"`{name}` = CAST('{escaped}' AS {COLUMNS[name][0]})"
+
+
+def test_the_statistics_are_those_that_spark_writes(rig: Rig) -> None:
+    """Of values for which both write some; Delta reads both by the same schema."""
+    rows = many().slice(1, 2).drop_columns(["f", "d", "r", "day", "at"])
+    columns = ", ".join(f"`{n.replace('`', '``')}` {COLUMNS[n][0]}" for n in rows.column_names)
+    theirs = made(rig, "theirs", columns)
+    frame = rig.spark.createDataFrame(rows, rig.spark.table(theirs.at).schema).coalesce(1)
+    path = theirs.at.removeprefix("delta.`").removesuffix("`")
+    frame.write.format("delta").mode("append").save(path)
+    log = Path(path.removeprefix("file://")) / "_delta_log" / f"{1:020d}.json"
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    spark = next(json.loads(each["add"]["stats"]) for each in entries if "add" in each)
+    transaction = DeltaTransaction(rig.spark, path)
+    assert transaction.schema is not None
+    stored = transaction.schema.physical_rows(rows)
+    assert stored is not None
+    own = json.loads(statistics(stored))
+    for part in ("minValues", "maxValues", "nullCount"):
+        # a text's bound may end in another way, and nested columns are counted by their leaves
+        alike = {n for n, v in own[part].items() if not isinstance(v, str) or len(v) <= 32}
+        assert {n: own[part][n] for n in alike & spark[part].keys()} == {
+            n: spark[part][n] for n in alike & spark[part].keys()
+        }
+        assert len(alike & spark[part].keys()) > 5
+    assert own["numRecords"] == spark["numRecords"] == 2
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        ", 'delta.enableChangeDataFeed' = 'true'",
+        ", 'delta.enableRowTracking' = 'true'",
+        ", 'delta.enableInCommitTimestamps' = 'true'",
+        ", 'delta.appendOnly' = 'true'",
+        ", 'delta.dataSkippingNumIndexedCols' = '0'",
+        ", 'delta.checkpointPolicy' = 'v2'",
+    ],
+)
+def test_a_table_with_another_property_is_written_by_spark(rig: Rig, properties: str) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int32())})
+    refused = made(rig, "refused", "id int", properties)
+    assert not rig.applier._format.append(rig.spark, refused, rows)
+    assert rig.applier._format.append(rig.spark, made(rig, "taken", "id int"), rows)
+
+
+@pytest.mark.parametrize("columns", ["id int NOT NULL", "id int, v variant", "id int, v char(3)"])
+def test_a_table_with_another_column_is_written_by_spark(rig: Rig, columns: str) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int32())})
+    at = f"delta.`{rig.output.uri('tables/refused')}`"
+    own = delta_format.table_properties(rig.spark, at)
+    rig.spark.sql(f"CREATE TABLE {at} ({columns}) USING delta {own}")
+    assert not rig.applier._format.append(rig.spark, TargetTable(at=at), rows)
+
+
+def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig: Rig) -> None:
+    target, form = made(rig, "t", "id int, v string"), rig.applier._format
+    assert not form.append(rig.spark, target, pa.table({"id": pa.array([1], pa.int64())}))
+    more = pa.table({"id": pa.array([1], pa.int32()), "w": pa.array(["x"])})
+    assert not form.append(rig.spark, target, more)
+    for clause in ("CLUSTER BY (id)", "PARTITIONED BY (id)"):
+        at = target.at.replace("/t`", f"/{clause[:3]}`")
+        own = delta_format.table_properties(rig.spark, at)
+        rig.spark.sql(f"CREATE TABLE {at} (id int, v string) USING delta {clause} {own}")
+        rows = pa.table({"id": pa.array([1], pa.int32())})
+        assert not form.append(rig.spark, TargetTable(at=at), rows)
+
+
+def test_a_driver_that_dies_with_a_file_that_no_commit_names_loses_and_doubles_nothing(
+    rig: Rig,
+) -> None:
+    rig.db.insert(LEFT, ["1", "1", None])
+    rig.follow()
+    rig.db.insert(LEFT, ["2", "2", "x"])
+    rig.commit()
+    with pytest.raises(Died), dying((DeltaTransaction, "commit")):
+        rig.apply()
+    rig.reopen()
+    rig.apply()
+    rig.check(LEFT)
+    changes = LiveTables(rig.spark, rig.output).changes("left")
+    assert changes.count() == 2
+    at = rig.output.table("left").stored_table.targets["changes"].at
+    files = list(Path(at.split("`")[1].removeprefix("file://")).glob("*.parquet"))
+    assert len(files) > len(changes.inputFiles())
+
+
+def test_a_stream_reads_each_change_once_and_old_versions_stay(rig: Rig, tmp_path: Path) -> None:
+    """Also over checkpoints of the log and after files were compacted."""
+    rig.db.insert(LEFT, ["0", "1", None])
+    rig.follow()
+    target = rig.output.table("left").stored_table.targets["changes"]
+    path = target.at.split("`")[1]
+    rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '5')")
+
+    def streamed() -> None:
+        query = (
+            rig.spark.readStream.format("delta").load(path)
+            .writeStream.format("delta").option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True).start(str(tmp_path / "copy"))
+        )  # fmt: skip
+        query.awaitTermination()
+
+    for number in range(1, 12):
+        rig.db.insert(LEFT, [str(number), "1", "x"])
+        rig.follow()
+        if number == 6:
+            streamed()
+            rig.applier._format.compact_files(rig.spark, target.at)
+    streamed()
+    copy = rig.spark.read.format("delta").load(str(tmp_path / "copy"))
+    assert sorted(row.id for row in copy.select("id").collect()) == list(range(12))
+    folder = Path(path.removeprefix("file://")) / "_delta_log"
+    assert list(folder.glob("*.checkpoint.parquet"))
+    then = rig.spark.read.format("delta").option("versionAsOf", target.version).load(path)
+    assert then.count() == 1
+    rig.check(LEFT)
