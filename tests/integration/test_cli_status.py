@@ -52,7 +52,7 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: Pipelin
     assert (found["pipeline"], found["state"], found["events"]) == ("p", "streaming", 3)
     assert found["captured_tables"] == list(shown.captured_tables) == ["public.t"]
     assert "streaming for" in reported
-    assert "3 events, 2 of snapshots" in reported
+    assert "3 events (2 from snapshots), 1 transaction" in reported
     for words in ("streaming for", "WT-2002"):  # a database that is down hides nothing of the run
         assert words in down
     assert [each["run"]["events"] for each in folder] == [3]
@@ -107,7 +107,7 @@ def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:
     assert left in shop.says("status FILE")
     shop.database.execute("SELECT pg_drop_replication_slot(%s)", left)
     assert shop.json("slot list FILE --orphans --json") == []
-    assert "there is no orphan" in shop.says("slot list FILE --orphans")
+    assert "no slot is an orphan" in shop.says("slot list FILE --orphans")
 
 
 def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reader(

@@ -75,7 +75,8 @@ ENDS = [
     ("run --all . --http 127.0.0.1:0", 2, "--http is of one pipeline"),
     ("run --all empty", 2, "finds no profile"),
     ("run FILE", 3, "WT-2002 … database.hostname"),
-    ("top empty", 1, "no pipeline"),
+    ("top empty", 2, "WT-1001 … empty has neither profiles nor states"),
+    ("status empty", 2, "WT-1001 … waltap init FILE"),
     ("signal FILE log", 1, "WT-6201 … waltap run FILE"),
     ("replay shop.toml --sink null", 1, "WT-2041"),
     ("init", 2, "--dsn is not given"),
@@ -234,7 +235,8 @@ def test_init_writes_a_profile_that_explains_itself(shop: Shop, form: str) -> No
     assert rows["topic.prefix"] == "new"
     lines = [
         line.removeprefix("# ")
-        if line.startswith('# "') and not line.endswith(('= ""', "= []", '"${env:NAME}"'))
+        if line.startswith('# "')
+        and not line.endswith(('= ""', "= []", '_PASSWORD}"', '"${env:NAME}"'))
         else line
         for line in text.splitlines()
     ]
@@ -254,6 +256,17 @@ def test_a_new_profile_has_at_most_forty_lines_whatever_its_sink(shop: Shop) -> 
         for setting in settings:
             assert [line for line in lines if line.startswith(setting)], sink
         shop.says("explain it.toml --set database.password=x")
+
+
+def test_a_new_profile_without_a_password_says_how_to_give_one(shop: Shop) -> None:
+    reported = shop.says("init it.toml --dsn postgres://u@h/d --sink null")
+    assert "database.password is not given" in reported
+    assert (
+        '# "database.password" = "${env:WALTAP_PASSWORD}"\n'
+        in (shop.folder / "it.toml").read_text()
+    )
+    given = shop.says("init other.toml --dsn postgres://u:x@h/d --sink null")
+    assert "is not given" not in given
 
 
 def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop: Shop) -> None:

@@ -561,6 +561,7 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
             run.until(lambda text=says: text in warnings(caplog), f"the warning of {data or kind}")
         pipeline.signal("execute-snapshot", "u")
         run.until(lambda: len(read_rows(destination, "u")) == 15, "the next signal's rows")
+    assert ("table_failed", "public.keyless", 0) in run.notices.snapshots
     assert read_rows(destination) == []
     assert database.execute("SELECT count(*), max(id) FROM u") == [(15, 15)]
 

@@ -76,8 +76,9 @@ def test_a_table_of_another_owner_beside_a_publication_of_ours(
         f"GRANT CREATE ON DATABASE {database.name} TO {role}"
     )
     try:
-        pipeline.catch_up()
-        database.execute(f"CREATE TABLE u (id int PRIMARY KEY); GRANT SELECT ON u TO {role}")
+        with pipeline.running() as run:
+            database.execute(f"CREATE TABLE u (id int PRIMARY KEY); GRANT SELECT ON u TO {role}")
+            run.until(lambda: 'ADD TABLE "public"."u"' in caplog.text, "the SQL for the owner")
         database.execute("INSERT INTO t VALUES (2); INSERT INTO u VALUES (1)")
         for _ in range(2):
             warned = pipeline.doctor()["publication"]

@@ -269,7 +269,7 @@ AS = {"database.password": "right"}
             'password authentication failed for user "capture"', "ALTER ROLE capture", id="bad password"),
         pytest.param({"database.user": "expired", **AS}, "WT-2003", 1,
             'authentication failed for user "expired"', "ALTER ROLE expired VALID UNTIL 'infinity'", id="expired password"),
-        pytest.param({"database.user": "capture"}, "WT-2003", 1, "no password supplied", "database.password", id="no password"),
+        pytest.param({"database.user": "capture"}, "WT-2003", 1, "no password supplied", "${env:WALTAP_PASSWORD}", id="no password"),
         pytest.param({"database.user": "idle"}, "WT-2003", 1, "not permitted to log in", "LOGIN", id="may not log in"),
         pytest.param({"database.user": "nobody_at_all"}, "WT-2003", 1, "does not exist", "database.user", id="no such role"),
         pytest.param({"database.user": "strict", **AS}, "WT-2003", 1, "pg_hba.conf", "pg_hba.conf", id="kept out by pg_hba"),

@@ -264,7 +264,7 @@ class ConfigurationError(WaltapError):
     def advice(self) -> str:
         """Return where to read more: the properties, or the command's help."""
         if self.fields["origin"] == COMMAND_LINE and system_advice(self.__cause__) is None:
-            return "Correct the options above; --help after the command lists them."
+            return "Correct the command line; --help after the command lists its arguments and options."
         return super().advice()
 
 

@@ -190,7 +190,7 @@ def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: C
         "Correct the properties above; `waltap explain FILE` shows every property with its meaning.",
     ]
     show(ConfigurationError([PropertyProblem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
-    help_ = "Correct the options above; --help after the command lists them."
+    help_ = "Correct the command line; --help after the command lists its arguments and options."
     assert text(capsys).splitlines()[-1] == help_
 
 

@@ -79,7 +79,8 @@ def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
         )
     )  # fmt: skip
     for said in (
-        "streaming for 90 s", "1,234 events", "started 2 h ago", "768 bytes, the last change was 65 s old",
+        "streaming for 90 s", "1,234 events (0 from snapshots)", "started 2 h ago",
+        "768 bytes; the last change came 65 s after its commit",
         "server 0/400, received 0/300", "WT-2001 5 s ago, 3 times, retried: the link [broke]", "Mend it.",
         "0/80, 128 bytes behind the sink, its last commit is 30 s old; 1 table suspended: no [key]",
         "5 inserts, 6 updates, 7 deletes; 3 s ago at 0/90", "public.b[x] c: added (text), 60 s ago",
@@ -90,11 +91,22 @@ def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
 
 
 def test_every_pipeline_has_a_line_also_one_that_does_not_run() -> None:
-    found = [line("b", document("b")), line("a", None), line("c", None, "its profile is torn")]
+    found = [
+        line("b", document("b")),
+        line("a", None),
+        line("c", None, "c.toml has 1 problem:\n  - torn"),
+    ]
     reported = drawn(overview(found)).splitlines()
     assert ["a" in reported[3], "not running" in reported[3]] == [True, True]
     assert "streaming" in reported[4]
-    assert "its profile is torn" in reported[5]
+    assert "c.toml has 1 problem: - torn" in reported[5]
+
+
+def test_a_stage_without_a_commit_is_not_compared() -> None:
+    spark = DownstreamProgress(stage="spark", lsn=0, lag_bytes=None, current=False)
+    reported = drawn(run_view(document("shop", downstream=(spark,))))
+    assert "nothing applied yet" in reported
+    assert "behind the sink" not in reported
 
 
 def test_a_stopped_pipeline_shows_when_its_offset_was_stored() -> None:

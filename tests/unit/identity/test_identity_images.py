@@ -52,6 +52,12 @@ def test_images_of_an_update(cls, new, old, kind, expected) -> None:
     assert kind is FULL or images.old_key == old_key
 
 
+def test_a_plan_promises_no_old_key_of_rows_that_nothing_identifies() -> None:
+    keyless = table("t", "a text", identity="d")
+    assert DefaultIdentity(default()).before.startswith("the old key")
+    assert DefaultIdentity(keyless).before == NothingIdentity.before
+
+
 DELETES = {
     **{
         f"{cls.__name__} without old tuple": (cls, (), NONE, None)

@@ -171,9 +171,7 @@ class BuiltIn(NamedTuple):
 
 
 COMMANDS = {
-    "init": BuiltIn(
-        "commands.init", "Write a commented profile of at most 40 lines; asks for missing options."
-    ),
+    "init": BuiltIn("commands.init", "Write a commented profile; asks for missing options."),
     "doctor": BuiltIn("commands.inspection", "Run the checks of `waltap run`, and change nothing."),
     "explain": BuiltIn(
         "commands.inspection",
@@ -220,10 +218,12 @@ COMMANDS = {
         "commands.offsets",
         "Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back.",
     ),
-    "slot": BuiltIn("commands.slot", "Show or drop a pipeline's replication slot."),
+    "slot": BuiltIn(
+        "commands.slot", "Show a pipeline's replication slot, list all slots, or drop one."
+    ),
     "dead-letters": BuiltIn(
         "commands.dead_letters",
-        "Look at events that could not be delivered; deliver them after all, or drop them.",
+        "Show events that could not be delivered; deliver them again, or drop them.",
     ),
     "drop": BuiltIn(
         "commands.slot",
@@ -370,7 +370,7 @@ def waltap_command(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Change data capture from PostgreSQL to Spark, Parquet, JSON or a sink.
+    """Capture PostgreSQL's changes for Spark, Kafka, files, databases and others.
 
     Start with: waltap init, waltap doctor waltap.toml, waltap run waltap.toml.
     """

@@ -255,10 +255,10 @@ def on_snapshot(
 ) -> None:
     """A snapshot advanced.
 
-    ``event``: started, table_started, progress, table_completed, completed or aborted; ``table`` is "" for
-    the first and the last two. ``rows`` are the table's rows so far, ``total`` the planner's estimate or
-    None. ``kind``: initial, blocking or incremental. Snapshots of different kinds may overlap. Called at
-    most a few times a second.
+    ``event``: started, table_started, progress, table_completed, table_failed, completed or aborted;
+    ``table`` is "" for the first and the last two. ``rows`` are the table's rows so far, ``total`` the
+    planner's estimate or None. ``kind``: initial, blocking or incremental. Snapshots of different kinds
+    may overlap. Called at most a few times a second.
     """
 
 

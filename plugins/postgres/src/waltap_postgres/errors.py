@@ -265,6 +265,17 @@ class ErrorMeanings:
 
 def _way_in(text: str, user: str, database: str) -> str:
     """Return the step that lets a role in, by the server's message."""
+    if "no password supplied" in text:
+        return (
+            "the server asks for a password, and the profile gives none. Write there "
+            '"database.password" = "${env:WALTAP_PASSWORD}", and export WALTAP_PASSWORD=…; or use '
+            "~/.pgpass"
+        )
+    return f"on the server: {_role_step(text, user, database)}"
+
+
+def _role_step(text: str, user: str, database: str) -> str:
+    """Return the statement or setting that lets a role in."""
     role = quoted(user)
     if "does not exist" in text:
         return f"CREATE ROLE {role} WITH LOGIN REPLICATION PASSWORD '…'; there is no such role"

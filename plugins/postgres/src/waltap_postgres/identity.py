@@ -12,6 +12,9 @@ from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdent
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.ports.specs import ReplicaIdentitySpec
 
+# What is sent of old rows that nothing identifies.
+REFUSED = "nothing; the server refuses UPDATE and DELETE of a table that publishes them"
+
 
 class IdentityEvidence(enum.Enum):
     """Name the columns that `Column.in_identity` flags."""
@@ -107,6 +110,11 @@ class DefaultIdentity(_OldTupleIdentity):
     name = "default"
     before = "the old key; of an update only where the key changes"
 
+    def __init__(self, relation: Relation) -> None:
+        super().__init__(relation)
+        if not any(column.in_identity for column in relation.columns):
+            self.before = REFUSED
+
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
         """Warn of a table without a key, or with a deferrable one."""
@@ -168,7 +176,7 @@ class NothingIdentity(ReplicaIdentity):
     """Interpret NOTHING: no old tuples, and deletes without rows."""
 
     name = "nothing"
-    before = "nothing; the server refuses UPDATE and DELETE of a table that publishes them"
+    before = REFUSED
 
     def update(self, message: Update) -> RowImages:
         """Return the new row alone."""

@@ -56,6 +56,7 @@ class PostgresProperties(Properties):
     user: str = declare("database.user", default="postgres", summary="Role to connect as.")
     password: str | None = declare(
         "database.password",
+        common=True,
         default=None,
         secret=True,
         renewed=True,
@@ -221,7 +222,7 @@ class PostgresProperties(Properties):
         common=True,
         default="dbz_publication",
         pipeline_name=True,
-        summary="Publication that the decoder asks for.",
+        summary="Publication: the list of tables that the server sends.",
     )
     publication_autocreate_mode: Literal["all_tables", "disabled", "filtered", "no_tables"] = (
         declare(

@@ -16,7 +16,7 @@ def register_commands() -> Iterable[CommandSpec]:
     """Contribute the commands of change logs, SQL targets and comparisons."""
     yield CommandSpec(
         name="changelog",
-        summary="Look into a change log, and clean it up.",
+        summary="Show a change log and its readers; remove old files.",
         factory=lazy("waltap_sinks.changelog.commands:application").imported,
     )
     yield CommandSpec(

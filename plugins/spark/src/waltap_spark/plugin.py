@@ -91,6 +91,6 @@ def register_commands() -> Iterable[CommandSpec]:
     """Contribute the command of Spark tables."""
     yield CommandSpec(
         name="spark",
-        summary="Apply a change log, query and describe the tables that Spark keeps.",
+        summary="Apply a change log to Spark's tables; show, query, compare and repair these tables.",
         factory=lazy("waltap_spark.cli.commands:application").imported,
     )

@@ -57,7 +57,7 @@ class CaptureProperties(Properties):
         "table.include.list",
         common=True,
         default=(),
-        summary="Patterns of tables (schema.table) to capture; others are left out.",
+        summary="Patterns of tables (schema.table) to capture; empty: all tables.",
         examples=(r"public\.orders,public\.order_.*",),
         patterns="tables",
     )
@@ -83,7 +83,7 @@ class CaptureProperties(Properties):
         "column.exclude.list",
         common=True,
         default=(),
-        summary="Patterns of columns (schema.table.column) that event values do not have.",
+        summary="Patterns of columns (schema.table.column) to leave out of events.",
         examples=(r"public\.users\.password",),
         patterns="columns",
     )

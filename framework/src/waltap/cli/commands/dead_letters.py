@@ -28,7 +28,7 @@ Ids = Annotated[
 dead_letters = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Look at events that could not be delivered; deliver them after all, or drop them.",
+    help="Show events that could not be delivered; deliver them again, or drop them.",
 )
 
 

@@ -54,7 +54,7 @@ def init(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Write a commented profile of at most 40 lines; asks for missing options."""
+    """Write a commented profile; asks for missing options."""
     from waltap.plugins.host import Host
     from waltap.ports.specs import ConnectorSpec, SinkSpec
 
@@ -78,7 +78,7 @@ def init(
     name, _, given = sink.partition(":")
     sink_spec = host.find(SinkSpec, name)
     secrets = [n for n in source if looks_secret(n) and not n.endswith("file")]
-    variables = {n: f"WALTAP_{n.rpartition('.')[2].upper()}" for n in secrets}
+    variables = {n: _variable(n) for n in secrets}
     source |= {name: f"${{env:{variable}}}" for name, variable in variables.items()}
     value = without_password(given)
     text = compose(file.stem, connector, source, sink_spec, value, every=every)
@@ -89,11 +89,32 @@ def init(
     echo(f"wrote {file}")
     for name, variable in variables.items():
         echo(f"{name} is not in it: export {variable}=…")
+    if secret := _unset_secret(connector, source):
+        echo(
+            f"{secret} is not given: where the server asks for one, set it in {file}, such as by "
+            f"export {_variable(secret)}=…"
+        )
     if value != given:
         echo(
             f"the password of the sink's address is not in it: export {VARIABLE}=…, as given there"
         )
     echo(f"Next: waltap doctor {file}, then waltap run {file}")
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable for a secret property."""
+    return f"WALTAP_{name.rpartition('.')[2].upper()}"
+
+
+def _unset_secret(connector: "ConnectorSpec", given: Mapping[str, object]) -> str:
+    """Return the connector's common secret that is not given, "" for none."""
+    from waltap.base.property import declarations
+
+    model = connector.properties
+    names = (
+        (each.name for each in declarations(model) if each.secret and each.common) if model else ()
+    )
+    return next((name for name in names if name not in given), "")
 
 
 def without_password(address: str) -> str:
@@ -178,7 +199,8 @@ def _section(
 def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
     """Return the default in a profile of waltap's, "" for none."""
     if declaration.secret:
-        return "${env:NAME}"
+        variable = _variable(declaration.name) if declaration.common else "NAME"
+        return f"${{env:{variable}}}"
     value = declaration.profile_default_of(pipeline)
     value = declaration.default if value is None else value
     return "" if value is None else value

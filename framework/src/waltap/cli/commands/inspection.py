@@ -287,13 +287,13 @@ def _planned(connector: "Connector", offset: "Offset | None") -> "SetupPlan | Wa
 
 def _sql(plan: "SetupPlan") -> Iterator[str]:
     if plan.by_others:
-        yield "-- by a superuser, or the owner of what is named"
-        yield from (f"{each};" for each in plan.by_others)
+        yield "-- first, as a superuser or the owner of the named objects"
+        yield from (each if each.startswith("--") else f"{each};" for each in plan.by_others)
     if plan.statements:
-        yield "-- by the role of the profile; waltap run does it"
+        yield "-- then `waltap run` does this, as the role of the profile"
         yield from (f"{each};" for each in plan.statements)
     if plan.slot is not None:
-        yield "-- on a replication connection; waltap run does it, and WAL is kept from then on"
+        yield "-- and this, on a replication connection; the server keeps WAL from then on"
         yield f"-- {plan.slot}"
 
 
@@ -347,7 +347,7 @@ def _plan_document(
                 "table": table.relation.name,
                 "key": list(table.relation.primary_key or ()),
                 "before": _before(table, stages),
-                "kept_as": _mode(table, stages),
+                "mode": _mode(table, stages),
                 "rows": table.rows,
                 "bytes": table.bytes,
                 "read": table.read,
@@ -377,7 +377,7 @@ def _print_plan(
         _print_lines(console, [f"{check.verdict}: {check.name}: {check.found}", *remedy])
     made = [*plan.statements, *((plan.slot,) if plan.slot else ())] or ["nothing"]
     for title, statements in (
-        ("To be run by others before", plan.by_others),
+        ("Run first, as a superuser or the owner of the named objects", plan.by_others),
         ("The start makes", made),
     ):
         if statements:

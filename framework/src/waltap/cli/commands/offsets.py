@@ -35,7 +35,7 @@ ConnectorName = Annotated[
     typer.Option(
         "--connector",
         metavar="NAME",
-        help="The connector's name there, where several could be meant.",
+        help="The connector's name, if the storage has several or none.",
     ),
 ]
 
@@ -251,7 +251,7 @@ def _key_there(
     if name is None:
         raise usage_error(
             "--connector",
-            f"is not given, and no offset of topic.prefix {server} is there to name it",
+            f"is needed, as no stored offset with topic.prefix {server} gives the connector's name",
             allowed="`name` of the connector that will continue",
         )
     return RecordKey(name, server).encoded()
@@ -276,7 +276,7 @@ def show(file: FileArgument, set_: SetOption = None) -> None:
     if offset is None:
         echo(f"{profile.name}: no offset is stored", err=True)
         raise typer.Exit(1)
-    document = {"pipeline": profile.name, "text": str(offset.positions)}
+    document = {"pipeline": profile.name, "lsn": str(offset.positions)}
     stored = msgspec.to_builtins(offset)
     if list(stored["partitions"]) == [SOLE]:  # the normal case needs no name
         stored = {**stored.pop("partitions")[SOLE], **stored}
@@ -356,7 +356,7 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
             confirm(f"{profile.name}: forget the offset {offset.positions}. Continue?", yes=yes)
             _keep_slot(stages, offset)
         store.clear()
-        echo(f"{profile.name}: forgotten")
+        echo(f"{profile.name}: no offset is stored now")
 
 
 def _what_it_comes_to(

@@ -55,9 +55,13 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 def _show(
     known: "list[OwnedObject]", of_others: "list[OwnedObject]", files: list[Path], folder: Path
 ) -> None:
-    from waltap.ports.offsets.state_folder import DEAD_LETTERS, LOCK, OWNED_OBJECTS
+    from waltap.ports.offsets.state_folder import DEAD_LETTERS, GAPS, LOCK, OWNED_OBJECTS
 
-    reasons = {OWNED_OBJECTS: "which names them", DEAD_LETTERS: "which nothing else has"}
+    reasons = {
+        OWNED_OBJECTS: "which names them",
+        DEAD_LETTERS: "which nothing else has",
+        GAPS: "which describes lost changes",
+    }
     for entry in known:
         if entry.made:
             echo(f"{entry.kind} {entry.name} in database {entry.database}")
@@ -76,7 +80,9 @@ def _show(
 
 
 slot = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Show or drop a pipeline's replication slot."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Show a pipeline's replication slot, list all slots, or drop one.",
 )
 
 Orphans = Annotated[
@@ -90,12 +96,13 @@ def show(file: FileArgument, as_json: Json = False, set_: SetOption = None) -> N
     """Print the slot's positions. Exit code 1: there is no slot."""
     from waltap.changes.transactions.position import lsn_text
     from waltap.cli.commands.status import slot_document
-    from waltap.services.monitor.views import facts
+    from waltap.services.monitor.views import facts, wal_status
 
-    with connected(*at_rest(file, set_)) as (connector, _):
+    profile, host = at_rest(file, set_)
+    with connected(profile, host) as (connector, _):
         found = connector.slot()
     if found is None:
-        echo("there is no slot", err=True)
+        echo(f"{profile.name} has no slot: `waltap run` makes it at its start", err=True)
         raise typer.Exit(1)
     if as_json:
         echo(json.dumps(slot_document(found) | {"restart": lsn_text(found.restart_lsn)}, indent=2))
@@ -105,10 +112,10 @@ def show(file: FileArgument, as_json: Json = False, set_: SetOption = None) -> N
         ("output plugin", found.decoder),
         ("read by process", str(found.reader or "none")),
         ("confirmed", lsn_text(found.confirmed_lsn)),
-        ("restart", lsn_text(found.restart_lsn)),
+        ("kept from", lsn_text(found.restart_lsn)),
         ("server", lsn_text(found.server_lsn)),
         ("lag", size(found.lag_bytes)),
-        ("WAL kept", f"{size(found.retained_bytes)} {found.wal_status}"),
+        ("WAL kept", f"{size(found.retained_bytes)}{wal_status(found.wal_status)}"),
     ]
     answers().print(facts(rows))
 
@@ -125,7 +132,7 @@ def list_slots(
     """
     from waltap.pipeline.setup.preflight import slot_owners
     from waltap.ports.source.roles import SlotOwningSource
-    from waltap.services.monitor.views import table
+    from waltap.services.monitor.views import table, wal_status
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
@@ -148,7 +155,7 @@ def list_slots(
         ]
         echo(json.dumps(document, indent=2))
     elif not slots:
-        echo("there is no orphan" if orphans else "there is no slot")
+        echo("no slot is an orphan" if orphans else "the database has no slot")
     else:
         rows = [
             (
@@ -156,7 +163,7 @@ def list_slots(
                 each.decoder,
                 owners.get(each.name) or "none known here",
                 str(each.reader or "no process"),
-                f"{size(each.retained_bytes)} {each.wal_status}",
+                f"{size(each.retained_bytes)}{wal_status(each.wal_status)}",
             )
             for each in slots
         ]
@@ -187,7 +194,7 @@ def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> N
     with PipelineLock(folder), connected(profile, host) as (connector, _):
         found = connector.slot()
         if found is None:
-            echo("there is no slot", err=True)
+            echo(f"{profile.name} has no slot: `waltap run` makes it at its start", err=True)
             raise typer.Exit(1)
         if not isinstance(connector, SlotOwningSource):
             raise SourceLacks("this source drops no slots")

@@ -13,7 +13,7 @@ import typer
 
 from waltap.cli.profile_source import Json, SetOption, at_rest, connected, overrides, read
 from waltap.cli.terminal import answers, draw_until_interrupted, echo
-from waltap.errors import WaltapError
+from waltap.errors import WaltapError, usage_error
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,7 +32,9 @@ SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", r
 
 ProfileOrFolder = Annotated[
     str,
-    typer.Argument(metavar="FILE|FOLDER", help="Profile, or a folder of profiles or of states."),
+    typer.Argument(
+        metavar="FILE|FOLDER", help="Profile, or a folder of profiles or state folders."
+    ),
 ]
 Every = Annotated[
     float,
@@ -126,7 +128,7 @@ def top(
         Path,
         typer.Argument(
             metavar="[FOLDER]",
-            help="Folder of profiles, or of states.",
+            help="Folder of profiles or state folders.",
             exists=True,
             file_okay=False,
         ),
@@ -209,8 +211,11 @@ def _show_pipelines(
     if as_json:
         echo(json.dumps([report(each) for each in found], indent=2))
     elif not found:
-        echo(f"there is no pipeline in {folder.resolve()}", err=True)
-        raise typer.Exit(1)
+        raise usage_error(
+            str(folder),
+            "has neither profiles nor states of pipelines",
+            allowed="a folder with a profile (`waltap init FILE` writes one), or a state folder (.waltap)",
+        )
     elif every is None:
         answers().print(view())
     else:

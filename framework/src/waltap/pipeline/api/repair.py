@@ -25,6 +25,13 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 READ = frozenset({"SUCCEEDED", "EMPTY"})
+# Words for the statuses of Debezium's notifications.
+REASONS = {
+    "SQL_EXCEPTION": "the query failed, as the log says",
+    "NO_PRIMARY_KEY": "it has no key",
+    "UNKNOWN_SCHEMA": "it is not captured",
+    "SKIPPED": "it was left out, as the log says",
+}
 REMARK = (
     "Every row that there was then was read again. Rows that were deleted within the gap are not found by "
     "that: `waltap verify FILE` names those that a destination still has; the single changes are lost."
@@ -188,7 +195,7 @@ class GapRepair:
             if status in READ:
                 observed.rows[table] = int(data.get("total_rows_scanned", "0"))
             else:
-                observed.failed[table] = status
+                observed.failed[table] = REASONS.get(status, status)
         elif notification.kind in {"COMPLETED", "ABORTED"}:
             observed.is_finished = True
 

@@ -281,7 +281,13 @@ class NewTables:
         except WaltapError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
-            log.warning("table %s cannot be added: %s", ".".join(table_id), error.problem)
+            log.warning(
+                "table %s cannot be added: %s. %s",
+                ".".join(table_id),
+                error.problem,
+                error.advice(),
+                extra={"table": ".".join(table_id), "error_code": error.code},
+            )
             return "uncaptured"
         return "snapshot" if self._asked(".".join(table_id)) else "incomplete"
 

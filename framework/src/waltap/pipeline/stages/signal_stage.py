@@ -203,7 +203,8 @@ class SignalReader:
         return self._called(spec, signal, arguments)
 
     def _log(self, message: str) -> str:
-        log.info("%s", cut(message).replace("{}", str(self._position())))
+        text = cut(message) or "a log signal without a message, at {}"
+        log.info("%s", text.replace("{}", str(self._position())))
         return ""
 
     def _called(

@@ -157,7 +157,7 @@ class IncrementalReport(ProgressReport):
             self.table = table = data["scanned_collection"]
             complete = data["status"] in {"SUCCEEDED", "EMPTY"}
             self.note(rows, rows if complete else None, complete=complete)
-            self.observe("table_completed", table, rows)
+            self.observe("table_completed" if complete else "table_failed", table, rows)
             self.table = ""
         elif kind in {"STARTED", "COMPLETED", "ABORTED"}:
             self.observe(kind.lower(), "", 0)

@@ -109,7 +109,8 @@ def _line(report: dict[str, Any], now_ms: int) -> list[Cell]:
     if run is None:
         stored = report["stored_ms"]
         since = "" if stored is None else f"; offset stored {ago(now_ms - stored)} ago"
-        problem = report["problem"]
+        # an error of a profile has a line for each problem
+        problem = " ".join(report["problem"].split())
         state = Text(problem, "red") if problem else Text(f"not running{since}", "dim")
         return [name, state, *[""] * 6]
     slot = run.get("slot") or {}
@@ -151,7 +152,7 @@ def _rows(run: dict[str, Any]) -> Iterator[Row]:
     yield (
         "this run",
         (
-            f"{counted(run['events'], 'event')}, {run['snapshot_rows']:,} of snapshots, in "
+            f"{counted(run['events'], 'event')} ({run['snapshot_rows']:,} from snapshots), "
             f"{counted(run['transactions'], 'transaction')}; started {ago(now - run['started_ms'])} ago"
         ),
     )
@@ -170,7 +171,7 @@ def _rows(run: dict[str, Any]) -> Iterator[Row]:
 def _partition_rows(partition: dict[str, Any]) -> Iterator[Row]:
     label = f" of {partition['name']}" if partition["name"] else ""
     lag_ms = partition["lag_ms"]
-    age = "" if lag_ms is None else f", the last change was {ago(lag_ms)} old"
+    age = "" if lag_ms is None else f"; the last change came {ago(lag_ms)} after its commit"
     yield f"lag{label}", f"{size(partition['lag_bytes'])}{age}"
     yield (
         f"positions{label}",
@@ -182,8 +183,11 @@ def _partition_rows(partition: dict[str, Any]) -> Iterator[Row]:
 
 
 def _downstream_row(stage: dict[str, Any]) -> Row:
-    behind = "has everything" if stage["current"] else f"{size(stage['lag_bytes'])} behind the sink"
-    text = f"{stage['lsn'] or 'nothing yet'}, {behind}"
+    if stage["lsn"]:
+        late = f"{size(stage['lag_bytes'])} behind the sink"
+        text = f"{stage['lsn']}, {'has everything' if stage['current'] else late}"
+    else:
+        text = "nothing applied yet"
     if stage["lag_ms"]:
         text += f", its last commit is {ago(stage['lag_ms'])} old"
     suspended = [each for each in stage["tables"] if each["failed"]]
@@ -201,7 +205,7 @@ def _slot_rows(slot: dict[str, Any]) -> Iterator[Row]:
         named = {"budget": "waltap.wal.budget", "slot": "max_slot_wal_keep_size"}
         kind = named.get(slot["limit_kind"], slot["limit_kind"])
         limit = f" of {size(slot['limit_bytes'])}{f' ({kind})' if kind else ''}"
-    yield "WAL kept", f"{size(slot['retained_bytes'])}{limit} {slot['wal_status']}"
+    yield "WAL kept", f"{size(slot['retained_bytes'])}{limit}{wal_status(slot['wal_status'])}"
     if slot["stalled_seconds_left"] is not None:
         yield "if it stalls", full_in(slot["stalled_seconds_left"])
     if slot["action"]:
@@ -249,7 +253,7 @@ def _table_rows(run: dict[str, Any]) -> Iterator[Row]:
     for each in run["snapshot"]:
         if not each["complete"]:
             of_total = "" if each["estimate"] is None else f" of about {each['estimate']:,}"
-            yield f"reads {each['table']}", f"{each['rows']:,} rows{of_total}"
+            yield f"reads {each['table']}", f"{counted(each['rows'], 'row')}{of_total}"
     snapshot = run["snapshot_run"]
     if snapshot and snapshot["state"] in {"running", "paused"}:
         waits = run["incremental"]["queued"] if run["incremental"] else 0
@@ -265,9 +269,9 @@ def _table_rows(run: dict[str, Any]) -> Iterator[Row]:
             yield (
                 each["table"],
                 (
-                    f"{each['creates']:,} inserts, {each['updates']:,} updates, "
-                    f"{each['deletes']:,} deletes; {ago(run['at_ms'] - each['committed_ms'])} ago at "
-                    f"{each['commit_lsn']}"
+                    f"{counted(each['creates'], 'insert')}, {counted(each['updates'], 'update')}, "
+                    f"{counted(each['deletes'], 'delete')}; "
+                    f"{ago(run['at_ms'] - each['committed_ms'])} ago at {each['commit_lsn']}"
                 ),
             )
     names = run["captured_tables"]
@@ -286,7 +290,12 @@ def _health(slot: dict[str, Any]) -> Text:
     if slot["limit_bytes"] is None:
         return Text("no limit known")
     share = slot["retained_bytes"] / slot["limit_bytes"] if slot["limit_bytes"] > 0 else 1.0
-    return Text(f"{share:.0%} used")
+    return Text(f"{share:.0%} of its limit")
+
+
+def wal_status(word: str) -> str:
+    """Return the server's word for the kept WAL, to follow its size."""
+    return f", wal_status {word}" if word else ""
 
 
 def _state(run: dict[str, Any]) -> Text:
@@ -323,9 +332,9 @@ def _rows_at_rest(document: dict[str, Any]) -> Iterator[Row]:
     else:
         reader = f"read by process {slot['reader_pid']}" if slot["reader_pid"] else "no reader"
         yield "slot", f"{slot['name']} ({slot['decoder']}), {reader}"
-        yield "confirmed", f"{slot['confirmed']} of {slot['server']}"
+        yield "confirmed", f"{slot['confirmed']}, server {slot['server']}"
         yield "lag", size(slot["lag_bytes"])
-        yield "WAL kept", f"{size(slot['retained_bytes'])} {slot['wal_status']}"
+        yield "WAL kept", f"{size(slot['retained_bytes'])}{wal_status(slot['wal_status'])}"
     if document["new_tables"]:
         yield "new tables", ", ".join(document["new_tables"])
     if document["orphans"]:

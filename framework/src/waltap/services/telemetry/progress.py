@@ -121,7 +121,7 @@ class ProgressDisplay:
         """Start and finish the bar of a table."""
         if event == "table_started":
             self._tables[table] = self._progress.add_task(table, total=total)
-        elif event == "table_completed" and table in self._tables:
+        elif event in {"table_completed", "table_failed"} and table in self._tables:
             visible = rows > 0  # a long list of empty tables says nothing
             task = self._tables.pop(table)
             self._progress.update(task, completed=rows or 1, total=rows or 1, visible=visible)

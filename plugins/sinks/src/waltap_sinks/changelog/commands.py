@@ -13,7 +13,9 @@ from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, buck
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 
 application = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Look into a change log, and clean it up."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Show a change log and its readers; remove old files.",
 )
 
 PathArgument = Annotated[

@@ -391,7 +391,7 @@ def _chosen(profile: "Profile", wanted: str | None) -> "list[tuple[str, Componen
     Raises: ConfigurationError if there is none, or none that keeps rows.
     """
     sinks = [(branch.name, branch.sink) for branch in profile.branches] or [
-        ("the target", profile.sink)
+        ("the destination", profile.sink)
     ]
     if wanted is not None:
         sinks = [each for each in sinks if each[0] == wanted]
@@ -405,7 +405,9 @@ def _chosen(profile: "Profile", wanted: str | None) -> "list[tuple[str, Componen
 
 def _keeps_nothing(sink: "Component[SinkSpec]") -> ConfigurationError:
     return usage_error(
-        "sink.type", f"{sink.spec.name} keeps nothing that could be read back by rows"
+        "sink.type",
+        f"the rows of sink {sink.spec.name} cannot be read back, so there is nothing to compare",
+        allowed="the sinks changelog, spark and sql",
     )
 
 

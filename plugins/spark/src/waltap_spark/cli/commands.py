@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 application = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Apply a change log, query and describe the tables that Spark keeps.",
+    help="Apply a change log to Spark's tables; show, query, compare and repair these tables.",
 )
 
 OutputArgument = Annotated[
@@ -37,7 +37,7 @@ ProfileOption = Annotated[
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="Profile whose storage.… settings count; give others by --set.",
+        help="Profile whose storage.… and spark.… settings are used.",
     ),
 ]
 SetOption = Annotated[
@@ -150,8 +150,7 @@ def status(
     found = _output(output, _storage(profile))
     state = found.state()
     if state is None:
-        answers().print(f"{found.location}: nothing was applied yet")
-        raise typer.Exit(1)
+        _nothing_applied(found)
     shown = status_of(found, state)
     if as_json:
         echo(msgspec.json.encode(shown).decode())
@@ -233,7 +232,7 @@ def maintain(
     table = Table()
     for title in ("table", "files before", "files now", ""):
         table.add_column(title, justify="right" if title.startswith("files") else "left")
-    with _spark("waltap maintain", found, master, set_) as spark:
+    with _spark("waltap maintain", found, master, set_, profile) as spark:
         results = list(maintained(spark, found, retention_s=retention_s))
     if as_json:
         echo(msgspec.json.encode(results).decode())
@@ -301,7 +300,11 @@ def resume(
         "text" if as_text else "anew" if full_refresh else "over" if skip_damaged else "again"
     )
     ResumeRequests(found).ask(chosen, how)
-    notices().print(f"{chosen.name} is tried again from {chosen.log_position}")
+    notices().print(
+        f"{chosen.name} is tried again from {chosen.log_position}; `waltap spark status {output}` "
+        "shows when it continues",
+        highlight=False,
+    )
     if full_refresh or skip_damaged:
         missing = f"rows of {chosen.damaged}" if skip_damaged else "rows from before"
         notices().print(
@@ -344,16 +347,14 @@ def sql(
     and sales_orders. View names are printed first. Without a query there is a prompt with history
     and completion (Tab); each query sees the newest tables.
     """
-    from waltap.cli.terminal import notices
     from waltap_spark.cli.queries import SqlQueries
 
     if as_json and query is None:
         raise typer.BadParameter("needs a QUERY", param_hint="--json")
     found = _output(output, _storage(profile))
     if found.state() is None:
-        notices().print(f"{found.location}: nothing was applied yet")
-        raise typer.Exit(1)
-    with _spark("waltap sql", found, master, set_) as spark:
+        _nothing_applied(found)
+    with _spark("waltap sql", found, master, set_, profile) as spark:
         queries = SqlQueries(spark, found.store, rows, allow_stale=allow_stale, as_json=as_json)
         queries.begin()
         if query is None:
@@ -400,7 +401,8 @@ def verify(
 
     found = _output(output, _storage(profile))
     publications = () if profile is None else publications_of(_resolved(profile))
-    with connected(dsn) as connection, _spark("waltap verify", found, master, set_) as spark:
+    session = _spark("waltap verify", found, master, set_, profile)
+    with connected(dsn) as connection, session as spark:
         tables = open_tables(spark, found.store)
         results = compare(
             connection,
@@ -419,11 +421,12 @@ def verify(
 
 @contextlib.contextmanager
 def _spark(
-    name: str, found: "SparkOutput", master: str, pairs: list[str] | None
+    name: str, found: "SparkOutput", master: str, pairs: list[str] | None, profile: str | None
 ) -> "Iterator[Any]":
     """Start Spark for the block, with the settings of the tables' format.
 
-    Raises: JavaMissing, PysparkUnfit, JvmEnded, SparkRefused, and errors of the format.
+    ``pairs`` win over the settings of ``profile``. Raises: ConfigurationError, JavaMissing,
+    PysparkUnfit, JvmEnded, SparkRefused, and errors of the format.
     """
     from waltap.cli.terminal import notices
     from waltap_spark.driver.settings import properties_of
@@ -433,7 +436,8 @@ def _spark(
     from waltap_spark.session.session import quiet, start_session
 
     # the format of the last commit decides which jars the session needs
-    settings = properties_of(pairs or [], found.location).settings
+    given = [*_spark_pairs(profile), *(pairs or [])]
+    settings = properties_of(given, found.location).settings
     choice = choice_of(found.state())
     require_pyspark()
     with (
@@ -465,6 +469,31 @@ def _storage(profile: str | None) -> "StorageProperties | None":
     return None if profile is None else profile_store(profile).storage
 
 
+def _spark_pairs(profile: str | None) -> list[str]:
+    """Return the spark.… settings of a profile's spark sinks as NAME=VALUE."""
+    from waltap_spark.config.properties import SparkProperties
+
+    sinks = _resolved(profile).sinks if profile is not None else ()
+    return [
+        f"{name}={value}"
+        for sink in sinks
+        if isinstance(sink.properties, SparkProperties)
+        for name, value in sink.properties.settings.items()
+    ]
+
+
+def _nothing_applied(found: "SparkOutput") -> NoReturn:
+    """Report an output without a commit, and end the command."""
+    from waltap.cli.terminal import notices
+
+    notices().print(
+        f"{found.location}: nothing was applied yet. The first commit comes after the snapshot; "
+        "spark.log in the state folder shows how far the applier is",
+        highlight=False,
+    )
+    raise typer.Exit(1)
+
+
 def _resolved(profile: str) -> "Profile":
     """Return the profile with all its layers."""
     from waltap.cli.profile_source import read
@@ -486,5 +515,6 @@ def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
     if not found.store.folders("_waltap") and inner.store.folders("_waltap"):
         return inner
     if "://" not in path and not Path(path).exists():
-        raise typer.BadParameter(f"{path} does not exist", param_hint="OUTPUT")
+        text = f"{path} does not exist: a pipeline makes it when it starts"
+        raise typer.BadParameter(text, param_hint="OUTPUT")
     return found

@@ -25,9 +25,6 @@ SNAPSHOT_ADVICE: Final = (
 RESUME_ADVICE: Final = (
     "When that is mended, `waltap spark resume {output} {table}` tries it at once."
 )
-TYPE_ADVICE: Final = (
-    "`waltap spark resume {output} {table} --cast-to-text` continues with both types as text."
-)
 DAMAGE_ADVICE: Final = (
     "It continues as soon as the file is restored; `waltap spark resume {output} {table} "
     "--skip-damaged` continues without its rows, until a new snapshot of the table."
@@ -121,10 +118,10 @@ def draw(status: AppliedOutput, console: "Console") -> None:
         if each.suspended:
             still = f"[bold red]{escape(each.table)} is suspended[/] at {each.position}:"
             console.print(still, escape(each.suspended))
-            advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
-            if TypeChanged.code in each.suspended:
-                advice = TYPE_ADVICE
-            console.print(advice.format(output=status.output, table=each.table), markup=False)
+            # the reason of a changed type has its commands
+            if TypeChanged.code not in each.suspended:
+                advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
+                console.print(advice.format(output=status.output, table=each.table), markup=False)
         for snapshot_reason in each.stale:
             how = "was displaced" if snapshot_reason == DISPLACED else "needs a new snapshot"
             console.print(f"[yellow]{escape(each.table)} {how}[/]:", escape(snapshot_reason))
