@@ -80,15 +80,15 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Shop) -> None:
         ),
         ("offsets set FILE 0/1 --yes", 0, "will refuse this position (WT-6101)"),
         ("run FILE --until-idle 0.3", 1, "WT-6101"),
-        (f"offsets set FILE {shown['text']} --yes", 0, ""),
+        (f"offsets set FILE {shown['lsn']} --yes", 0, ""),
         ("run FILE --until-idle 0.3", 0, ""),
         ("offsets set FILE FFFF/0 --yes", 0, ""),
     ):
         said = shop.says(line, code=code)
         assert all(word in said for word in words.split(" … "))
-        assert "refuse" not in said or shown["text"] not in line
+        assert "refuse" not in said or shown["lsn"] not in line
     again = shop.json("offsets show FILE")
-    assert (again["text"], again["slot"]) == ("FFFF/0", shown["slot"])
+    assert (again["lsn"], again["slot"]) == ("FFFF/0", shown["slot"])
     shop.says("offsets clear FILE --yes")
     shop.says("offsets show FILE", code=1)
 

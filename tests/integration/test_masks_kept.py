@@ -105,7 +105,9 @@ def test_the_column_that_the_remedy_leaves_out_goes_on(
     (left_out,) = re.findall(r"column\.exclude\.list = (\S+?)\. ", stopped.value.advice())
     pipeline.catch_up(**{"column.exclude.list": left_out})
     found = {row["id"]: row.get("secret") for row in lines(pipeline)}
-    assert found == {1: "***", 2: None, 3: None}
+    # Row 3 may have been delivered, masked, before the stop.
+    assert found.pop(3) in {None, "***"}
+    assert found == {1: "***", 2: None}
 
 
 def test_a_warning_is_enough_where_the_profile_says_so(

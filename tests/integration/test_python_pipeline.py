@@ -113,7 +113,7 @@ def test_a_notebook_shows_it(database: Database, profile: dict[str, Any]) -> Non
     shop.run(waltap.Limits(max_records=2))
     shown = shop._repr_html_()
     assert "public.&lt;t&gt;" in shown
-    assert "2 events, 2 of snapshots" in shown
+    assert "2 events (2 from snapshots)" in shown
     assert repr(shop) == "<waltap.Pipeline shop: stopped>"
 
 

@@ -157,7 +157,7 @@ def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(
     verify = Destination(pipeline, lambda _statement: None).verify
     code, output = verify()
     assert code == 1
-    assert "lines was not compared: jsonl keeps nothing" in output
+    assert "lines was not compared: the rows of sink jsonl cannot be read back" in output
     assert output.count("public.t 1 1") == 2
     assert verify("--sink", "log")[0] == 0
     lost.write_bytes(b"no database" * 100)
@@ -166,7 +166,7 @@ def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(
     output = Destination(pipeline, lambda _statement: None).command("verify").output
     assert "lost was not compared: " in output
     assert "public.t" in output.split("lost was not compared")[1]
-    with pytest.raises(ConfigurationError, match="jsonl keeps nothing"):
+    with pytest.raises(ConfigurationError, match="rows of sink jsonl cannot be read back"):
         verify("--sink", "lines", refused=ConfigurationError)
 
 
@@ -438,7 +438,7 @@ def test_the_file_names_all_and_its_sql_removes_them(
     destination.database.execute("DELETE FROM pairs WHERE a >= 1000")
     code, output = destination.verify()
     assert code == 1
-    assert f"all {len(KEYS)} rows of public.pairs that only the target has" in output
+    assert f"all {len(KEYS)} rows of public.pairs that only the destination has" in output
     (place,) = tmp_path.rglob("differences/*.sql")
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     text = place.read_text()

@@ -151,6 +151,7 @@ def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_sho
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
     master, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(terminal, "w") as out:
         monkeypatch.setattr("sys.stdout", out)
         saved = os.dup(1)

@@ -146,7 +146,7 @@ def text_of(gap: CaptureGap) -> str:
         f"to         {_end(gap.end)}",
         f"tables     {', '.join(gap.tables) or 'not known: all that are captured'}",
         "",
-        "Changes that committed after the first position, up to the second, may be missing at the sink.",
+        "Changes that committed behind the first position, up to the second, may be missing at the sink.",
     ]
     for name, table in gap.reread.items():
         seen = "; the destination is equal to the source" if table.compared else ""
