@@ -1,6 +1,7 @@
 """The status page of a pipeline that runs, asked as Prometheus, a browser and a probe ask."""
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -107,7 +108,10 @@ def test_probes_and_strangers(seen: tuple[Run, MonitorServer]) -> None:
     assert ask(monitor, "/readyz")[0] == 503
 
 
-def test_a_signal_is_given(seen: tuple[Run, MonitorServer]) -> None:
+def test_a_signal_is_given(
+    seen: tuple[Run, MonitorServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     run, monitor = seen
     kept = run.pipeline.offset_file.parent / "http-token"
     signal = {"type": "log", "data": {"message": "at {}"}}
@@ -119,6 +123,8 @@ def test_a_signal_is_given(seen: tuple[Run, MonitorServer]) -> None:
     status, body = ask(monitor, "/api/signal", signal, **by)
     assert (status, json.loads(body)["taken"]) == (200, True)
     assert run.notices.signals[0][0] == "log"
+    assert json.loads(ask(monitor, "/api/signal", {"type": "log"}, **by)[1])["taken"]
+    assert re.findall(r"a log signal without a message, at [0-9A-F]+/[0-9A-F]+", caplog.text)
     status, body = ask(monitor, "/api/signal", {"type": "unheard-of"}, **by)
     assert status == 422
     assert json.loads(body)["reason"]

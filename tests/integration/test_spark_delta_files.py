@@ -1,5 +1,6 @@
 """Files of Delta tables that the driver writes without Spark: Spark reads from them what was written."""
 
+import contextlib
 import datetime
 import functools
 import json
@@ -9,10 +10,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError
 from tests.harness.changelog import relation
 from tests.harness.spark import Died, Rig, dying
 from tests.harness.spark_cost import counted
 
+from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats.delta_files import DeltaTransaction, statistics
 from waltap_spark.read.live import LiveTables
@@ -239,7 +242,7 @@ def test_a_driver_that_dies_with_a_file_that_no_commit_names_loses_and_doubles_n
     rig.follow()
     rig.db.insert(LEFT, ["2", "2", "x"])
     rig.commit()
-    with pytest.raises(Died), dying((DeltaTransaction, "commit")):
+    with pytest.raises(Died), dying((DeltaTransaction, "append")):
         rig.apply()
     rig.reopen()
     rig.apply()
@@ -249,6 +252,29 @@ def test_a_driver_that_dies_with_a_file_that_no_commit_names_loses_and_doubles_n
     at = rig.output.table("left").stored_table.targets["changes"].at
     files = list(Path(at.split("`")[1].removeprefix("file://")).glob("*.parquet"))
     assert len(files) > len(changes.inputFiles())
+
+
+def test_a_commit_whose_answer_is_lost_is_not_written_again_by_spark(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.db.insert(LEFT, ["1", "1", None])
+    rig.follow()
+    rig.db.insert(LEFT, ["2", "2", "x"])
+    rig.commit()
+    commits = DeltaTransaction.append
+
+    def unanswered(transaction: DeltaTransaction, actions: Any) -> None:
+        commits(transaction, actions)
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTransaction, "append", unanswered)
+        with contextlib.suppress(Py4JNetworkError, WaltapError):
+            rig.apply()
+    rig.reopen()
+    rig.apply()
+    rig.check(LEFT)
+    assert LiveTables(rig.spark, rig.output).changes("left").count() == 2
 
 
 def test_a_stream_reads_each_change_once_and_old_versions_stay(rig: Rig, tmp_path: Path) -> None:

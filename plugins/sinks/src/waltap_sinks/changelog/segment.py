@@ -88,9 +88,10 @@ GROUP_BYTES: Final = 32 << 20
 GROUP_ROWS: Final = 50_000
 
 
-# Bytes of a table from which on it is encoded in a thread, while the next changes are converted.
-# Encoding is two fifths of the work on a large transaction, and needs no interpreter lock.
-BACKGROUND_BYTES: Final = 1 << 20
+# Bytes of a table that is encoded in a thread, while the next changes are converted. Encoding is two
+# fifths of the work on a large transaction, and needs no interpreter lock. A larger table has wide
+# rows: two of them would take too much memory.
+BACKGROUND_BYTES: Final = range(1 << 20, 16 << 20)
 
 
 @lru_cache(maxsize=1)
@@ -149,12 +150,12 @@ class SegmentFile:
             fit = table.num_rows * GROUP_BYTES // max(1, table.nbytes)
             rows = max(1, min(rows, fit))
         self._wait()
-        if table.nbytes < BACKGROUND_BYTES:
-            self._encode(table, rows)
-        else:
-            self._encoding = _encoder().submit(self._encode, table, rows)
         self.rows += table.num_rows
         self.unpacked += table.nbytes
+        if table.nbytes in BACKGROUND_BYTES:
+            self._encoding = _encoder().submit(self._encode, table, rows)
+        else:
+            self._encode(table, rows)
 
     def _encode(self, table: "pa.Table", rows: int) -> None:
         with self._store.writing(self.path):

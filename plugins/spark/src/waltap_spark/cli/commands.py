@@ -436,7 +436,7 @@ def _spark(
     from waltap_spark.session.session import quiet, start_session
 
     # the format of the last commit decides which jars the session needs
-    given = [*_spark_pairs(profile), *(pairs or [])]
+    given = [*_spark_pairs(profile, found), *(pairs or [])]
     settings = properties_of(given, found.location).settings
     choice = choice_of(found.state())
     require_pyspark()
@@ -469,17 +469,20 @@ def _storage(profile: str | None) -> "StorageProperties | None":
     return None if profile is None else profile_store(profile).storage
 
 
-def _spark_pairs(profile: str | None) -> list[str]:
-    """Return the spark.… settings of a profile's spark sinks as NAME=VALUE."""
+def _spark_pairs(profile: str | None, found: "SparkOutput") -> list[str]:
+    """Return a sink's spark.… settings as NAME=VALUE.
+
+    The sink is the one that writes ``found``, or else the profile's first spark sink.
+    """
+    from waltap.base.files.store import FileStore
     from waltap_spark.config.properties import SparkProperties
 
     sinks = _resolved(profile).sinks if profile is not None else ()
-    return [
-        f"{name}={value}"
-        for sink in sinks
-        if isinstance(sink.properties, SparkProperties)
-        for name, value in sink.properties.settings.items()
-    ]
+    known = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
+    place = found.store.uri("").rstrip("/")
+    places = {place, place.removesuffix("/tables")}
+    known.sort(key=lambda each: FileStore(each.path, each).uri("").rstrip("/") not in places)
+    return [f"{name}={value}" for each in known[:1] for name, value in each.settings.items()]
 
 
 def _nothing_applied(found: "SparkOutput") -> NoReturn:

@@ -21,7 +21,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
@@ -294,8 +294,9 @@ class DeltaFormat(MergingFormat):
             stored = transaction.schema and transaction.schema.physical_rows(rows)
             if stored is None:
                 return False
-            transaction.commit("Append", [added(self._output.store, self._folder(target), stored)])
-        except Py4JJavaError:
+            transaction.append([added(self._output.store, self._folder(target), stored)])
+        # If the commit's answer was lost, rows that Spark wrote would be there twice.
+        except (Py4JJavaError, Py4JNetworkError):
             raise
         except (Py4JError, pa.ArrowException) as error:
             # a Delta Lake with other methods, and a value that Arrow does not convert

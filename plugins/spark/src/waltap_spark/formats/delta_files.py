@@ -316,16 +316,16 @@ class DeltaTransaction:
         protocol, metadata = self._made.protocol().json(), self._made.metadata().json()
         self.schema = file_schema(protocol, metadata)
 
-    def commit(self, mode: str, actions: Sequence[Mapping[str, object]]) -> None:
-        """Commit entries of Delta's log as a WRITE of ``mode`` (`SaveMode`)."""
+    def append(self, actions: Sequence[Mapping[str, object]]) -> None:
+        """Commit entries of Delta's log as an appending WRITE."""
         read = self._class("actions.Action").fromJson
         entries = JavaClass("java.util.ArrayList", self._client)()
         for action in actions:
             entries.add(read(_NUMBERS.encode(action).decode()))
         listed = JavaClass("scala.jdk.javaapi.CollectionConverters", self._client)
         none = JavaClass("scala.Option", self._client).empty()
-        mode_ = getattr(JavaClass("org.apache.spark.sql.SaveMode", self._client), mode)
-        operation = self._class("DeltaOperations$Write")(mode_, *[none] * 8)
+        mode = JavaClass("org.apache.spark.sql.SaveMode", self._client).Append
+        operation = self._class("DeltaOperations$Write")(mode, *[none] * 8)
         self._made.commit(listed.asScala(entries).toSeq(), operation)
 
     def _class(self, name: str) -> Any:
