@@ -19,6 +19,7 @@ from typing import Any
 
 import psycopg
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.printed_output import print_speed
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Cluster, Database, Unavailable, server_programs
@@ -176,9 +177,9 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
 def _warm_up(broker: Kafka) -> None:
     """Let the broker's JVM compile what a producer needs: the first contender would pay for all."""
     _say("warming up the broker")
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "transactional.id": "warm-up", "linger.ms": 5}
-    )
+    address = {"bootstrap.servers": broker.bootstrap}
+    AdminClient(address).create_topics([NewTopic("warm-up", 1)])["warm-up"].result(60)
+    producer = Producer({**address, "transactional.id": "warm-up", "linger.ms": 5})
     producer.init_transactions(60)
     for _ in range(40):
         producer.begin_transaction()
