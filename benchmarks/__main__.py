@@ -177,9 +177,12 @@ def stream_kafka(benchmark: str, options: argparse.Namespace) -> None:
 def _warm_up(broker: Kafka) -> None:
     """Let the broker's JVM compile what a producer needs: the first contender would pay for all."""
     _say("warming up the broker")
-    address = {"bootstrap.servers": broker.bootstrap}
-    AdminClient(address).create_topics([NewTopic("warm-up", 1)])["warm-up"].result(60)
-    producer = Producer({**address, "transactional.id": "warm-up", "linger.ms": 5})
+    # a client ends with its last name, and its unanswered requests with it
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("warm-up", 1)])["warm-up"].result(60)
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "warm-up", "linger.ms": 5}
+    )
     producer.init_transactions(60)
     for _ in range(40):
         producer.begin_transaction()
