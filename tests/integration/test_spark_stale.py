@@ -97,11 +97,30 @@ def test_views_and_the_command_refuse_such_a_table_unless_it_is_asked_for(
     output = lake.folder / "out"
     refused = spark_sql(output, "select count(*) from odd")
     assert isinstance(refused.exception, TableSuspended), refused.output
-    said = " ".join(f"{refused.output} {caplog.text}".split())
+    said = " ".join(refused.output.split())
     assert "public.grown needs a new snapshot" in said
+    assert "public.odd is suspended" not in said, "the error has it"
+    caplog.clear()
     allowed = spark_sql(output, "--allow-stale", "--json", "select count(*) c from odd")
     assert allowed.exit_code == 0, allowed.output
     assert json.loads(allowed.stdout) == [{"c": 1}]
+    for reported in ("public.odd is suspended", "public.grown needs a new snapshot"):
+        assert [reported in each for each in caplog.messages].count(True) == 1
+        assert reported not in " ".join(allowed.stderr.split()), "the log has it"
+
+
+def test_a_problem_is_printed_once_however_many_queries_are_typed(
+    lake: Lake, spark_sql: Callable[..., Result], caplog: pytest.LogCaptureFixture
+) -> None:
+    typed = "select 1;\nselect count(*) from fine;\n"
+    for words in ((), ("--allow-stale",)):
+        caplog.clear()
+        asked = spark_sql(lake.folder / "out", *words, typed=typed)
+        assert asked.exit_code == 0, asked.output
+        said = " ".join([asked.output, *caplog.messages])
+        assert " ".join(said.split()).count("public.odd is suspended") == 1
+    answered = spark_sql(lake.folder / "out", "select count(*) from fine")
+    assert " ".join(answered.stderr.split()).count("public.odd is suspended") == 1
 
 
 # --- a new snapshot of one table ------------------------------------------------------------------

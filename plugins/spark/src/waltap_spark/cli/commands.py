@@ -360,7 +360,7 @@ def sql(
         if query is None:
             queries.prompt()
         else:
-            queries.show(query)
+            queries.answer(query)
 
 
 @application.command()

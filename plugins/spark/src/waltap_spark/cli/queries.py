@@ -37,15 +37,26 @@ class SqlQueries:
     ) -> None:
         self._spark, self._files, self._rows = spark, files, rows
         self._allow_stale, self._as_json = allow_stale, as_json
+        # Texts of the problems that were printed or logged.
+        self._reported = set[str]()
 
         self._tables: LiveTables
 
     def begin(self) -> None:
-        """Make the views, and print their names and the tables' problems."""
+        """Make the views, and print their names."""
         views = self._register()
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
-        for problem in self._tables.problems.values():
-            notices().print(problem.problem, style="yellow", markup=False, highlight=False)
+
+    def answer(self, query: str) -> None:
+        """Print the rows of one query, and the tables' problems.
+
+        Raises: as `show`.
+        """
+        # problems come last, because the error of a refused query has the text of one
+        try:
+            self.show(query)
+        finally:
+            self._report_problems()
 
     def show(self, query: str) -> None:
         """Run ``query`` over the views, and print its rows.
@@ -57,11 +68,13 @@ class SqlQueries:
         except PySparkException as error:
             for problem in self._tables.problems.values():
                 if problem.problem in str(error):  # the view of this table raised it
+                    self._reported.add(problem.problem)
                     raise problem from error
             raise
 
     def prompt(self) -> None:
         """Answer queries from a terminal or pipe until its end."""
+        self._report_problems()
 
         def answer(statement: str) -> None:
             self._register()  # of the newest commit
@@ -75,7 +88,16 @@ class SqlQueries:
 
     def _register(self) -> list[str]:
         self._tables = open_tables(self._spark, self._files, allow_stale=self._allow_stale)
+        # with --allow-stale the views warn of problems: once, not again at every query
+        self._tables.reported = self._reported
         return self._tables.register()
+
+    def _report_problems(self) -> None:
+        """Print the problems that were not reported yet."""
+        for problem in self._tables.problems.values():
+            if problem.problem not in self._reported:
+                self._reported.add(problem.problem)
+                notices().print(problem.problem, style="yellow", markup=False, highlight=False)
 
     def _columns(self) -> dict[str, list[str]]:
         names = [each.name for each in self._spark.catalog.listTables() if each.isTemporary]

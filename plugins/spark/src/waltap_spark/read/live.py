@@ -52,7 +52,8 @@ class LiveTables:
     ) -> None:
         self.spark, self.output, self._choice = spark, output, choice
         self._allow_stale = allow_stale
-        self._warned = set[str]()
+        # Problems that were reported; a caller that prints one adds its text.
+        self.reported = set[str]()
         self._state: OutputState | None = None
         self._format: TableFormat | None = None
         self._format_name = ""
@@ -229,8 +230,8 @@ class LiveTables:
             return
         if not (self._allow_stale if allow_stale is None else allow_stale):
             raise problem
-        if problem.problem not in self._warned:
-            self._warned.add(problem.problem)
+        if problem.problem not in self.reported:
+            self.reported.add(problem.problem)
             log.warning("%s; it is read as it is", problem.problem)
 
     def _found(self, name: str) -> TableState:
