@@ -1,5 +1,6 @@
 """What a commit brought to each table, and what waits, are read off the change log; of any format."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
+from waltap.cli import terminal
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.cli.commands import application
 from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor, TableLag
@@ -126,6 +128,36 @@ def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
         "public.orders": (1200, 0),
         "public.items": (0, 34),
     }
+
+
+def test_before_the_first_commit_the_command_says_so_in_words(lake: Lake) -> None:
+    lake.change(orders=1)
+    shown = CliRunner().invoke(
+        application, ["top", str(lake.folder), "--once"], env={"COLUMNS": "200"}
+    )
+    assert shown.exit_code == 0
+    said = " ".join(shown.output.split())
+    assert said.startswith(f"{lake.folder}: nothing was applied yet. The first commit")
+    assert "waiting rows" not in said
+    reported = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
+    assert msgspec.json.decode(reported.output) == {"batches": [], "tables": []}
+
+
+def test_the_first_commit_appears_while_the_command_runs(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+
+    def draw(view: Callable[[], Any], _every_s: float) -> None:
+        drawn.append(view())
+        lake.commit()
+        drawn.append(view())
+
+    lake.change(orders=1)
+    monkeypatch.setattr(terminal, "draw_until_interrupted", draw)
+    assert CliRunner().invoke(application, ["top", str(lake.folder)]).exit_code == 0
+    assert "nothing was applied yet" in str(drawn[0])
+    assert str(drawn[1].columns[0]._cells) == "['public.items', 'public.orders']"
 
 
 def test_what_waits_for_a_table_that_stands_still_is_counted_on(

@@ -181,18 +181,29 @@ def top(
     from waltap.cli.terminal import answers, draw_until_interrupted
     from waltap_spark.sink.output_monitor import OutputMonitor, drawn
 
-    found = _output(output, _storage(profile))
+    storage = _storage(profile)
+    found = _output(output, storage)
     watch = OutputMonitor(found)
 
     def progress() -> Any:
         return watch.progress(time.time_ns() // 1_000_000)
 
+    def view() -> Any:
+        nonlocal found, watch
+        shown = progress()
+        if not shown.batches:
+            # only the first commit shows whether the tables are in OUTPUT or in a folder of it
+            found = _output(output, storage)
+            watch = OutputMonitor(found)
+            shown = progress()
+        return drawn(shown, found.location)
+
     if as_json:
         echo(msgspec.json.encode(progress()).decode())
     elif once:
-        answers().print(drawn(progress(), found.location))
+        answers().print(view())
     else:
-        draw_until_interrupted(lambda: drawn(progress(), found.location), every)
+        draw_until_interrupted(view, every)
 
 
 @application.command()
@@ -488,12 +499,9 @@ def _spark_pairs(profile: str | None, found: "SparkOutput") -> list[str]:
 def _nothing_applied(found: "SparkOutput") -> NoReturn:
     """Report an output without a commit, and end the command."""
     from waltap.cli.terminal import notices
+    from waltap_spark.sink.output_monitor import NO_COMMIT_YET
 
-    notices().print(
-        f"{found.location}: nothing was applied yet. The first commit comes after the snapshot; "
-        "spark.log in the state folder shows how far the applier is",
-        highlight=False,
-    )
+    notices().print(f"{found.location}: {NO_COMMIT_YET}", highlight=False)
     raise typer.Exit(1)
 
 

@@ -9,7 +9,7 @@ import datetime as dt
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from waltap_spark.state.output import OutputState, SparkOutput, TableState, appl
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 
 # Minimum seconds between two reads of the newest commit.
@@ -251,10 +252,22 @@ def _still(table: TableState) -> bool:
     return bool(table.failed) and table.log_position is not None
 
 
-def drawn(progress: OutputProgress, title: str) -> "Table":
-    """Return a terminal table: tables by commits."""
-    from rich.table import Table
+NO_COMMIT_YET: Final = (
+    "nothing was applied yet. The first commit comes after the snapshot; spark.log in the state "
+    "folder shows how far the applier is"
+)
 
+
+def drawn(progress: OutputProgress, title: str) -> "Table | Text":
+    """Return a terminal table: tables by commits.
+
+    Before the first commit it is a sentence.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    if not (progress.batches or progress.tables):
+        return Text(f"{title}: {NO_COMMIT_YET}")
     shown = Table(title=title)
     shown.add_column("table")
     shown.add_column("waiting rows", justify="right")
