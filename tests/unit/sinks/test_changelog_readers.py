@@ -151,6 +151,31 @@ def test_what_is_no_change_log_is_reported(
     assert folder.exists() is made
 
 
+@pytest.mark.parametrize("place", ["{}", "{}/", "file://{}"], ids=["path", "slash", "uri"])
+def test_the_only_change_log_in_a_folder_is_found(tmp_path: Path, place: str) -> None:
+    """As people give the folder of the spark sink, with the log beside the tables."""
+    (tmp_path / "lake/tables/public").mkdir(parents=True)
+    with WrittenLog(tmp_path, str(tmp_path / "lake/changelog")).open() as log:
+        log.insert(PEOPLE, ["1", "x"])
+    for command in (["list"], ["readers", "--register", "night"], ["vacuum"]):
+        answer = run(command[0], place.format(tmp_path / "lake"), *command[1:])
+        assert answer.exit_code == 0, answer.exception
+    (listed,) = json.loads(run("list", place.format(tmp_path / "lake"), "--json").stdout)
+    assert listed["position"] == str(log.newest.log_position)
+    assert [each.name for each in log.log.readers.all()] == ["night"]
+
+
+def test_of_several_change_logs_in_a_folder_none_is_chosen(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        with WrittenLog(tmp_path / f"of {name}", str(tmp_path / "logs" / name)).open() as log:
+            log.insert(PEOPLE, ["1", "x"])
+    answer = run("list", str(tmp_path / "logs"))
+    assert isinstance(answer.exception, ChangeLogMissing)
+    assert answer.exception.problem == (
+        f"{tmp_path}/logs has several change logs: {tmp_path}/logs/first, {tmp_path}/logs/second"
+    )
+
+
 def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
     with WrittenLog(tmp_path).open() as log:
         log.write(log.db.inserted(PEOPLE, ["1", "x"]))

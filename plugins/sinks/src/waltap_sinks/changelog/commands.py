@@ -21,7 +21,8 @@ application = typer.Typer(
 PathArgument = Annotated[
     str,
     typer.Argument(
-        metavar="PATH", help="Folder or URI of the change log, or the profile that writes it."
+        metavar="PATH",
+        help="Folder or URI of the change log or of the sink, or the profile that writes it.",
     ),
 ]
 HoursOption = Annotated[
@@ -189,17 +190,29 @@ def _commit_ms(step: Manifest) -> int | None:
 
 
 def _log(path: str) -> ChangeLog:
-    """Return the change log that a command names.
+    """Return the change log at ``path``, or the only one in its folders.
 
-    Raises: as `named_store`.
+    Raises: ChangeLogMissing, and as `named_store`.
     """
     from waltap_sinks.changelog.errors import ChangeLogMissing
     from waltap_sinks.changelog.verification import named_store
 
     log = ChangeLog(named_store(path))
-    if not log.exists():
-        raise ChangeLogMissing(f"{path} is not a change log: it has no folder of manifests")
-    return log
+    if log.exists():
+        return log
+    # the spark sink's folder has the log beside the tables, and people know that folder
+    below = log.logs_below()
+    if len(below) == 1:
+        return below[0]
+    place = _place(log)
+    if below:
+        text = f"{place} has several change logs: {', '.join(map(_place, below))}"
+        raise ChangeLogMissing(text)
+    raise ChangeLogMissing(f"{place} is not a change log, and no folder in it is one")
+
+
+def _place(log: ChangeLog) -> str:
+    return log.store.uri("").rstrip("/")
 
 
 def _before(hours: float) -> str:

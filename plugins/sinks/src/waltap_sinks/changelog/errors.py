@@ -42,8 +42,8 @@ class ChangeLogMissing(SinkError):
 
     code = "WT-5108"
     remedy = (
-        "Give the folder that the sink writes: `waltap explain FILE` shows sink.path; the spark sink "
-        "keeps its log in the folder changelog below that."
+        "Give the folder of one log: `waltap explain FILE` shows sink.path, the folder that the "
+        "sink writes; the spark sink keeps its log in the folder changelog below that."
     )
 
 

@@ -188,6 +188,12 @@ class ChangeLog:
         """Return whether there is a change log, which may be empty."""
         return not {MANIFESTS, SEGMENTS}.isdisjoint(self.store.folders(""))
 
+    def logs_below(self) -> list["ChangeLog"]:
+        """Return the change logs in the folders of this location."""
+        places = map(self.store.uri, self.store.folders(""))
+        found = (ChangeLog(self.store.reached_alike(place)) for place in places)
+        return [each for each in found if each.exists()]
+
     def identity(self) -> str:
         """Return the id of this log, which moves with it, or ""."""
         return log_identity(self.store)
