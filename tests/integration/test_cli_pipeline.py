@@ -37,6 +37,14 @@ def test_a_run_takes_a_snapshot_streams_and_the_next_goes_on_from_there(shop: Sh
     assert shop.operations()[22:] == [("c", n) for n in range(101, 151)]
 
 
+def test_the_first_start_logs_once_that_it_created_the_slot(shop: Shop) -> None:
+    logged = shop.waltap("run FILE --until-idle 0.3").stderr.splitlines()
+    (created,) = [line for line in logged if re.search(r"\bslot\b.*\bcreated\b", line)]
+    fields = json.loads(created)
+    assert (fields["message"], fields["slot"]) == ("slot created", shop.slot)
+    assert re.fullmatch(r"[0-9A-F]+/[0-9A-F]+", fields["lsn"])
+
+
 def test_sink_limits_and_properties_can_be_given_on_the_command_line(shop: Shop) -> None:
     said = shop.says(
         "run FILE --sink jsonl:other.jsonl --max-records 5 --set topic.prefix=mine"

@@ -11,7 +11,7 @@ import msgspec
 from waltap.changes.decode.decoder import Decoder, DecoderContext
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.transactions.position import Position, SnapshotProgress, lsn_text
+from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import OffsetError, SourceError, StopRequested, WaltapError
 from waltap.ports.offsets.offset import Offset, PartitionOffset
@@ -349,7 +349,6 @@ class PostgresConnector(
         self.context.made.unreadable.pop(properties.slot_name, None)
         self._exported = made.snapshot
         self.context.memory.start_over(table.relation for table in self.captured())
-        notes.append(f"slot {properties.slot_name} created at {lsn_text(made.consistent_lsn)}")
         progress = SnapshotProgress(kind="initial", lsn=made.consistent_lsn) if snapshot else None
         offset = self._offset(
             made.consistent_lsn,
