@@ -1,6 +1,7 @@
 """Signals that a running pipeline gets by `Engine.signal`, by channels and by ``waltap signal``, and notifications."""
 
 import json
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -101,6 +102,20 @@ def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeli
     (marked,) = [n for n in reported if n.kind == "MARKED"]
     assert (marked.aggregate_type, marked.identifier) == ("mark", "m-1")
     assert run.notices.signals == [("mark", "m-1"), ("log", run.notices.signals[1][1])]
+
+
+def test_a_log_signal_without_a_message_logs_that_and_the_position(
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = ("", "{}", '{"message": ""}', '{"message": " "}', '{"message": null}', '{"text": "x"}')
+    with caplog.at_level(logging.INFO), pipeline.running() as run:
+        for data in given:
+            answer = run.engine.signal("log", data).result(WAIT_S)
+            assert (answer.accepted, answer.reason) == (True, ""), data
+    logged = [each for each in caplog.messages if each.startswith("a log signal")]
+    assert len(logged) == len(given)
+    for line in logged:
+        assert parse_lsn(line.removeprefix("a log signal without a message, at ")) > 0
 
 
 def test_an_action_may_stop_the_pipeline(pipeline: PipelineRig) -> None:

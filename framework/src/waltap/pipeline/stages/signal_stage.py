@@ -189,8 +189,8 @@ class SignalReader:
 
     def _other(self, signal: Signal, arguments: dict[str, object]) -> Action:
         if signal.kind == "log":
-            message = str(arguments.get("message", ""))
-            return lambda _now: self._log(message)
+            message = arguments.get("message")
+            return lambda _now: self._log("" if message is None else str(message))
         spec = self._state.host.signal_actions.get(signal.kind)
         if spec is None:
             why = NOT_HERE.get(signal.kind)
@@ -203,7 +203,7 @@ class SignalReader:
         return self._called(spec, signal, arguments)
 
     def _log(self, message: str) -> str:
-        text = cut(message) or "a log signal without a message, at {}"
+        text = cut(message) if message.strip() else "a log signal without a message, at {}"
         log.info("%s", text.replace("{}", str(self._position())))
         return ""
 
