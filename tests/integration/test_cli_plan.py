@@ -61,6 +61,21 @@ def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop: S
     assert shop.made() == [shop.slot] * 2
 
 
+def test_a_plan_has_the_mode_that_the_spark_sink_gives_each_table(shop: Shop) -> None:
+    shop.sink = {
+        "type": "spark",
+        "path": "lake",
+        "mode": [r"public\.whole:append", r"public\.t:scd2", "scd1"],
+        "history": [r"public\.t:keep", "none"],
+        "deletes": [r"public\.t:soft", "hard"],
+    }
+    found = shop.json("plan FILE --json")
+    modes = {each["table"]: each["mode"] for each in found["tables"]}
+    assert modes["public.whole"] == "append"
+    assert modes["public.t"] == "scd2, deletes soft"
+    assert {mode for table, mode in modes.items() if "part" in table} == {"scd1, without history"}
+
+
 def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(shop: Shop) -> None:
     role = "poor_" + shop.database.name[-20:]
     shop.database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
