@@ -51,7 +51,10 @@ class RigSuite:
 
 
 class FolderRigSuite(RigSuite):
-    """A suite that makes several rigs, each in a folder; a base class of the suites."""
+    """A base class of suites with several rigs.
+
+    Each rig has a folder of its own.
+    """
 
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], Any]:

@@ -375,7 +375,7 @@ class OutputApplier:
         return state
 
     def _clean_up(self, maintained: Mapping[str, TableState]) -> None:
-        """Do the work of a commit that its tables do not wait for."""
+        """Do a commit's work for which no table waits."""
         each_in_one(self._sessions, self._format.afterwards(), self._parallel)
         if self._compaction is not None:
             self._compaction.handled(maintained)
@@ -385,7 +385,10 @@ class OutputApplier:
     def _write(
         self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
     ) -> OutputState:
-        """Write the commit's file, after which its tables count, and return its state."""
+        """Write the commit's file and return its state.
+
+        Its tables count from then on.
+        """
         self._output.collect(self._options.retention_s)
         if self._format.writes_in_place:
             state = noted(self._output, state, last, renamed)
@@ -398,7 +401,10 @@ class OutputApplier:
     def _attempts(
         self, attempt: CommitAttempt, plans: Mapping[str, TableTask], before: OutputState
     ) -> list[tuple[TableState, WaltapError | None]]:
-        """Apply each plan, several at a time; report each table that a first commit has."""
+        """Apply each plan, several at a time.
+
+        Each table of a first commit is reported.
+        """
         with ThreadPoolExecutor(self._parallel) as pool:
             found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
             applied = list(_reported(found, len(plans), self.state))

@@ -122,10 +122,10 @@ def _compacted_here(
     read: pa.Table | None,
     made: "Callable[[_Set], DataFrame | None]",
 ) -> DataFrame | None:
-    """Return the result of ``made``, or None where Spark must move the values.
+    """Return the result of ``made``, or None.
 
-    None also means that Arrow cannot carry a type. After any other fault Spark tries, and reports
-    the error.
+    None: Spark must move the values, or Arrow cannot carry a type. After any other fault Spark
+    tries, and reports the error.
     """
     if sum(change.rows for change in changes) > FEW:
         return None
@@ -271,7 +271,7 @@ class _Set:
     # --- rows of the base -------------------------------------------------------------------------
 
     def _live_keys(self, rows: Integers) -> Flags:
-        """Return whether the base has a source row under the keys of ``rows``."""
+        """Return whether a live base row has each key."""
         asked = rows
         if self._table.mode.deletes == "kept":  # an INSERT meets only deleted rows
             log = self._log
@@ -368,7 +368,7 @@ class _Set:
         return pa.table({**positions, **(self.keys(rows) if keys else {}), **more})
 
     def same(self, names: Sequence[str]) -> str:
-        """Return the condition that a row has the identity in the columns ``names``."""
+        """Return the condition that ``names`` hold a row's identity."""
         there = {temp(f"at{n}"): name for n, name in enumerate(ORDER)}
         there |= {temp(f"key{n}"): each.sql for n, each in enumerate(self._key)}
         return " AND ".join(
@@ -380,9 +380,10 @@ class _Set:
 
 
 class _LargeSet:
-    """Rows of which the driver reads keys and positions, as one set or in slices.
+    """Many rows, as one set or in slices.
 
-    A position identifies a row. Rows of a snapshot share one, and need their keys as well.
+    The driver reads their keys and positions only. A position identifies a row. Rows of a snapshot
+    share one, and need their keys as well.
     """
 
     def __init__(
@@ -447,7 +448,7 @@ class _LargeSet:
             yield _Set(*given, found.toArrow(), self._base, key)
 
     def _add(self, part: _Set, rows: Integers, fills: Mapping[str, Fill]) -> None:
-        """Add the ``rows`` of ``part`` that remain, and the values that they get."""
+        """Add the remaining ``rows`` of ``part``, with their fills."""
         self._part = part
         as_is, missing = np.zeros((2, part.count), bool)
         as_is[rows] = True

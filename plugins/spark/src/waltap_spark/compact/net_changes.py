@@ -41,7 +41,7 @@ class LogColumns:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Rows that lack the values of one column, and the positions of these values.
+    """Rows without values of one column, and their sources.
 
     A row with neither a source nor a question has no value.
     """
@@ -101,7 +101,7 @@ class NetRows:
         return self._order[rows], fills
 
     def carried(self) -> dict[str, Fill]:
-        """Return the values that rows with changed keys had under their earlier keys."""
+        """Return the values that rows had under earlier keys."""
         found = {name: self._carried(name) for name in self._unsent}
         return {name: self._fill(*each) for name, each in found.items() if len(each[0])}
 
@@ -143,9 +143,10 @@ class NetRows:
 
     @cached_property
     def _verdicts(self) -> "tuple[_Runs, Integers]":
-        """The transactions of each key, and whether the key has a row after each.
+        """The transactions of each key, and their results.
 
-        1 and 0 mean yes and no, and -1: as before the transaction.
+        A result is whether the key has a row afterwards: 1 and 0 mean yes and no, and -1: as before
+        the transaction.
         """
         runs = self._transactions
         more = runs.sum(self._puts) - runs.sum(self._deletes)
@@ -196,7 +197,10 @@ class NetRows:
 
     @cached_property
     def _partners(self) -> Integers:
-        """The delete of the old key for each insert of a new key, or -1."""
+        """The old key's delete for each new key's insert.
+
+        -1 where there is none.
+        """
         epoch, lsn, seq, sub = self._positions
         order = np.lexsort((sub, seq, lsn, epoch))
         one, other = order[:-1], order[1:]
@@ -208,7 +212,10 @@ class NetRows:
 
     @property
     def _sub(self) -> Integers:
-        """The part of an update that changes a key: 0 its delete, 1 its insert."""
+        """The part of a key change.
+
+        0 is its delete, 1 its insert.
+        """
         return self._positions[3]
 
     @cached_property
@@ -223,7 +230,7 @@ class NetRows:
 
     @cached_property
     def _row_numbers(self) -> tuple[Integers, Integers]:
-        """The row that each event means, and the row that its transaction leaves.
+        """Each event's row, and the row its transaction leaves.
 
         Several rows may have the key within a transaction, one after the other. Row 1 existed
         before it where `_existed_before` is true.
@@ -235,7 +242,7 @@ class NetRows:
         return number, (runs.sum(self._deletes) + 1)[runs.number]
 
     def _before(self, name: str) -> Integers:
-        """Return for each deleted old key the last event that has the value of ``name``.
+        """Return each deleted old key's last event with ``name``.
 
         -1 means that the base has the value.
         """
@@ -285,7 +292,10 @@ class _Runs:
         self.number = np.cumsum(starts) - 1
 
     def last_before(self, flags: Flags) -> Integers:
-        """Return for each row the last flagged row before it in its run, or -1."""
+        """Return the last flagged row before each, or -1.
+
+        Only rows of the same run count.
+        """
         before = np.concatenate(([-1], _last_flagged(flags)))[:-1]
         return np.where(before >= self.first[self.number], before, -1)
 
@@ -295,7 +305,7 @@ class _Runs:
         return np.where(last >= self.first, last, -1)
 
     def counted(self, flags: Flags) -> Integers:
-        """Return for each row the number of flagged rows of its run so far."""
+        """Return running counts of flagged rows, by run."""
         total = np.cumsum(flags)
         found: Integers = total - (total - flags)[self.first][self.number]
         return found
@@ -323,7 +333,7 @@ def _starts(*columns: Integers) -> Flags:
 
 
 def _ordered(keys: Integers, positions: Sequence[Integers]) -> Integers:
-    """Return the rows by key, and the rows of each key in the order of the log."""
+    """Return the rows by key, then by log order."""
     ahead = np.ones(max(0, len(keys) - 1), bool)
     for position in reversed(positions):
         ahead = (position[1:] > position[:-1]) | ((position[1:] == position[:-1]) & ahead)
@@ -343,7 +353,7 @@ def _eras(log: LogColumns) -> Integers:
 
 
 def numbered(columns: Sequence[Integers]) -> Integers:
-    """Return numbers from 0 on that are equal where rows are equal in all ``columns``."""
+    """Number rows from 0; equal rows get equal numbers."""
     order = np.lexsort((*reversed(columns),))
     found = np.empty_like(order)
     found[order] = np.cumsum(_starts(*(column[order] for column in columns))) - 1

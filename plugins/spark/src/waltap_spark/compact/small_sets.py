@@ -34,7 +34,10 @@ def is_small(group: SegmentGroup) -> bool:
 
 
 def stored_types(store: FileStore, segment: str) -> dict[str, str] | None:
-    """Return the columns of a segment without the log's own, as `arrow_types` does."""
+    """Return a segment's columns without the log's own.
+
+    The result is as of `arrow_types`.
+    """
     return arrow_types(store.parquet_schema(segment))
 
 
@@ -72,7 +75,7 @@ def rows_of(store: FileStore, group: SegmentGroup, names: Sequence[str]) -> pa.T
 
 
 def renamed(rows: pa.Table, called: dict[str, str]) -> pa.Table:
-    """Rename columns of ``rows``, also in lists of unsent columns if there are any."""
+    """Rename columns, also in lists of unsent columns."""
     rows = rows.rename_columns([called.get(name, name) for name in rows.column_names])
     at = rows.schema.get_field_index("_unchanged")
     if at < 0:

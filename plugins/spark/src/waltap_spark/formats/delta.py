@@ -266,11 +266,11 @@ class DeltaFormat(MergingFormat):
     def put(
         self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
     ) -> None:
-        """Replace rows by REPLACE WHERE or REPLACE ON, or rewrite a small table.
+        """Replace rows by REPLACE WHERE or REPLACE ON.
 
-        Delta marks the old rows in one pass over the keys, and adds the new ones. MERGE makes three
-        passes: which files, which rows are written, which are marked. A condition that lists keys
-        also skips files by their statistics.
+        A small table is rewritten. Delta marks the old rows in one pass over the keys, and adds the
+        new ones. MERGE makes three passes: which files, which rows are written, which are marked.
+        A condition that lists keys also skips files by their statistics.
         """
         at = target.at
         if listed is not None and self._is_small(target):
@@ -286,7 +286,10 @@ class DeltaFormat(MergingFormat):
             writer(rows).save(_path(at))
 
     def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Add rows of a table by path as one file, without a Spark plan."""
+        """Add rows as one file, without a Spark plan.
+
+        The table must have a path, and no catalogue.
+        """
         if self._properties.catalog or is_remote(spark):
             return False
         try:
@@ -326,7 +329,7 @@ class DeltaFormat(MergingFormat):
         )
 
     def _checksum(self, target: TargetTable) -> _Checksum | None:
-        """Read Delta's checksum file of a version; None if it cannot be read here."""
+        """Return Delta's checksum file, None where it is unreadable."""
         if self._properties.catalog:
             return None
         version, known = self._checksums.get(target.at, (NOWHERE, None))

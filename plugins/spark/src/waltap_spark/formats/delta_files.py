@@ -1,4 +1,4 @@
-"""Write few rows of a Delta table in the driver, without a Spark plan.
+"""Write few rows of a Delta table in the driver.
 
 A Spark plan for a few rows costs ten times as much as a file of pyarrow's with its commit, nearly all
 of it for analysis and scheduling. The transaction is Delta's (`OptimisticTransaction`), so conflicts,
@@ -131,7 +131,7 @@ class FileSchema:
 
 
 class _Renamed:
-    """A batch whose columns and nested fields have other names, without a copy."""
+    """A batch under other column and field names, uncopied."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch, self._schema = batch, schema
@@ -161,9 +161,9 @@ def _alike(one: pa.DataType, other: pa.DataType) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def file_schema(protocol: str, metadata: str) -> FileSchema | None:
-    """Return the schema of a table's files, by two entries of its log.
+    """Return the schema of a table's files, or None.
 
-    None if Spark must write the table.
+    ``protocol`` and ``metadata`` are entries of its log. None if Spark must write the table.
     """
     try:
         needs = msgspec.json.decode(protocol, type=_Described).protocol
@@ -189,7 +189,10 @@ def file_schema(protocol: str, metadata: str) -> FileSchema | None:
 
 
 def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
-    """Return a field under its name, and as in files. Raises: ValueError if unknown."""
+    """Return a field under its name, and as in files.
+
+    Raises: ValueError if unknown.
+    """
     about = field["metadata"]
     if not about.keys() <= KNOWN or not field["nullable"]:
         raise ValueError(f"column {field['name']} has properties")
@@ -202,7 +205,10 @@ def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
 
 
 def _type(kind: Any) -> tuple[pa.DataType, pa.DataType]:
-    """Return a type of Delta's in Arrow, and as in files. Raises: ValueError."""
+    """Return a Delta type in Arrow, and as in files.
+
+    Raises: ValueError.
+    """
     if isinstance(kind, str):
         if kind.startswith("decimal("):
             precision, scale = kind[len("decimal(") : -1].split(",")
@@ -253,7 +259,7 @@ def statistics(rows: pa.Table) -> str:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[object, object]:
-    """Return the least and the greatest value as statistics have them, or None."""
+    """Return the least and greatest value for statistics, or None."""
     kind, none = column.type, (None, None)
     if pa.types.is_date(kind):
         return _days(column)
@@ -334,7 +340,7 @@ class DeltaTransaction:
 
 
 def added(store: FileStore, folder: str, rows: pa.Table) -> dict[str, object]:
-    """Write ``rows`` as a file in a table's ``folder``; return the log's entry of it."""
+    """Write ``rows`` as a file; return its log entry."""
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     path = f"{folder}/{name}"
     size = write_rows(store, path, rows)

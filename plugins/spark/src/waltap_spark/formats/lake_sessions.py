@@ -17,7 +17,7 @@ JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeFormat:
-    """The jars of a format, and the settings by which Spark loads them."""
+    """A format's jars, and the settings that load them."""
 
     title: str
     # Part of the jars' names, and the pattern of their files.

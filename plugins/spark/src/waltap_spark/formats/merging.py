@@ -1,8 +1,9 @@
-"""Tables written in place by INSERT, MERGE or `put`: Delta Lake and Iceberg.
+"""Write tables of Delta Lake and Iceberg in place.
 
-Every table is two of the format's: ``current``, its rows, and ``changes``, its history. Numbered
-steps write them once (`waltap_spark.formats.stepwise`). `TableState.stored_table` names the last
-committed step and its version; readers read that version, and ignore later ones.
+INSERT, MERGE or `put` writes them. Every table is two of the format's: ``current``, its rows, and
+``changes``, its history. Numbered steps write them once (`waltap_spark.formats.stepwise`).
+`TableState.stored_table` names the last committed step and its version; readers read that version,
+and ignore later ones.
 """
 
 import contextlib
@@ -62,7 +63,7 @@ def renamed(
     identity: Callable[[str], str | None],
     rename: Callable[[str, str], bool],
 ) -> dict[TargetMove, str]:
-    """Rename the tables that are not renamed yet; return the name of each.
+    """Rename tables where needed; return the name of each.
 
     ``identity`` returns the id of the table of a name, None if there is none. ``rename`` returns
     whether the catalogue took the new name; else the table keeps its name.
@@ -172,7 +173,7 @@ class MergingFormat(StepwiseFormat):
     def _put_or_merge(
         self, commit: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
     ) -> None:
-        """Write the net changes in the cheapest way that the format and the table allow."""
+        """Write the net changes in the cheapest possible way."""
         listed = rows.listed(table)
         fit = listed is not None or rows.only_puts
         puts = fit and self._puts_all(commit.spark, table, listed=listed is not None)

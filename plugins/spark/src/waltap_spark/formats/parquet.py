@@ -185,7 +185,7 @@ class ParquetFormat(TableFormat):
     def _compacted(
         self, commit: CommitContext, table: TableState
     ) -> tuple[DataFrame, DataFrame | None]:
-        """Return rows with the keys of the pending changes, and their net changes.
+        """Return rows with pending keys, and their net changes.
 
         The net changes are None where the mode needs every change, or the table has no key.
         """

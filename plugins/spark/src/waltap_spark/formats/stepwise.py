@@ -179,7 +179,10 @@ class StepwiseFormat(TableFormat):
 
     @abstractmethod
     def identity_of(self, spark: SparkSession, at: str) -> str | None:
-        """Return the table's own id, which a rename keeps; None if it is not there."""
+        """Return the table's id, None if it is missing.
+
+        A rename keeps the id.
+        """
 
     @abstractmethod
     def compact_files(self, spark: SparkSession, at: str) -> None:
@@ -252,7 +255,10 @@ class StepwiseFormat(TableFormat):
         raise NotImplementedError
 
     def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Add few rows in one commit without Spark; return whether the format did."""
+        """Add few rows in one commit without Spark.
+
+        Return whether the format did.
+        """
         return False
 
     def sign(self, spark: SparkSession, at: str) -> None:

@@ -109,7 +109,10 @@ class TableWriter:
     # --- rows ---------------------------------------------------------------------------------------
 
     def insert(self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None) -> None:
-        """Add the rows of ``frame``, which are ``rows`` where the driver has them."""
+        """Add the rows of ``frame``.
+
+        ``rows`` are the same rows, where the driver has them.
+        """
 
         def action() -> None:
             target = self.table.stored_table.targets[what]
@@ -158,7 +161,7 @@ class TableWriter:
         self.take("current", action, ROWS)
 
     def put(self, frame: DataFrame, listed: str | None) -> None:
-        """Replace the rows ``listed``, or else the rows with the keys of ``frame``."""
+        """Replace ``listed`` rows, or else rows with ``frame``'s keys."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self.table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
@@ -184,7 +187,7 @@ class TableWriter:
         self.take("current", action, ROWS)
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the stored name of each column of a frame, and its value in SQL."""
+        """Return the stored columns and their values in SQL."""
         casts = self._casts()
         mine, stored_name = self.table.mode.columns, self._format.stored_name
         return {

@@ -140,7 +140,7 @@ def key_fields(key: str) -> tuple[str, ...]:
 
 
 def names_in_avro(schema: str) -> dict[str, set[str]]:
-    """Return the fields of an Avro record, with the fields of inner records.
+    """Return an Avro record's fields, and their inner fields.
 
     Raises: EventUnreadable if it is no record.
     """

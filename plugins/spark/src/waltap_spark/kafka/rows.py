@@ -192,7 +192,10 @@ def _changes(*, keyed: bool) -> str:
 
 
 def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> None:
-    """Raises: ColumnNameTaken if a column has the name of one of the change log's own."""
+    """Require that no column is called as the log's own.
+
+    Raises: ColumnNameTaken.
+    """
     for each in fields:
         if each.name in LOG_COLUMNS:
             name = ".".join(table)

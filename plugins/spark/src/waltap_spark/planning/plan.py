@@ -299,7 +299,7 @@ def only_adds(table: TableState, group: SegmentGroup) -> bool:
 
 
 def meets_none(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether no row of ``group`` has the key of a row that is stored in place.
+    """Return whether ``group`` has no key of a stored row.
 
     All stored rows must be of its epoch and, with a key, of its gap-free run.
     """

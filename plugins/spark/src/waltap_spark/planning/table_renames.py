@@ -112,7 +112,7 @@ class TableRenames:
         return found
 
     def _met(self, before: str, table: TableState) -> TableState:
-        """Return ``table`` with its names of before, and the epoch of its number."""
+        """Return ``table`` with its former names and number's epoch."""
         former_names = tuple(
             dict.fromkeys((*table.former_names, *self.former_names.get(before, ())))
         )
@@ -343,7 +343,7 @@ def catalogue_name(table: TableState) -> Name:
 
 
 def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name | None:
-    """Return the stored name of a new table, None if it is its own name.
+    """Return a new table's stored name, None for its own.
 
     A renamed table may still be stored under its old name, which no other table may use.
     """

@@ -88,7 +88,10 @@ class SparkSink(Sink):
         return checks
 
     def open(self) -> Position | None:
-        """Open the change log and start Spark. Raises: JavaMissing; errors of the log."""
+        """Open the change log and start Spark.
+
+        Raises: JavaMissing; errors of the log.
+        """
         if self._driver is not None:
             require_java()
             self._choice.settings(require_pyspark(), self._settings)
@@ -137,7 +140,10 @@ class SparkSink(Sink):
         return position
 
     def maintain(self) -> None:
-        """Check that Spark runs, also in an idle stream. Raises: ApplierFailed, JvmEnded."""
+        """Check that Spark runs, also in an idle stream.
+
+        Raises: ApplierFailed, JvmEnded.
+        """
         self._went = True
         with self._fail_stop:
             if self._driver is not None:
@@ -164,7 +170,10 @@ class SparkSink(Sink):
         return first
 
     def assign_splits(self, chunks: Sequence[SnapshotChunk]) -> str:
-        """Pass the chunks to the Spark process. Raises: errors of the type mapping."""
+        """Pass the chunks to the Spark process.
+
+        Raises: errors of the type mapping.
+        """
         assert self._driver is not None
         name = str(uuid.uuid4())
         tables: dict[str, list[SnapshotChunk]] = {}

@@ -53,7 +53,7 @@ WRITTEN_WITHIN: Final = dt.timedelta(minutes=20)
 
 @dataclass(frozen=True, slots=True)
 class LogBoundary:
-    """A point of the log: a word, a position, an LSN, or a time.
+    """A word, position, LSN or time in the log.
 
     ``words`` is earliest or latest, ``time`` is in µs since 1970.
     """

@@ -104,7 +104,10 @@ def _shaped(
 
 
 def _column(rows: pa.RecordBatch, segment: SegmentRows, field: pa.Field) -> pa.Array:
-    """Return a column in the query's type, null if the segment lacks it."""
+    """Return a column in the query's type.
+
+    It is null if the segment lacks it.
+    """
     stored = field.name if field.name in OWN else segment.called.get(field.name)
     at = -1 if stored is None else rows.schema.get_field_index(stored)
     if at < 0:

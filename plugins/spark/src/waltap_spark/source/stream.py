@@ -142,7 +142,10 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._target = None if last is None else last.log_position
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the log's end, and the last batch's lag in bytes and ms."""
+        """Return the log's end and the last batch's lag.
+
+        The lag is in bytes and ms.
+        """
         last = self._log.last()
         if last is None:
             return None

@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
-    """Segments that one task reads in order, and their store; Spark pickles it."""
+    """Segments that one task reads in order.
+
+    Spark pickles it, with the store of the files.
+    """
 
     def __init__(
         self,

@@ -39,7 +39,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Difference between two structs of one type, by the stored names of their fields."""
+    """Difference between two structs of one type.
+
+    Fields have their stored names.
+    """
 
     # Fields with another value.
     values: dict[str, Any] = {}

@@ -365,7 +365,10 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def owner(self) -> str:
-        """Return the name in the notes of its commits, the same after a rename."""
+        """Return the table's name in notes of commits.
+
+        A rename keeps it.
+        """
         return ".".join(self.stored_at or (self.schema, self.table))
 
     @property

@@ -200,7 +200,10 @@ def _called_then(name: str, later: Iterable[VersionMap]) -> str:
 def _as_of(
     state: OutputState, cut: VersionMap, versions: Versions, later: list[VersionMap]
 ) -> OutputState:
-    """Return the tables of ``state`` at ``cut``; ``later`` are the cuts after it."""
+    """Return the tables of ``state`` at ``cut``.
+
+    ``later`` are the cuts after it.
+    """
     tables = {}
     for name, table in state.tables.items():
         then = versions.get(_called_then(name, later), {})

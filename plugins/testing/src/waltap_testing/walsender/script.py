@@ -105,7 +105,7 @@ class AwaitFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """An ErrorResponse, as a step of a stream or as the answer to a query.
+    """An ErrorResponse in a stream or to a query.
 
     As on a real server, ERROR ends the stream and leaves the connection in command mode; FATAL
     also closes the connection.
