@@ -20,6 +20,7 @@ def steps_that_fail_are_taken_once(rig: Rig) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applier, "RETRY_S", 0.0)
         patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
+        patch.setattr(rig.applier._format, "replacing", lambda *_of: None)
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
         rig.follow()
         rig.db.update(PEOPLE, ["1"], name="c", unsent=["note"])
@@ -36,6 +37,7 @@ def upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "COMPACT_STEPS", 1)
         patch.setattr(merging, "VACUUM_S", 0.0)
+        patch.setattr(rig.applier._format, "has_few_files", lambda _target: False)
         tried = []
         for name in ("compact_files", "vacuum"):
             patch.setattr(

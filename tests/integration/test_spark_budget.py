@@ -10,18 +10,17 @@ from tests.harness.spark_cost import cost, filled
 
 from waltap_spark.formats import delta as delta_format
 
-# change → the most calls, round trips and jobs of its commit in a table of few bytes, which is rewritten. The driver
-# writes the history; one job writes the rows, and one reads values that were not sent. On a busy machine a commit takes
-# up to 24 calls and 10 round trips more.
+# change → the most calls, round trips and jobs of its commit in a table of few bytes. The driver writes history and
+# rows; one job reads values that were not sent. On a busy machine a commit takes up to 24 calls and 10 round trips more.
 BUDGETS: Final = {
-    "insert": (380, 56, 0),
-    "update": (425, 93, 1),
-    "update, note unsent": (460, 124, 2),
-    "key change, note unsent": (485, 124, 2),
-    "delete": (425, 87, 1),
+    "insert": (376, 60, 0),
+    "update": (422, 64, 0),
+    "update, note unsent": (448, 95, 1),
+    "key change, note unsent": (473, 95, 1),
+    "delete": (416, 58, 0),
 }
 
-# The same in a table of more bytes: one job more finds and marks the rows that there were.
+# The same in a table of more bytes, whose rows Spark writes: one job, or two that find and mark the earlier rows.
 LARGE_BUDGETS: Final = {
     "update": (425, 90, 2),
     "update, note unsent": (460, 121, 3),

@@ -242,7 +242,7 @@ def test_a_driver_that_dies_with_a_file_that_no_commit_names_loses_and_doubles_n
     rig.follow()
     rig.db.insert(LEFT, ["2", "2", "x"])
     rig.commit()
-    with pytest.raises(Died), dying((DeltaTransaction, "append")):
+    with pytest.raises(Died), dying((DeltaTransaction, "commit")):
         rig.apply()
     rig.reopen()
     rig.apply()
@@ -261,14 +261,14 @@ def test_a_commit_whose_answer_is_lost_is_not_written_again_by_spark(
     rig.follow()
     rig.db.insert(LEFT, ["2", "2", "x"])
     rig.commit()
-    commits = DeltaTransaction.append
+    commits = DeltaTransaction.commit
 
-    def unanswered(transaction: DeltaTransaction, actions: Any) -> None:
-        commits(transaction, actions)
+    def unanswered(transaction: DeltaTransaction) -> None:
+        commits(transaction)
         raise Py4JNetworkError("Answer from Java side is empty")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTransaction, "append", unanswered)
+        patch.setattr(DeltaTransaction, "commit", unanswered)
         with contextlib.suppress(Py4JNetworkError, WaltapError):
             rig.apply()
     rig.reopen()

@@ -279,7 +279,9 @@ class FileStore:
         from pyarrow import parquet
 
         with self._fs.open_input_file(self.path(path)) as stream:
-            yield parquet.ParquetFile(stream, page_checksum_verification=True)
+            yield parquet.ParquetFile(
+                stream, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+            )
 
     def _of_segment(self, path: str, read: "Callable[[parquet.ParquetFile], Read]") -> Read:
         def of_file() -> Read:

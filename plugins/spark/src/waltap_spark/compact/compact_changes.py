@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,7 @@ from waltap_spark.state.output import TableState
 
 Array = Integers | Flags
 Rows = Callable[[], DataFrame]
+Made = TypeVar("Made")
 
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,20 @@ def compact(
     return found
 
 
+def compact_here(
+    spark: SparkSession,
+    table: TableState,
+    changes: Sequence[LogFacts],
+    read: pa.Table,
+    base: Rows,
+) -> pa.Table | None:
+    """Return `compact` of the rows ``read``.
+
+    None: Spark must move the values.
+    """
+    return _compacted_here(spark, table, changes, base, base, read, _Set.net_rows)
+
+
 def only_live(table: TableState, rows: DataFrame) -> DataFrame:
     """Return the ``rows`` without `GONE` ones, and without the flag."""
     return rows.where(f"not {GONE}").drop(GONE)
@@ -120,8 +135,8 @@ def _compacted_here(
     rows: Rows,
     base: Rows,
     read: pa.Table | None,
-    made: "Callable[[_Set], DataFrame | None]",
-) -> DataFrame | None:
+    made: "Callable[[_Set], Made | None]",
+) -> Made | None:
     """Return the result of ``made``, or None.
 
     None: Spark must move the values, or Arrow cannot carry a type. After any other fault Spark
@@ -203,20 +218,24 @@ class _Set:
     # --- values in the driver ---------------------------------------------------------------------
 
     def last_rows(self, *, live: bool) -> DataFrame | None:
+        """Return `net_rows` for Spark; ``live``: without `GONE` rows and without the flag."""
+        net = self.net_rows()
+        if net is not None and live:
+            net = net.filter(pc.invert(net.column(GONE))).drop_columns([GONE])
+        return None if net is None else self.local(net)
+
+    def net_rows(self) -> pa.Table | None:
         """Return one row for each key, and its `GONE` flag.
 
-        ``live``: only keys that have a row, without the flag. None means that the base has too many
-        of the values.
+        None means that the base has too many of the values.
         """
         rows, fills = self.net.last_rows()
         if sum(int((fill.asked >= 0).sum()) for fill in fills.values()) > LOCAL_KEYS:
             return None
         at, filled = pa.array(rows), self._filled(fills) if fills else self._read
-        away = pc.equal(filled.column("_op").take(at), "d")
-        at = at.filter(pc.invert(away)) if live else at
         names = [*self._table.columns, *self._table.mode.extra]
         made = {name: filled.column(name).take(at) for name in names}
-        return self.local(made if live else {**made, GONE: away})
+        return pa.table({**made, GONE: pc.equal(filled.column("_op").take(at), "d")})
 
     def carried(self) -> DataFrame:
         """Return the rows, with the earlier values of rows whose key changed."""
@@ -323,13 +342,14 @@ class _Set:
         return {name: self._read.column(column).take(at) for name, column in keys}
 
     def local(
-        self, columns: Mapping[str, Any], kinds: Mapping[str, str] | None = None
+        self, columns: Mapping[str, Any] | pa.Table, kinds: Mapping[str, str] | None = None
     ) -> DataFrame:
         """Return ``columns`` as a Spark frame.
 
         ``kinds`` are the types of temporary columns, if not numbers of rows or flags.
         """
-        rows, own = pa.table(dict(columns)), {**self._table.columns, **LOG_FIELDS, **(kinds or {})}
+        rows = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
+        own = {**self._table.columns, **LOG_FIELDS, **(kinds or {})}
         rest = {True: '"boolean"', False: '"long"'}
         types = {
             field.name: own.get(field.name) or rest[pa.types.is_boolean(field.type)]

@@ -30,14 +30,15 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import LayoutUnfit, VersionGone
-from waltap_spark.formats.delta_files import DeltaTransaction, added
+from waltap_spark.formats.delta_files import FILES, DeltaTransaction, added, joined, replaced
+from waltap_spark.formats.delta_log import FileList
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.planning.table_renames import catalogue_name
-from waltap_spark.schema.expression import namespace_of, quoted
+from waltap_spark.schema.expression import GONE, namespace_of, quoted
 from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -52,7 +53,7 @@ TABLE: Final = {
 
 # Fewest commits of a table from one checkpoint of its log to the next. Delta's own number, 10, is the
 # same for all tables: those that start together would write all of their checkpoints in one commit.
-CHECKPOINT: Final = 10
+CHECKPOINT: Final = 50
 INTERVAL: Final = "delta.checkpointInterval"
 # A session's own number for new tables.
 INTERVALS: Final = "spark.databricks.delta.properties.defaults.checkpointInterval"
@@ -80,9 +81,9 @@ TRAVEL: Final = "Cannot time travel"
 
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
-# Bytes of a table that is rewritten where a few of its rows change. Marking the old rows would take
-# eight Spark jobs instead of three, and leave one more small file and a deletion vector.
-SMALL_TABLE: Final = 32 << 10
+# Bytes of a table whose files are written again where a few of its rows change. Marking the old rows
+# would leave one more small file and a deletion vector, and take eight Spark jobs.
+SMALL_TABLE: Final = 2 << 20
 
 # Properties of a table with which other programs see which rows a commit changed, or rows have ids.
 BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
@@ -129,6 +130,10 @@ class DeltaFormat(MergingFormat):
         self._puts: bool | None = None
         # Identifier → a version, and what Delta's checksum file has about it.
         self._checksums: dict[str, tuple[int, _Checksum | None]] = {}
+        # Identifier → its folder in the output.
+        self._folders: dict[str, str] = {}
+        # Folder → id and files of its table.
+        self._file_lists: dict[str, tuple[str, FileList]] = {}
 
     def identifier(self, table: TableState, what: What) -> str:
         """Return ``delta.`PATH```, or the name in the catalogue."""
@@ -290,22 +295,72 @@ class DeltaFormat(MergingFormat):
 
         The table must have a path, and no catalogue.
         """
-        if self._properties.catalog or is_remote(spark):
+        if not self._writes_here(spark):
             return False
-        try:
+        with self._without_spark(target):
             transaction = DeltaTransaction(spark, _path(target.at))
-            stored = transaction.schema and transaction.schema.physical_rows(rows)
-            if stored is None:
-                return False
-            transaction.append([added(self._output.store, self._folder(target), stored)])
+            schema = transaction.schema
+            stored = schema and schema.physical_rows(rows)
+            if schema is not None and stored is not None:
+                store, folder = self._output.store, self._folder(target.at)
+                files = self._file_list(schema.table, folder).at(transaction.version)
+                entries = joined(store, folder, schema, files or ())
+                transaction.write([added(store, folder, stored), *entries])
+                transaction.commit()
+                return True
+        return False
+
+    def replacing(
+        self,
+        spark: SparkSession,
+        target: TargetTable,
+        key: Sequence[str],
+        net: Callable[[], pa.Table | None],
+    ) -> Callable[[], object] | None:
+        """Write a small table's files with changed rows again, without a Spark plan."""
+        rows = net() if self._writes_here(spark) and self._is_small(target) else None
+        if rows is None:
+            return None
+        with self._without_spark(target):
+            transaction = DeltaTransaction(spark, _path(target.at))
+            schema = transaction.schema
+            stored = schema and schema.physical_rows(rows.drop_columns([GONE]))
+            if schema is None or stored is None:
+                return None
+            folder = self._folder(target.at)
+            files = self._file_list(schema.table, folder).at(transaction.version)
+            if files is None or sum(file.size for file in files) > SMALL_TABLE:
+                return None
+            gone = rows.column(GONE)
+            entries = replaced(self._output.store, folder, schema, files, key, stored, gone)
+            if entries is not None:
+                transaction.write(entries, replaces=True)
+                return transaction.commit
+        return None
+
+    def _writes_here(self, spark: SparkSession) -> bool:
+        """Return whether this process may write the tables' files."""
+        return not self._properties.catalog and not is_remote(spark)
+
+    def _file_list(self, table: str, folder: str) -> FileList:
+        found = self._file_lists.get(folder)
+        if found is None or found[0] != table:  # the folder may have a new table
+            found = self._file_lists[folder] = table, FileList(self._output.store, folder)
+        return found[1]
+
+    @contextlib.contextmanager
+    def _without_spark(self, target: TargetTable) -> Iterator[None]:
+        """End the block where Spark must write.
+
+        This is another Delta Lake, or a value that Arrow does not convert.
+        """
+        try:
+            yield
         # If the commit's answer was lost, rows that Spark wrote would be there twice.
         except (Py4JJavaError, Py4JNetworkError):
             raise
         except (Py4JError, pa.ArrowException) as error:
-            # a Delta Lake with other methods, and a value that Arrow does not convert
             log.debug("%s is written by Spark: %s", target.at, error)
-            return False
-        return True
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Estimate rows from Delta's checksum file, else by Spark's statistics.
@@ -345,11 +400,13 @@ class DeltaFormat(MergingFormat):
         except UNREADABLE:
             return None
 
-    def _folder(self, target: TargetTable) -> str:
-        return _path(target.at).removeprefix(self._output.uri("")).lstrip("/")
+    def _folder(self, at: str) -> str:
+        if at not in self._folders:
+            self._folders[at] = _path(at).removeprefix(self._output.uri("")).lstrip("/")
+        return self._folders[at]
 
     def _log_folder(self, target: TargetTable) -> str:
-        return f"{self._folder(target)}/_delta_log"
+        return f"{self._folder(target.at)}/_delta_log"
 
     @contextlib.contextmanager
     def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
@@ -403,6 +460,13 @@ class DeltaFormat(MergingFormat):
     def files(self, spark: SparkSession, at: str) -> int:
         """Return the number of files by DESCRIBE DETAIL."""
         return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
+
+    def has_few_files(self, target: TargetTable) -> bool:
+        """Return whether the driver wrote the last version, and left few files."""
+        known = self._file_lists.get(self._folder(target.at))
+        if known is None or known[1].version < target.version - 1:
+            return False
+        return known[1].count <= 2 * FILES
 
     def compact_files(self, spark: SparkSession, at: str) -> None:
         """Run OPTIMIZE."""

@@ -3,7 +3,8 @@
 A Spark plan for a few rows costs ten times as much as a file of pyarrow's with its commit, nearly all
 of it for analysis and scheduling. The transaction is Delta's (`OptimisticTransaction`), so conflicts,
 checkpoints and checksums stay its own. The file is as Delta's writer makes it: physical names and
-numbers of columns, and statistics by which readers skip files.
+numbers of columns, and statistics by which readers skip files. Rows of a small table are replaced by
+writing their files again, so nothing is left to compact.
 
 A table with a feature, property or type that is not listed here is left to Spark.
 """
@@ -13,11 +14,12 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyspark
 from py4j.java_gateway import JavaClass
@@ -26,7 +28,8 @@ from pyspark.sql import SparkSession
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.store import FileStore
-from waltap_spark.compact.small_sets import write_rows
+from waltap_spark.compact.small_sets import LARGE, write_rows
+from waltap_spark.formats.delta_log import StoredFile
 
 # Features and properties that change nothing in how rows are written, besides those that this module
 # handles.
@@ -46,6 +49,9 @@ MAPPED: Final = "delta.columnMapping.mode"
 PHYSICAL, NUMBER = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 # What is known of a column: its name and number in files, and former types of its values.
 KNOWN: Final = frozenset({PHYSICAL, NUMBER, "delta.typeChanges"})
+
+# Notes of a file whose old dates are in the Julian calendar.
+LEGACY: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 # Columns with statistics, and characters of a text in them: Delta's own numbers.
 INDEXED: Final = 32
@@ -76,6 +82,13 @@ DAY_US: Final = 86_400_000_000
 
 LAST: Final = "\U0010ffff"
 
+# Small files of a table that are joined, and the bytes below which a file is small.
+FILES: Final = 20
+SMALL_FILE: Final = 64 << 10
+
+# Rows of a file that are read at once.
+BATCH: Final = 16_384
+
 
 class _TableProtocol(msgspec.Struct, frozen=True, rename="camel"):
     """Features that a table's readers and writers need."""
@@ -85,8 +98,9 @@ class _TableProtocol(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _TableMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """Columns and properties of a table."""
+    """Identity, columns and properties of a table."""
 
+    id: str
     schema_string: str
     partition_columns: tuple[str, ...] = ()
     configuration: dict[str, str] = {}
@@ -101,8 +115,9 @@ class _Described(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """A table's columns in Arrow, and the same in files."""
+    """A table's id, its columns in Arrow, and the same in files."""
 
+    table: str
     logical: pa.Schema
     physical: pa.Schema
 
@@ -113,20 +128,37 @@ class FileSchema:
         """
         if not set(rows.column_names) <= set(self.logical.names):
             return None
-        count = rows.num_rows
+        return self._fitting(rows, self.logical, widened=False)
+
+    def file_rows(self, rows: pa.Table) -> pa.Table | None:
+        """Return the ``rows`` of a file with the table's columns; None if they do not fit.
+
+        The file may be older than a column, and than a wider type.
+        """
+        about = rows.schema.metadata or {}
+        if any(name in about for name in LEGACY):
+            return None
+        if rows.schema.equals(self.physical):
+            return rows.cast(self.physical)
+        return self._fitting(rows, self.physical, widened=True)
+
+    def _fitting(self, rows: pa.Table, schema: pa.Schema, *, widened: bool) -> pa.Table | None:
         found = []
-        for field in self.logical:
+        for field in schema:
             if field.name not in rows.column_names:
-                found.append(pa.nulls(count, field.type))
+                found.append(pa.nulls(rows.num_rows, field.type))
                 continue
             column = rows.column(field.name)
-            if not _alike(column.type, field.type):
-                return None
-            found.append(column.cast(field.type))
-        fits = pa.table(found, schema=self.logical)
-        batches = (_Renamed(batch, self.physical) for batch in fits.to_batches())
+            if not column.type.equals(field.type):
+                atoms = not (pa.types.is_nested(column.type) or pa.types.is_nested(field.type))
+                if not (_alike(column.type, field.type) or (widened and atoms)):
+                    return None
+                column = column.cast(field.type)
+            found.append(column)
+        batches = pa.table(found, schema=schema).to_batches()
         return pa.Table.from_batches(
-            [pa.record_batch(batch) for batch in batches], schema=self.physical
+            [pa.record_batch(_Renamed(batch, self.physical)) for batch in batches],
+            schema=self.physical,
         )
 
 
@@ -185,7 +217,7 @@ def file_schema(protocol: str, metadata: str) -> FileSchema | None:
     writer = {"org.apache.spark.version": pyspark.__version__}
     logical = pa.schema([pair[0] for pair in pairs])
     physical = pa.schema([pair[1] for pair in pairs], metadata=writer)
-    return FileSchema(logical, physical) if pairs else None
+    return FileSchema(table.id, logical, physical) if pairs else None
 
 
 def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
@@ -310,37 +342,57 @@ DELTA: Final = "org.apache.spark.sql.delta"
 class DeltaTransaction:
     """A transaction of Delta's on a table by path.
 
-    The thread's active session gives the commit's metadata. Raises: Py4JError if this Delta Lake has
+    The thread's active session gives the commit's metadata. Classes are named as a whole, since the
+    gateway would ask for each package of a name. Raises: Py4JError if this Delta Lake has
     other methods; nothing is committed then.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         session: Any = spark
         self._client = session._jvm._gateway_client  # noqa: SLF001 - Python has no word for it
-        log = self._class("DeltaLog").forTable(session._jsparkSession, path)  # noqa: SLF001
+        log = JavaClass(f"{DELTA}.DeltaLog", self._client).forTable(session._jsparkSession, path)  # noqa: SLF001
         self._made = log.startTransaction()
         protocol, metadata = self._made.protocol().json(), self._made.metadata().json()
         self.schema = file_schema(protocol, metadata)
 
-    def append(self, actions: Sequence[Mapping[str, object]]) -> None:
-        """Commit entries of Delta's log as an appending WRITE."""
-        read = self._class("actions.Action").fromJson
+    @property
+    def version(self) -> int:
+        """Return the version that the transaction follows."""
+        return int(self._made.readVersion())
+
+    def write(self, actions: Sequence[Mapping[str, object]], *, replaces: bool = False) -> None:
+        """Set the entries of the log that `commit` commits as a WRITE.
+
+        ``replaces``: the entries follow from all rows, so another writer's commit in between is a
+        conflict; else they only add rows.
+        """
+        read = JavaClass(f"{DELTA}.actions.Action", self._client).fromJson
         entries = JavaClass("java.util.ArrayList", self._client)()
         for action in actions:
             entries.add(read(_NUMBERS.encode(action).decode()))
         listed = JavaClass("scala.jdk.javaapi.CollectionConverters", self._client)
         none = JavaClass("scala.Option", self._client).empty()
-        mode = JavaClass("org.apache.spark.sql.SaveMode", self._client).Append
-        operation = self._class("DeltaOperations$Write")(mode, *[none] * 8)
-        self._made.commit(listed.asScala(entries).toSeq(), operation)
+        modes = JavaClass("org.apache.spark.sql.SaveMode", self._client)
+        if replaces:
+            self._made.readWholeTable()
+        mode = modes.Overwrite if replaces else modes.Append
+        self._operation = JavaClass(f"{DELTA}.DeltaOperations$Write", self._client)(
+            mode, *[none] * 8
+        )
+        self._entries = listed.asScala(entries).toSeq()
 
-    def _class(self, name: str) -> Any:
-        # a name with packages would be a round trip for each of them
-        return JavaClass(f"{DELTA}.{name}", self._client)
+    def commit(self) -> None:
+        """Commit the entries of `write`."""
+        self._made.commit(self._entries, self._operation)
 
 
-def added(store: FileStore, folder: str, rows: pa.Table) -> dict[str, object]:
-    """Write ``rows`` as a file; return its log entry."""
+def added(
+    store: FileStore, folder: str, rows: pa.Table, *, changes: bool = True
+) -> dict[str, object]:
+    """Write ``rows`` as a file; return its log entry.
+
+    ``changes``: they are new rows, for those who read the table as a stream.
+    """
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     path = f"{folder}/{name}"
     size = write_rows(store, path, rows)
@@ -349,8 +401,122 @@ def added(store: FileStore, folder: str, rows: pa.Table) -> dict[str, object]:
         "path": name,
         "partitionValues": {},
         "size": size,
-        "modificationTime": round(time.time() * 1000),
-        "dataChange": True,
+        "modificationTime": _now(),
+        "dataChange": changes,
         "stats": statistics(rows),
     }
     return {"add": entry}
+
+
+def _removed(file: StoredFile, *, changes: bool = True) -> dict[str, object]:
+    """Return the log's entry of a file that the table no longer has."""
+    entry = {
+        "path": file.path,
+        "deletionTimestamp": _now(),
+        "dataChange": changes,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+        "size": file.size,
+    }
+    return {"remove": entry}
+
+
+def _now() -> int:
+    return round(time.time() * 1000)
+
+
+# --- files that are written again ---------------------------------------------------------------------
+
+
+def joined(
+    store: FileStore, folder: str, schema: FileSchema, files: Sequence[StoredFile]
+) -> list[dict[str, object]]:
+    """Write small files as one if there are many; return the log's entries.
+
+    No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
+    """
+    small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
+    if len(small) < FILES:
+        return []
+    rows = [_read(store, folder, schema, file) for file in small]
+    known = [each for each in rows if each is not None]
+    if len(known) < len(rows):
+        return []
+    entry = added(store, folder, pa.concat_tables(known), changes=False)
+    return [*(_removed(file, changes=False) for file in small), entry]
+
+
+def replaced(
+    store: FileStore,
+    folder: str,
+    schema: FileSchema,
+    files: Sequence[StoredFile],
+    key: Sequence[str],
+    rows: pa.Table,
+    gone: pa.Array,
+) -> list[dict[str, object]] | None:
+    """Write the files with the keys of ``rows`` again; return the log's entries.
+
+    ``rows``: one for each changed key, as in files; ``gone`` flags those to remove. None: a file or
+    a key is of another kind, or nothing changes. Raises: FilesUnavailable, pyarrow's errors.
+    """
+    physical = [schema.physical.field(schema.logical.get_field_index(name)) for name in key]
+    if any(pa.types.is_floating(each.type) or pa.types.is_nested(each.type) for each in physical):
+        return None  # 0 and -0 are one key, and NaN is a key
+    keys = rows.select([each.name for each in physical])
+    remaining: list[pa.Table] = []
+    old: list[StoredFile] = []
+    for file in files:
+        own = None if file.deletion_vector else _read(store, folder, schema, file)
+        if own is None:
+            return None
+        rest = own.filter(pc.invert(_matching(own, keys)))
+        if rest.num_rows < own.num_rows:
+            old.append(file)
+            remaining.append(rest)
+    made = pa.concat_tables([*remaining, rows.filter(pc.invert(gone))])
+    if not old and not made.num_rows:
+        return None
+    entries = [_removed(file) for file in old]
+    if made.num_rows:
+        entries.append(added(store, folder, made))
+    return [*entries, *joined(store, folder, schema, [each for each in files if each not in old])]
+
+
+def _read(store: FileStore, folder: str, schema: FileSchema, file: StoredFile) -> pa.Table | None:
+    """Return the rows of a file.
+
+    None if they do not fit the table, or their values take more than `LARGE` bytes.
+    """
+    batches, size, name = [], 0, file.name
+    if name is None:
+        return None
+    for batch in store.parquet_batches(f"{folder}/{name}", BATCH):
+        size += batch.nbytes
+        if size > LARGE:
+            return None
+        batches.append(batch)
+    return schema.file_rows(pa.Table.from_batches(batches)) if batches else None
+
+
+def _matching(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
+    """Return whether the key of each row is one of ``keys``."""
+    names = keys.column_names
+    columns = ((rows.column(name), keys.column(name).combine_chunks()) for name in names)
+    found = functools.reduce(pc.and_, (pc.is_in(own, value_set=each) for own, each in columns))
+    if len(names) == 1:
+        return found
+    # each column has such a value, and the row may combine two keys
+    at = pc.indices_nonzero(found)
+    wanted = set(_tuples(keys))
+    few = rows.select(names).take(at)
+    equal = [
+        number for number, key in zip(at.to_pylist(), _tuples(few), strict=True) if key in wanted
+    ]
+    mask = np.zeros(rows.num_rows, bool)
+    mask[equal] = True
+    return pa.chunked_array([pa.array(mask)])
+
+
+def _tuples(rows: pa.Table) -> Iterator[tuple[object, ...]]:
+    return zip(*(column.to_pylist() for column in rows.columns), strict=True)

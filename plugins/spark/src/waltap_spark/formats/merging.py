@@ -174,15 +174,35 @@ class MergingFormat(StepwiseFormat):
         self, commit: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
     ) -> None:
         """Write the net changes in the cheapest possible way."""
+        base = partial(self.read, commit.spark, table, "current")
+        if self._replaced(commit, table, rows, work, base):
+            return
         listed = rows.listed(table)
         fit = listed is not None or rows.only_puts
         puts = fit and self._puts_all(commit.spark, table, listed=listed is not None)
-        base = partial(self.read, commit.spark, table, "current")
         compacted = rows.compacted(table, base, live=puts)
         if puts:
             work.put(compacted, listed)
         else:
             work.merge(compacted)
+
+    def _replaced(
+        self,
+        commit: CommitContext,
+        table: TableState,
+        rows: GroupRows,
+        work: TableWriter,
+        base: Callable[[], DataFrame],
+    ) -> bool:
+        """Write few net changes without Spark; return whether the format did."""
+        if table.place is not None or table.mode.columns:
+            return False
+        target = table.stored_table.targets["current"]
+        net = partial(rows.compacted_here, table, base)
+        write = self.replacing(commit.spark, target, table.key, net)
+        if write is not None:
+            work.take("current", write, ROWS)
+        return write is not None
 
     def _puts_all(self, spark: SparkSession, table: TableState, *, listed: bool) -> bool:
         """Return whether rows of ``table`` may be replaced as a whole.
@@ -270,6 +290,8 @@ class MergingFormat(StepwiseFormat):
 
         One commit compacts it once for all of its sources.
         """
+        if self.has_few_files(target):
+            return target
         with self.alone(target.at), _forgiven(target.at, "compacted"):
             if self._maintained.get(target.at) != commit.log_position:
                 self._maintained[target.at] = commit.log_position

@@ -184,6 +184,10 @@ class StepwiseFormat(TableFormat):
         A rename keeps the id.
         """
 
+    def has_few_files(self, target: TargetTable) -> bool:
+        """Return whether the format knows that there is nothing to compact."""
+        return False
+
     @abstractmethod
     def compact_files(self, spark: SparkSession, at: str) -> None:
         """Rewrite many small files as few large ones."""
@@ -260,6 +264,19 @@ class StepwiseFormat(TableFormat):
         Return whether the format did.
         """
         return False
+
+    def replacing(
+        self,
+        spark: SparkSession,
+        target: TargetTable,
+        key: Sequence[str],
+        net: Callable[[], pa.Table | None],
+    ) -> Callable[[], object] | None:
+        """Return a commit without Spark that replaces the rows with the keys of ``net``.
+
+        A row with `GONE` only removes. None: Spark must write.
+        """
+        return None
 
     def sign(self, spark: SparkSession, at: str) -> None:
         """Mark this output's version, for outputs that expire versions."""

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.compact.compact_changes import carry_values, compact, only_live
+from waltap_spark.compact.compact_changes import carry_values, compact, compact_here, only_live
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
@@ -189,6 +189,13 @@ class GroupRows:
             read=self.read_here(table),
             segments=lambda: segment_rows(table, self.group, self.files),
         )
+
+    def compacted_here(self, table: TableState, base: Callable[[], DataFrame]) -> pa.Table | None:
+        """Return the net rows of a small group with their flags, in this process."""
+        read = self.read_here(table)
+        if read is None or self.spark is None:
+            return None
+        return compact_here(self.spark, table, [self.group], read, base)
 
     def changes(self, table: TableState, base: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the changes with resolved keys, and their ``base``.

@@ -1,0 +1,314 @@
+"""Rows of small Delta tables that the driver replaces without Spark; Spark reads what the model has."""
+
+import contextlib
+import random
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JNetworkError
+from tests.harness.changelog import relation
+from tests.harness.spark import Died, Rig, dying
+from tests.harness.spark_cost import counted
+
+from waltap.errors import WaltapError
+from waltap_spark.formats import delta as delta_format
+from waltap_spark.formats import delta_files, merging
+from waltap_spark.formats.delta_files import DeltaTransaction
+from waltap_spark.formats.delta_log import FileList
+from waltap_spark.read.live import LiveTables
+from waltap_spark.schema.expression import GONE
+from waltap_spark.state.output import TargetTable
+
+LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
+PAIRS: Final = relation(
+    "public.pairs",
+    [("a", "int4"), ("b", "text"), ("n", "numeric(9,2)"), ("at", "timestamp"), ("note", "text")],
+    key=["a", "b"],
+)
+
+
+ROWS: Final = 2
+"""The transaction of a commit that replaces rows: the first one adds to the history."""
+
+
+@pytest.fixture
+def rig(delta: Any, tmp_path: Path) -> Rig:
+    return Rig(tmp_path, delta, "delta", parallel=2)
+
+
+def current(rig: Rig, table: str = "left") -> TargetTable:
+    return rig.output.table(table).stored_table.targets["current"]
+
+
+def folder(target: TargetTable) -> Path:
+    return Path(target.at.split("`")[1].removeprefix("file://"))
+
+
+def replaced(rig: Rig, *, jobs: int = 0) -> None:
+    """Have the tables follow; the rows are replaced without a job that reads or writes rows."""
+    with counted(rig.spark) as cost:
+        rig.follow()
+    assert len(cost.data_jobs) == jobs, cost.jobs
+    assert cost.functions["DeltaTransaction.commit"] == (1 if jobs else ROWS)
+
+
+def left(rig: Rig, rows: int = 6) -> None:
+    rig.insert(LEFT, *([str(n), str(n), "x" * n] for n in range(rows)))
+
+
+def test_each_kind_of_change_is_written_without_a_job(rig: Rig) -> None:
+    left(rig)
+    rig.db.update(LEFT, ["1"], amount="100")
+    replaced(rig)
+    rig.db.delete(LEFT, ["2"])
+    rig.db.insert(LEFT, ["7", None, None])
+    replaced(rig)
+    rig.db.update(LEFT, ["3"], id="30", amount=None)
+    rig.db.delete(LEFT, ["7"])
+    rig.db.insert(LEFT, ["7", "1", "again"])
+    replaced(rig)
+    rig.check(LEFT)
+    for number in ("0", "1", "4", "5", "7", "30"):
+        rig.db.delete(LEFT, [number])
+    replaced(rig)
+    rig.check(LEFT)
+    assert rig.current(LEFT) == []
+    rig.db.insert(LEFT, ["1", "1", "first again"])
+    rig.db.update(LEFT, ["1"], amount="2")
+    replaced(rig)
+    rig.check(LEFT)
+
+
+def test_values_that_were_not_sent_stay(rig: Rig) -> None:
+    left(rig)
+    rig.db.update(LEFT, ["5"], unsent=["note"], amount="50")
+    rig.db.update(LEFT, ["4"], unsent=["note"], id="40")
+    rig.follow()
+    rig.check(LEFT)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int) -> None:
+    """Keys that share one of their columns, over checkpoints of the log and compactions."""
+    chance, db = random.Random(seed), rig.db
+    rig.insert(PAIRS, *([str(n % 4), "é" * (n % 3), "1.50", None, "x"] for n in range(0, 12, 4)))
+    at = current(rig, "pairs").at
+    rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
+    for _commit in range(8):
+        for _change in range(chance.randint(1, 6)):
+            there = {row[:2] for row in db.rows["public.pairs"]}
+            key = [str(chance.randrange(4)), "é" * chance.randrange(3)]
+            more = {"n": f"{chance.randrange(99)}.25", "at": "2026-01-01 00:00:00.000001"}
+            if tuple(key) not in there:
+                db.insert(PAIRS, [*key, more["n"], chance.choice([None, more["at"]]), "new"])
+            elif chance.random() < 0.4:
+                db.delete(PAIRS, key)
+            else:
+                moved = [str(chance.randrange(4)), "é" * chance.randrange(3)]
+                new = {} if tuple(moved) in there else dict(zip("ab", moved, strict=True))
+                db.update(PAIRS, key, **more, **new)
+        rig.follow()
+        if chance.random() < 0.2:
+            rig.spark.sql(f"OPTIMIZE {at}").collect()
+        if chance.random() < 0.2:
+            rig.reopen()
+    rig.check(PAIRS)
+    assert list((folder(current(rig, "pairs")) / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def test_the_files_of_a_version_are_those_that_delta_names(rig: Rig) -> None:
+    left(rig)
+    target = current(rig)
+    rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '4')")
+    store, name = rig.output.store, str(folder(target)).removeprefix(str(rig.folder / "out") + "/")
+    kept = FileList(store, name)
+    for number in range(10):
+        rig.db.update(LEFT, [str(number % 6)], amount=str(number))
+        rig.follow()
+        version = current(rig).version
+        frame = rig.spark.read.format("delta").option("versionAsOf", version)
+        wanted = {path.rsplit("/", 1)[1] for path in frame.load(str(folder(target))).inputFiles()}
+        for files in (kept, FileList(store, name)):
+            assert {file.path for file in files.at(version) or ()} == wanted
+    assert {file.path for file in kept.at(version - 5) or ()} != wanted
+    rig.check(LEFT)
+
+
+def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(rig)
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_format, "SMALL_TABLE", 0)
+        rig.update(LEFT, ["1"], amount="100")
+    at = current(rig)
+    log = (folder(at) / "_delta_log" / f"{at.version:020d}.json").read_text()
+    assert '"deletionVector"' in log
+    rig.db.update(LEFT, ["2"], amount="200")
+    replaced(rig, jobs=1)
+    rig.check(LEFT)
+    rig.db.update(LEFT, ["3"], amount="300")
+    replaced(rig)
+    rig.check(LEFT)
+
+
+COLUMNS: Final = [("id", "int4"), ("amount", "int8"), ("note", "text"), ("more", "int4")]
+AGES: Final = [
+    relation("public.left", COLUMNS, numbers=[1, 2, 3, 4]),
+    relation("public.left", [*COLUMNS[:3], ("more", "int8")], numbers=[1, 2, 3, 4]),
+    relation("public.left", [*COLUMNS[::2], ("more", "int8")], numbers=[1, 3, 4]),
+    relation("public.left", [("id", "int4"), ("text", "text")], numbers=[1, 3]),
+]
+"""A table after ADD COLUMN, a wider type, DROP COLUMN, and DROP with RENAME."""
+
+
+def test_files_are_older_than_the_columns(rig: Rig) -> None:
+    table = relation("public.left", COLUMNS[:3], numbers=[1, 2, 3])
+    rig.insert(table, *([str(n), str(n), "x" * n] for n in range(8)))
+    for number, newer in enumerate(AGES):
+        numbers = [column.number for column in table.columns]
+        rig.db.rows[table.name] = [
+            tuple(
+                row[numbers.index(column.number)] if column.number in numbers else None
+                for column in newer.columns
+            )
+            for row in rig.db.rows[table.name]
+        ]
+        table, last = newer, newer.columns[-1].name
+        rig.update(table, [str(number)], **{last: str(number + 7)})
+        rig.db.update(table, [str(number + 4)], **{last: None})
+        # a column that the source dropped stays in the table, and Spark writes its rows
+        replaced(rig) if number < 2 else rig.follow()
+        rig.check(table)
+
+
+def test_a_commit_of_another_program_in_between_loses_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(rig)
+    commits, made = DeltaTransaction.commit, count(1)
+
+    def late(transaction: DeltaTransaction) -> None:
+        if next(made) == ROWS:
+            path = str(folder(current(rig)))
+            rig.spark.newSession().sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
+            rig.spark.newSession().sql(f"OPTIMIZE delta.`{path}`").collect()
+        commits(transaction)
+
+    for number in range(12):
+        rig.insert(LEFT, [str(10 + number), "1", None])
+    monkeypatch.setattr(DeltaTransaction, "commit", late)
+    rig.db.update(LEFT, ["10"], amount="5")
+    with contextlib.suppress(WaltapError):
+        rig.follow()
+    assert next(made) > ROWS
+    rig.reopen()
+    rig.apply()
+    rig.update(LEFT, ["11"], amount="6")
+    rig.check(LEFT)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    left(rig)
+    rig.db.update(LEFT, ["1"], amount="100")
+    rig.commit()
+    if answered:
+        with pytest.raises(Died), dying((DeltaTransaction, "commit"), at=ROWS):
+            rig.apply()
+    else:
+        commits, made = DeltaTransaction.commit, count(1)
+
+        def lost(transaction: DeltaTransaction) -> None:
+            commits(transaction)
+            if next(made) == ROWS:
+                raise Py4JNetworkError("Answer from Java side is empty")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTransaction, "commit", lost)
+            with contextlib.suppress(Py4JNetworkError, WaltapError):
+                rig.apply()
+    rig.reopen()
+    rig.apply()
+    rig.check(LEFT)
+    assert LiveTables(rig.spark, rig.output).changes("left").count() == 7
+
+
+def test_small_files_are_joined_and_a_stream_reads_each_change_once(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_files, "FILES", 3)
+    left(rig, 2)
+    target = rig.output.table("left").stored_table.targets["changes"]
+
+    def streamed() -> None:
+        query = (
+            rig.spark.readStream.format("delta").load(str(folder(target)))
+            .writeStream.format("delta").option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True).start(str(tmp_path / "copy"))
+        )  # fmt: skip
+        query.awaitTermination()
+
+    for number in range(3, 11):
+        rig.insert(LEFT, [str(number), "1", None])
+        if number == 5:
+            streamed()
+    rig.update(LEFT, ["0"], amount="5")
+    rig.check(LEFT)
+    for each in rig.output.table("left").stored_table.targets.values():
+        assert len(rig.spark.table(each.at).inputFiles()) <= 4
+    streamed()
+    copy = rig.spark.read.format("delta").load(str(tmp_path / "copy"))
+    assert sorted(row.id for row in copy.select("id").collect()) == [0, 0, 1, *range(3, 11)]
+
+
+def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted: list[str] = []
+    monkeypatch.setattr(merging, "COMPACT_STEPS", 2)
+    form = rig.applier._format
+    monkeypatch.setattr(form, "compact_files", lambda _spark, at: compacted.append(at))
+    left(rig)
+    rig.update(LEFT, ["0"], amount="5")
+    compacted.clear()
+    for number in range(4):
+        rig.update(LEFT, ["1"], amount=str(number))
+    assert not compacted
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_format, "SMALL_TABLE", 0)
+        for number in range(4):
+            rig.update(LEFT, ["1"], amount=str(number))
+    assert set(compacted) == {current(rig).at}
+    rig.check(LEFT)
+
+
+def _no_key(target: TargetTable, rig: Rig) -> None:
+    rows = pa.table({"id": pa.array([0.0], pa.float64()), GONE: [False]})
+    assert rig.applier._format.replacing(rig.spark, target, ["id"], lambda: rows) is None
+
+
+def _no_rows(target: TargetTable, rig: Rig) -> None:
+    assert rig.applier._format.replacing(rig.spark, target, ["id"], lambda: None) is None
+
+
+def _large(target: TargetTable, rig: Rig) -> None:
+    rows = pa.table({"id": pa.array([0.5], pa.float64()), GONE: [True]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_format, "SMALL_TABLE", 10)
+        assert rig.applier._format.replacing(rig.spark, target, ["id"], lambda: rows) is None
+
+
+@pytest.mark.parametrize("case", [_no_key, _no_rows, _large], ids=lambda case: case.__name__[1:])
+def test_what_the_driver_does_not_replace(rig: Rig, case: Callable[..., None]) -> None:
+    at = f"delta.`{rig.output.uri('tables/t')}`"
+    own = delta_format.table_properties(rig.spark, at)
+    rig.spark.sql(f"CREATE TABLE {at} (id double) USING delta {own}")
+    rig.spark.sql(f"INSERT INTO {at} VALUES (0.0)")
+    case(TargetTable(at=at, version=1), rig)
