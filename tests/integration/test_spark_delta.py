@@ -576,6 +576,7 @@ def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
         raise PySparkException("out of order")
 
     monkeypatch.setattr(repeated.applier._format, "puts", lambda _spark, **_how: False)
+    monkeypatch.setattr(repeated.applier._format, "replacing", lambda *_of: None)
     for name in ("a", "b"):
         repeated.db.update(WITH, ["1"], name=name)
         repeated.commit()
