@@ -21,6 +21,7 @@ from waltap_spark.formats.delta_files import DeltaTransaction
 from waltap_spark.formats.delta_log import FileList
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.expression import GONE
+from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import TargetTable
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -81,6 +82,17 @@ def test_each_kind_of_change_is_written_without_a_job(rig: Rig) -> None:
     rig.db.update(LEFT, ["1"], amount="2")
     replaced(rig)
     rig.check(LEFT)
+
+
+@pytest.mark.parametrize("deletes", ["kept", "soft"])
+def test_deleted_rows_that_a_mode_keeps_stay(delta: Any, tmp_path: Path, deletes: str) -> None:
+    rig = Rig(tmp_path, delta, "delta", modes=ModeRules(deletes=(deletes,)))
+    left(rig, 3)
+    rig.db.delete(LEFT, ["1"])
+    rig.db.update(LEFT, ["2"], amount="20")
+    rig.follow()
+    rows = rig.spark.table(current(rig).at).select("id", "amount").collect()
+    assert sorted(map(tuple, rows)) == [(0, 0), (1, 1), (2, 20)]
 
 
 def test_values_that_were_not_sent_stay(rig: Rig) -> None:

@@ -195,7 +195,8 @@ class MergingFormat(StepwiseFormat):
         base: Callable[[], DataFrame],
     ) -> bool:
         """Write few net changes without Spark; return whether the format did."""
-        if table.place is not None or table.mode.columns:
+        mode = table.mode
+        if table.place is not None or mode.keeps_past or mode.columns:
             return False
         target = table.stored_table.targets["current"]
         net = partial(rows.compacted_here, table, base)
