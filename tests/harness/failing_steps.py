@@ -15,12 +15,17 @@ from waltap_spark.read.live import LiveTables
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 
 
+def merging_alone(patch: pytest.MonkeyPatch, rig: Rig) -> None:
+    """Have Spark write changed rows, and by MERGE."""
+    patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
+    patch.setattr(rig.applier._format, "replacing", lambda *_of: None)
+
+
 def steps_that_fail_are_taken_once(rig: Rig) -> None:
     """A table whose rows cannot be written has its history written by then: the next try finds it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applier, "RETRY_S", 0.0)
-        patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
-        patch.setattr(rig.applier._format, "replacing", lambda *_of: None)
+        merging_alone(patch, rig)
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
         rig.follow()
         rig.db.update(PEOPLE, ["1"], name="c", unsent=["note"])

@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from tests.harness.changelog import relation
 from tests.harness.failing_steps import (
+    merging_alone,
     steps_that_fail_are_taken_once,
     upkeep_that_fails_takes_nothing_back,
 )
@@ -234,7 +235,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
 
     monkeypatch.setattr(applier, "RETRY_S", 3600.0)
     monkeypatch.setattr(TableWriter, "merge", merge)
-    monkeypatch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
+    merging_alone(monkeypatch, rig)
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["1", "1", None])
     rig.follow()
@@ -287,7 +288,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
     for name, times in (("2", [True]), ("3", [False, True])):
         update(name)
         with monkeypatch.context() as patch:
-            patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
+            merging_alone(patch, rig)
             patch.setattr(TableWriter, "merge", merge_fails(iter(times)))
             if dies and name == "3":
                 rig.apply_and_die()
@@ -575,8 +576,7 @@ def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
     def fails(*_arguments: Any) -> None:
         raise PySparkException("out of order")
 
-    monkeypatch.setattr(repeated.applier._format, "puts", lambda _spark, **_how: False)
-    monkeypatch.setattr(repeated.applier._format, "replacing", lambda *_of: None)
+    merging_alone(monkeypatch, repeated)
     for name in ("a", "b"):
         repeated.db.update(WITH, ["1"], name=name)
         repeated.commit()

@@ -1,18 +1,21 @@
 """Rows of small Delta tables that the driver replaces without Spark; Spark reads what the model has."""
 
 import contextlib
+import json
 import random
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError
 from tests.harness.changelog import relation
 from tests.harness.spark import Died, Rig, dying
 from tests.harness.spark_cost import counted
+from tests.integration.test_spark_delta_files import COLUMNS, SKIPPED, listed, made, many
 
 from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
@@ -168,18 +171,18 @@ def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
     rig.check(LEFT)
 
 
-COLUMNS: Final = [("id", "int4"), ("amount", "int8"), ("note", "text"), ("more", "int4")]
+AGED: Final = [("id", "int4"), ("amount", "int8"), ("note", "text"), ("more", "int4")]
 AGES: Final = [
-    relation("public.left", COLUMNS, numbers=[1, 2, 3, 4]),
-    relation("public.left", [*COLUMNS[:3], ("more", "int8")], numbers=[1, 2, 3, 4]),
-    relation("public.left", [*COLUMNS[::2], ("more", "int8")], numbers=[1, 3, 4]),
+    relation("public.left", AGED, numbers=[1, 2, 3, 4]),
+    relation("public.left", [*AGED[:3], ("more", "int8")], numbers=[1, 2, 3, 4]),
+    relation("public.left", [*AGED[::2], ("more", "int8")], numbers=[1, 3, 4]),
     relation("public.left", [("id", "int4"), ("text", "text")], numbers=[1, 3]),
 ]
 """A table after ADD COLUMN, a wider type, DROP COLUMN, and DROP with RENAME."""
 
 
 def test_files_are_older_than_the_columns(rig: Rig) -> None:
-    table = relation("public.left", COLUMNS[:3], numbers=[1, 2, 3])
+    table = relation("public.left", AGED[:3], numbers=[1, 2, 3])
     rig.insert(table, *([str(n), str(n), "x" * n] for n in range(8)))
     for number, newer in enumerate(AGES):
         numbers = [column.number for column in table.columns]
@@ -299,6 +302,56 @@ def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(
             rig.update(LEFT, ["1"], amount=str(number))
     assert set(compacted) == {current(rig).at}
     rig.check(LEFT)
+
+
+@pytest.fixture
+def typed(rig: Rig) -> TargetTable:
+    """A table with a row of Spark's for each of `VALUES`."""
+    rows, target = many(), made(rig, "typed", listed())
+    frame = rig.spark.createDataFrame(rows, rig.spark.table(target.at).schema).coalesce(1)
+    frame.write.format("delta").mode("append").save(target.at.split("`")[1])
+    return msgspec.structs.replace(target, version=1)
+
+
+def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
+    rig: Rig, typed: TargetTable
+) -> None:
+    form, gone = rig.applier._format, pa.array([True])
+    texts = [f"cast(`{name.replace('`', '``')}` as string)" for name in COLUMNS]
+
+    def rows() -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, rig.spark.table(typed.at).selectExpr(*texts).collect()), key=str)
+
+    before, net = rows(), many().select(["id"]).slice(3).append_column(GONE, gone)
+    write = form.replacing(rig.spark, typed, ["id"], lambda: net)
+    assert write is not None
+    write()
+    assert rows() == before[:3]
+
+
+@pytest.mark.parametrize("name", [n for n in SKIPPED if n not in ("f", "d")])
+def test_a_key_of_each_type_removes_its_row_alone(rig: Rig, typed: TargetTable, name: str) -> None:
+    """Also null, which a value becomes that the column does not have."""
+    store, place = rig.output.store, rig.output.uri("")
+    within = typed.at.split("`")[1].removeprefix(place).lstrip("/")
+    schema = DeltaTransaction(rig.spark, typed.at.split("`")[1]).schema
+    files = FileList(store, within).at(1)
+    assert schema is not None
+    assert files
+    values = many().column(name).to_pylist()
+    for number in range(4):
+        row = schema.physical_rows(many().slice(number, 1))
+        entries = delta_files.replaced(
+            store, within, schema, files, [name, "id"], row, pa.array([True])
+        )
+        assert entries is not None
+        written = store.read_parquet(f"{within}/{entries[-1]['add']['path']}")
+        ids = written.column(schema.physical.field(0).name).to_pylist()
+        assert ids == [n for n in range(4) if n != number]
+        alone = delta_files.replaced(store, within, schema, files, [name], row, pa.array([True]))
+        assert alone is not None
+        remaining = json.loads(alone[-1]["add"]["stats"])["numRecords"]
+        assert remaining == sum(value != values[number] for value in values)
 
 
 def _no_key(target: TargetTable, rig: Rig) -> None:

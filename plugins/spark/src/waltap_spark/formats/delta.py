@@ -82,8 +82,9 @@ TRAVEL: Final = "Cannot time travel"
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 # Bytes of a table whose files are written again where a few of its rows change. Marking the old rows
-# would leave one more small file and a deletion vector, and take eight Spark jobs.
-SMALL_TABLE: Final = 2 << 20
+# would leave one more small file and a deletion vector, and take eight Spark jobs. Old files stay until
+# VACUUM: with a commit every four seconds these are at most 5 GB a day.
+SMALL_TABLE: Final = 256 << 10
 
 # Properties of a table with which other programs see which rows a commit changed, or rows have ids.
 BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")

@@ -34,7 +34,6 @@ class StoredFile(msgspec.Struct, frozen=True, rename="camel"):
 
     path: str
     size: int = 0
-    stats: str | None = None
     deletion_vector: _DeletionVector | None = None
 
     @property
@@ -63,12 +62,17 @@ class FileList:
         # The last version that was read.
         self.version = -1
         self._files: _Files | None = None
+        self._is_large = False
 
     def at(self, version: int) -> list[StoredFile] | None:
         """Return the files of a version.
 
-        None if the log has another form, or lacks its beginning. Raises: FilesUnavailable.
+        None if the log is large, has another form, or lacks its beginning.
+
+        Raises: FilesUnavailable.
         """
+        if self._is_large:
+            return None
         try:
             if self._files is None or version < self.version:
                 self.version, self._files = self._checkpoint(version)
@@ -113,7 +117,8 @@ class FileList:
         if last < 0:
             return last, {}
         path = f"{self._folder}/{last:020d}.checkpoint.parquet"
-        if self._store.size(path) > LARGE_CHECKPOINT:
+        self._is_large = self._store.size(path) > LARGE_CHECKPOINT
+        if self._is_large:
             return last, None
         added = self._store.read_parquet(path).column("add")
         files = msgspec.convert(added.drop_null().to_pylist(), list[StoredFile])
