@@ -73,7 +73,7 @@ TYPES: dict[str, tuple[int, list[int], st.SearchStrategy[str]]] = {
     "float4": (700, [-1], st.sampled_from(["0", "-0", "1e-45", "3.4028235e+38", "NaN", "1.5"])),
     "date": (1082, [-1], DATES),
     "timestamp": (1114, [-1, 0, 3], STAMPS),
-    "timestamptz": (1184, [-1, 6], STAMPS.map(lambda text: text if "inf" in text or "BC" in text else f"{text}+00")),
+    "timestamptz": (1184, [-1, 0, 3, 6], STAMPS.map(lambda text: text if "inf" in text or "BC" in text else f"{text}+00")),
     "time": (1083, [-1, 3], st.sampled_from(["00:00:00", "23:59:59.999999", "24:00:00", "01:02:03.4"])),
     "timetz": (1266, [-1], st.sampled_from(["00:00:00+00", "23:59:59.9-15:59", "24:00:00+05:30"])),
     "interval": (1186, [-1], st.sampled_from(["1 day", "-1 mons +2 days 03:04:05.678", "00:00:00"])),

@@ -1,11 +1,13 @@
 """Any text of a type, and any text at all, through the type table."""
 
 import json
+from contextlib import nullcontext, suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.types.columns import column, json_of, mapping
@@ -46,6 +48,49 @@ TRUSTED = {"int2", "int4", "int8", "oid", "float4", "float8", "timestamptz"}
 """What the server prints of these is passed on, whole or in parts, without a look at each digit."""
 
 LIKELY = st.text("0123456789-+:. T{}[](),\"'\\exBCNaUL=>/", max_size=30)
+
+
+WHOLE = [
+    *((name,) for name in NAMES if not name.endswith("[]")),
+    *(("numeric", 12, scale) for scale in (0, 2, 5, 9)),
+    *(("timestamptz", digits) for digits in (0, 1, 3, 6)),
+]
+NUMBERS = st.builds(
+    lambda sign, whole, rest: sign + whole + rest,
+    st.sampled_from(["", "-", "+", "0", "-0"]),
+    st.integers(0, 2**64).map(str) | st.integers(0, 99).map(str),
+    st.sampled_from(["", ".", ".5", ".25", ".00", ".12345", "e5", ".5e-07", ".1.2", "-", "x1"]),
+)
+
+
+@given(
+    st.sampled_from(WHOLE),
+    st.sampled_from(MODES),
+    st.lists(st.none() | NUMBERS, min_size=1)
+    | st.lists(st.none() | LIKELY | st.text(max_size=20), min_size=1),
+    st.data(),
+)
+def test_a_column_is_written_as_its_values(
+    kind: tuple[Any, ...], modes: TypeOptions, texts: list[str | None], data: st.DataObject
+) -> None:
+    found = TypeRegistry(installed_types(), modes).column(column(*kind))
+    assert found is not None
+    if found.json_column is None:
+        return
+    if kind[0] == "timestamptz":  # as the server prints it
+        stamps = st.none() | st.datetimes().map(lambda value: printed(value) + "+00")
+        texts = data.draw(st.lists(stamps, min_size=1))
+    first = data.draw(st.integers(0, len(texts) - 1))
+    expected: list[str | None] | None = None
+    with suppress(ValueError):
+        expected = [None if text is None else json_of(found, text) for text in texts[first:]]
+    written = None
+    with nullcontext() if expected else suppress(ValueError):
+        written = found.json_column.convert(pa.array(texts, pa.string()).slice(first))
+    if written is not None:
+        mark = '"' * found.json_column.quoted
+        shown = [None if text is None else mark + text + mark for text in written.to_pylist()]
+        assert shown == expected
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(REGISTRIES), LIKELY | st.text(max_size=20))

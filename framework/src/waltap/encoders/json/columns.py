@@ -9,14 +9,16 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from waltap.changes.mapping.type_mapping import JsonColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Control characters that have a short escape in JSON.
-_ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
+# Control characters that have an escape of two characters in JSON.
+_ESCAPED: Final = frozenset(b"\b\t\n\f\r")
 
 _BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
@@ -78,21 +80,18 @@ def integers_of(array: "pa.Array") -> Any:
 
 def _escaped(array: "pa.StringArray") -> "pa.Array | None":
     import numpy as np
-    import pyarrow.compute as pc
 
     characters = _characters(array)
-    controls = characters[characters < 32]
-    kinds: set[int] = set(np.unique(controls).tolist()) if controls.size else set()
-    if not kinds <= _ESCAPES.keys():
+    at = np.flatnonzero((characters < 32) | (characters == ord('"')) | (characters == ord("\\")))
+    if not at.size:
+        return array
+    escaped = characters[at]
+    if not _ESCAPED.issuperset(escaped[escaped < 32].tolist()):
         return None
-    # Backslashes come first: the later replacements add some.
-    if (characters == ord("\\")).any():
-        array = pc.replace_substring(array, "\\", "\\\\")
-    if (characters == ord('"')).any():
-        array = pc.replace_substring(array, '"', '\\"')
-    for code in kinds:
-        array = pc.replace_substring(array, chr(code), _ESCAPES[code])
-    return array
+    data = msgspec.json.encode(characters.tobytes().decode())
+    # Each escape has one character more. The quotation marks go.
+    ends = offsets_of(array)[1:] - offsets_of(array)[0]
+    return _strings(array, ends + np.searchsorted(at, ends), np.frombuffer(data, "u1")[1:-1])
 
 
 # Text as a JSON string.
@@ -111,32 +110,36 @@ def _cast(array: "pa.Array") -> "pa.Int64Array | None":
         return None
 
 
-def unsigned(largest: int) -> JsonColumn:
-    """Return the writer of integers from 0 to ``largest``, unchanged.
+def integers(low: int, high: int) -> JsonColumn:
+    """Return the writer of integers from ``low`` to ``high``, unchanged.
 
     ``to_json`` writes columns with others.
     """
-    most = str(largest)
+    most = len(str(high))
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
-        if array.null_count == len(array):
-            return array
-        present = array.drop_null()
-        characters = _characters(present)
+        present = array.drop_null() if array.null_count else array
+        offsets, characters = offsets_of(present), _characters(present)
+        starts, sizes = offsets[:-1] - offsets[0], np.diff(offsets)
+        if (sizes < 1).any():
+            return None
+        signs = characters[starts] == ord("-")
         # The bytes are unsigned, so one below "0" becomes a large number.
-        if ((characters - ord("0")) > 9).any():
+        digits = np.count_nonzero(characters - ord("0") < 10)
+        if digits + np.count_nonzero(signs) != len(characters):
             return None
-        starts, sizes = offsets_of(present) - offsets_of(present)[0], np.diff(offsets_of(present))
-        if (sizes < 1).any() or ((characters[starts[:-1]] == ord("0")) & (sizes > 1)).any():
+        if (sizes <= signs).any():
             return None
-        # Numbers of as many digits as the largest are in the order of their texts.
-        if int(sizes.max()) >= len(most):
-            long = present.filter(pa.array(sizes == len(most)))
-            if (sizes > len(most)).any() or pc.any(pc.greater(long, most)).as_py():
+        if ((characters[starts + signs] == ord("0")) & (sizes > 1)).any():
+            return None
+        if int(sizes.max(initial=0)) >= most or (low >= 0 and signs.any()):
+            numbers = _cast(present)
+            if numbers is None:
+                return None
+            values = integers_of(numbers)
+            if values.min() < low or values.max() > high:
                 return None
         return array
 
@@ -157,27 +160,52 @@ def _words(array: "pa.StringArray") -> "pa.Array | None":
 BOOLEANS: Final = JsonColumn(convert=_words)
 
 
-def mended(mark: str, to_json: Callable[[str], str]) -> JsonColumn:
-    """Return the writer of numbers that mostly have a ``mark``.
+def doubles(to_json: Callable[[str], str]) -> JsonColumn:
+    """Return the writer of numbers that mostly have a point.
 
-    Numbers with the mark stay unchanged; ``to_json`` writes the others.
+    Numbers with a point stay unchanged; ``to_json`` writes the others.
     """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        marked = pc.match_substring(array, mark)
-        plain = array.filter(marked)
+        if _are_decimals(array.drop_null() if array.null_count else array):
+            return array
+        pointed = pc.match_substring(array, ".")
+        plain = array.filter(pointed)
         if not pc.all(pc.match_substring_regex(plain, _NUMBER), min_count=0).as_py():
             return None
-        others = pc.invert(marked).fill_null(False)
+        others = pc.invert(pointed).fill_null(False)
         if not pc.any(others, min_count=0).as_py():
             return array
         written = [to_json(text) for text in array.filter(others).to_pylist()]
         return pc.replace_with_mask(array, others, pa.array(written, pa.string()))
 
     return JsonColumn(convert=convert)
+
+
+def _are_decimals(array: "pa.StringArray") -> bool:
+    """Return whether each value is digits, a point and digits, perhaps after a sign."""
+    import numpy as np
+
+    offsets, characters = offsets_of(array), _characters(array)
+    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    points = np.flatnonzero(characters == ord("."))
+    # Digits are on both sides, so no value is empty.
+    if len(points) != len(array) or (points <= starts).any() or (points >= ends - 1).any():
+        return False
+    signs = characters[starts] == ord("-")
+    first = starts + signs
+    if (points <= first).any():
+        return False
+    # The bytes are unsigned, so one below "0" becomes a large number.
+    digits = np.count_nonzero(characters - ord("0") < 10)
+    zeros = characters[first] == ord("0")
+    return (
+        digits + len(points) + np.count_nonzero(signs) == len(characters)
+        and not (zeros & (points != first + 1)).any()
+    )
 
 
 # Exponents stay below the largest of a double; ``to_json`` judges others.
@@ -194,16 +222,25 @@ def decimals(scale: int) -> JsonColumn:
     """
 
     def unscaled(array: "pa.StringArray") -> "pa.Int64Array | None":
-        import pyarrow.compute as pc
+        import numpy as np
 
         if not scale:
             return _cast(array)
+        offsets, characters = offsets_of(array), _characters(array)
+        starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+        before = np.arange(1, len(array) + 1)
+        if array.null_count:
+            present = array.is_valid().to_numpy(zero_copy_only=False)
+            starts, ends, before = starts[present], ends[present], np.cumsum(present)
         # Every text must have exactly ``scale`` digits behind its point.
-        places = pc.subtract(pc.binary_length(array), scale + 1)
-        right = pc.equal(pc.find_substring(array, "."), places)
-        if not pc.all(right, min_count=0).as_py():
+        points = ends - (scale + 1)
+        if (points < starts).any() or (characters[points] != ord(".")).any():
             return None
-        return _cast(pc.replace_substring(array, ".", "", max_replacements=1))
+        # Arrow reads 0x7, too.
+        if (characters > ord("9")).any():
+            return None
+        digits = np.delete(characters, points)
+        return _cast(_strings(array, offsets[1:] - offsets[0] - before, digits))
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         numbers = unscaled(array)
@@ -233,7 +270,7 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
 
     # base64 starts to read at the top.
     size, shifted = two_complements(numbers)
-    digits, width = (size * 8 + 5) // 6, (size + 2) // 3 * 4
+    width = (size + 2) // 3 * 4
     most = int(width.max(initial=0))
     pairs = np.empty((len(numbers), most // 2), "<u2")
     # 12 bits, from the top, give two characters.
@@ -241,10 +278,14 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
         shift = 52 - 12 * group
         bits = shifted >> np.uint64(shift) if shift >= 0 else shifted << np.uint64(-shift)
         pairs[:, group] = _pairs()[bits & np.uint64(4095)]
-    text = pairs.view("u1")
-    text[np.arange(most) >= digits[:, None]] = ord("=")
+    text = pairs.view("u1").reshape(-1)
+    ends = np.arange(len(numbers)) * most + width
+    rest = size % 3
+    text[ends[rest > 0] - 1] = text[ends[rest == 1] - 2] = ord("=")
     if (width != most).any():
-        text = text[np.arange(most) < width[:, None]]
+        # Bytes move in groups of four characters.
+        fours = text.view("<u4").reshape(len(numbers), -1)
+        text = fours[np.arange(most // 4) < width[:, None] // 4].view("u1")
     return _strings(array, np.cumsum(width), text)
 
 
@@ -311,7 +352,6 @@ def timestamps(divisor: int) -> JsonColumn:
 
 
 _SHORTEST, _LONGEST = len("2020-01-01 00:00:00+00"), len("2020-01-01 00:00:00.000001+00")
-_POINT = len("2020-01-01 00:00:00")
 
 
 def zoned(digits: int) -> JsonColumn:
@@ -334,20 +374,23 @@ def zoned(digits: int) -> JsonColumn:
         # Text that is not ASCII has more bytes than characters.
         if text.shape[1] != _LONGEST:
             return None
-        row = np.arange(len(array))
         # ``to_json`` gets text with any other zone than +00.
-        zone = [(text[row, sizes - 3 + n] == code).all() for n, code in enumerate(b"+00")]
-        if not all(zone) or (text[:, 10] != ord(" ")).any():
+        zone = np.arange(len(array)) * _LONGEST + sizes - 3
+        if any((text.reshape(-1)[zone + n] != code).any() for n, code in enumerate(b"+00")):
             return None
-        wide = _POINT + 1 + (digits + 1 if digits else 0)
+        if (text[:, 10] != ord(" ")).any():
+            return None
+        point = len("2020-01-01 00:00:00")
+        wide = point + 1 + (digits + 1 if digits else 0)
         out = np.empty((len(array), wide), "u1")
-        out[:, :_POINT] = text[:, :_POINT]
+        out[:, : wide - 1] = text[:, : wide - 1]
         out[:, 10], out[:, -1] = ord("T"), ord("Z")
-        if digits:
-            out[:, _POINT] = ord(".")
-        for group in range(digits):
-            at = _POINT + 1 + group
-            out[:, at] = np.where(group < fraction, text[:, at], ord("0"))
+        short = np.flatnonzero(fraction < digits)
+        if digits and short.size:
+            out[short, point : point + 1] = ord(".")
+            some = out[short, point + 1 : -1]
+            np.copyto(some, ord("0"), where=np.arange(digits) >= fraction[short, None])
+            out[short, point + 1 : -1] = some
         return _strings(array, np.arange(1, len(array) + 1) * wide, out)
 
     return JsonColumn(convert=convert, quoted=True)

@@ -11,10 +11,9 @@ import logging
 import os
 import select
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +37,7 @@ COPY_STEP: Final = 1 << 20
 WRITE_STEP: Final = 1 << 19
 """One `write` of 2 MiB asks Linux for a huge page of its cache, up to ten times slower than halves."""
 BEHIND_BYTES: Final = 1 << 18
-"""Blocks from this size are written in a thread, which takes 50 µs to start."""
+"""Blocks from this size are written in a thread, which takes 50 µs to wake."""
 BEHIND_RECORDS: Final = 512
 """The thread also joins the lines of so many records, whatever their size."""
 STOP_POLL_S: Final = 0.1
@@ -88,8 +87,9 @@ class JsonLinesSink(Sink):
         self._accepted = Positions()
         self._where = "standard output" if self._path == STDOUT else self._path
         self._fail_stop = FailStop(self._where)
-        self._behind: _BackgroundCall | None = None
-        """The block that a thread writes."""
+        self._writer: ThreadPoolExecutor | None = None
+        self._behind: Future[None] | None = None
+        """The block that the thread writes."""
 
     def check(self) -> list[PreflightCheck]:
         """Check whether the file can be written. Raises: LinesFileError."""
@@ -135,7 +135,9 @@ class JsonLinesSink(Sink):
         self._wait_for_write()
         partition, position = batch.partition, batch.position  # the batch itself may go
         if self._size is not None and large:
-            self._behind = _BackgroundCall(partial(self._append, blocks, partition, position))
+            if self._writer is None:
+                self._writer = ThreadPoolExecutor(1, "waltap-jsonl")
+            self._behind = self._writer.submit(self._append, blocks, partition, position)
         else:
             self._append(blocks, partition, position)
 
@@ -144,7 +146,7 @@ class JsonLinesSink(Sink):
         behind, self._behind = self._behind, None
         if behind is not None:
             try:
-                behind.end()
+                behind.result()
             except BaseException as error:
                 self._fail_stop.fail(error)
                 raise
@@ -196,6 +198,9 @@ class JsonLinesSink(Sink):
     def close(self) -> None:
         with contextlib.suppress(Exception):  # the pending block is not confirmed
             self._wait_for_write()
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -285,28 +290,6 @@ class JsonLinesSink(Sink):
 
     def _failure(self, what: str, cause: OSError) -> SinkError:
         return LinesFileError(f"{self._where} {what}: {cause.strerror}", path=self._where)
-
-
-class _BackgroundCall:
-    """One call in its own thread; `end` waits for it and raises its error."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="waltap-jsonl", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._call()
-        except BaseException as error:  # noqa: BLE001 - raised again by `end`
-            self._error = error
-        del self._call  # it holds the block
-
-    def end(self) -> None:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
 
 
 def _open(path: Path) -> tuple[int, int | None]:

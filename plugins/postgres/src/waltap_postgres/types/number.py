@@ -89,7 +89,7 @@ def _integer_text(name: str, low: int, high: int) -> _IntegerText:
         names={f"{name}_json": to_json, f"read_{name}": read},
     )
     lists = msgspec.json.Decoder(list[kind]).decode
-    return _IntegerText(read, to_json, expression, columns.unsigned(high), lists)
+    return _IntegerText(read, to_json, expression, columns.integers(low, high), lists)
 
 
 _INT2 = _integer_text("int2", -(1 << 15), (1 << 15) - 1)
@@ -229,6 +229,6 @@ def build_float(column: Column, mapper: TypeMapper) -> ColumnMapping:
         )
         if double
         else None,
-        json_column=columns.mended(".", _double_json) if double else None,
+        json_column=columns.doubles(_double_json) if double else None,
     )
     return column_mapping(column, mapper.options, form)
