@@ -187,6 +187,14 @@ class SegmentFile:
             self._stream.close()
 
 
+@lru_cache(maxsize=16)
+def _repeated(value: object, kind: "pa.DataType", count: int) -> "pa.Array":
+    """Return an array of ``count`` times the same value, which the blocks of a table share."""
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
 def _page_rows(row_bytes: int) -> int:
     return min(PAGE_ROWS, max(1, PAGE_BYTES // max(1, row_bytes)))
 
@@ -408,7 +416,7 @@ class TableBuffer:
             elif isinstance(value, np.ndarray):
                 columns.append(pa.array(value, kind))
             else:
-                columns.append(pa.repeat(pa.scalar(value, kind), count))
+                columns.append(_repeated(value, kind, 1 << count.bit_length()).slice(0, count))
         self._misfits.update(self.version.misfits())
         self._operations[str(own[0])] += count
         self._put_in = lsn
