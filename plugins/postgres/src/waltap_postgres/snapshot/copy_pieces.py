@@ -19,6 +19,7 @@ from waltap_postgres.replication.copy_buffer import (
     BUFFER_BYTES,
     HEAD,
     SMALL_BUFFER_BYTES,
+    TEXT_BUFFER_BYTES,
     CopyBuffer,
     HeadedRows,
 )
@@ -233,21 +234,20 @@ def _unescaped_column(column: "pa.Array") -> "pa.Array | None":
     return replace(column, _STAND_IN, "\\")
 
 
-# Bytes that wait or are with the caller while the thread makes more.
-AHEAD_BYTES: Final = 2 << 20
-
 T = TypeVar("T")
 
 
-def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], None]) -> Iterator[T]:
+def ahead(
+    make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], None], most: int
+) -> Iterator[T]:
     """Yield the items of the iterator that ``make`` returns.
 
     The iterator runs in a thread and adds each item's size in bytes. The thread continues while at
-    most `AHEAD_BYTES` wait or are with the caller, so that there are never two large pieces. Its
+    most ``most`` bytes wait or are with the caller, so that there are never two large pieces. Its
     error is raised here after its items. An early stop calls ``abandon``, which ends the thread's
     wait.
     """
-    made = _ReadAheadQueue[T]()
+    made = _ReadAheadQueue[T](most)
     thread = threading.Thread(target=made.fill, args=(make,), name="waltap-snapshot", daemon=True)
     thread.start()
     try:
@@ -261,8 +261,9 @@ def ahead(make: Callable[[], Iterator[tuple[T, int]]], abandon: Callable[[], Non
 class _ReadAheadQueue(Generic[T]):
     """Pass items between the two threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self._pieces: deque[tuple[T, int]] = deque()
+        self._most = most
         self._changed = threading.Condition()
         self._size = 0
         self._ended = self._abandoned = False
@@ -287,7 +288,7 @@ class _ReadAheadQueue(Generic[T]):
             self._pieces.append((piece, size))
             self._size += size
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._abandoned or self._size <= AHEAD_BYTES)
+            self._changed.wait_for(lambda: self._abandoned or self._size <= self._most)
             return not self._abandoned
 
     def items(self) -> Iterator[T]:
@@ -350,13 +351,17 @@ def copy_pieces(
     session. After an early stop the connection is unusable. Raises: SourceError, ConnectionLost,
     StopRequested, DecodeError.
     """
-    size = BUFFER_BYTES if reads_ahead else SMALL_BUFFER_BYTES
+    if encrypted(session):
+        readers = None
+    size = BUFFER_BYTES if readers else TEXT_BUFFER_BYTES
+    if not reads_ahead:
+        size = SMALL_BUFFER_BYTES
 
     def make() -> Iterator[tuple[Sequence[Tuple], int]]:
         copy = f"COPY ({sql}) TO STDOUT"
         if not has_columns():
             return pieces_of(copy_out(session, copy), width, most)
-        if readers is None or encrypted(session):
+        if readers is None:
             return pieces_of(copy_out_in_place(session, copy, CopyBuffer(size)), width, most)
         rows = BinaryRows(readers)
         buffer = CopyBuffer(size, rows.bounds)
@@ -367,7 +372,7 @@ def copy_pieces(
         with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:
             other.shutdown(socket.SHUT_RDWR)
 
-    return ahead(make, abandon) if reads_ahead else (piece for piece, _ in make())
+    return ahead(make, abandon, 2 * size) if reads_ahead else (piece for piece, _ in make())
 
 
 def pieces_of(
