@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 BUFFER_BYTES: Final = 1 << 20
 # Rendering text takes longest: a call for twice as many rows costs less than two.
 TEXT_BUFFER_BYTES: Final = 2 << 20
-# For each of several connections: the data that one has in flight is several times as large.
-SMALL_BUFFER_BYTES: Final = 1 << 19
+# Of several connections together: the data that each has in flight is several times as large.
+SHARED_BUFFER_BYTES: Final = 4 << 20
+LEAST_BUFFER_BYTES: Final = 1 << 19
 # Replaces the five bytes of a message's header before each row: a column of text.
 HEAD: Final = b"....\t"
 

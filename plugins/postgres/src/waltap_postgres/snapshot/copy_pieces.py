@@ -18,7 +18,8 @@ from waltap_postgres.connection import PostgresSession
 from waltap_postgres.replication.copy_buffer import (
     BUFFER_BYTES,
     HEAD,
-    SMALL_BUFFER_BYTES,
+    LEAST_BUFFER_BYTES,
+    SHARED_BUFFER_BYTES,
     TEXT_BUFFER_BYTES,
     CopyBuffer,
     HeadedRows,
@@ -340,22 +341,21 @@ def copy_pieces(
     width: int,
     most: int,
     *,
-    reads_ahead: bool,
+    connections: int,
     readers: Sequence[FieldReader] | None = None,
 ) -> Iterator[Sequence[Tuple]]:
     """Yield the rows of the SELECT ``sql`` in pieces.
 
     A piece has at most ``most`` rows of ``width`` columns: a list of tuples, or a `RowBlock` if it
-    is large. With ``readers`` of the columns, blocks have typed values. With ``reads_ahead`` a
-    thread receives and splits rows while the caller works; meanwhile only that thread may use the
-    session. After an early stop the connection is unusable. Raises: SourceError, ConnectionLost,
-    StopRequested, DecodeError.
+    is large. With ``readers`` of the columns, blocks have typed values. ``connections`` read at the
+    same time; a single one has a thread that receives and splits rows while the caller works, and
+    meanwhile only that thread may use the session. After an early stop the connection is unusable.
+    Raises: SourceError, ConnectionLost, StopRequested, DecodeError.
     """
     if encrypted(session):
         readers = None
     size = BUFFER_BYTES if readers else TEXT_BUFFER_BYTES
-    if not reads_ahead:
-        size = SMALL_BUFFER_BYTES
+    size = min(size, max(LEAST_BUFFER_BYTES, SHARED_BUFFER_BYTES // connections))
 
     def make() -> Iterator[tuple[Sequence[Tuple], int]]:
         copy = f"COPY ({sql}) TO STDOUT"
@@ -372,7 +372,9 @@ def copy_pieces(
         with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:
             other.shutdown(socket.SHUT_RDWR)
 
-    return ahead(make, abandon, 2 * size) if reads_ahead else (piece for piece, _ in make())
+    if connections == 1:
+        return ahead(make, abandon, 2 * size)
+    return (piece for piece, _ in make())
 
 
 def pieces_of(

@@ -158,10 +158,6 @@ class AskedBefore:
         return self.lsn
 
 
-# Rows that all threads together prepare: it bounds memory whatever the number of threads.
-ROWS_AHEAD = 8192
-
-
 Refused = Callable[[SnapshotRequest, str], None]
 
 
@@ -444,10 +440,9 @@ class SnapshotReader:
         """Yield the rows of the tasks, read by one or more connections."""
         properties, threads = self._properties, self._properties.snapshot_max_threads
         if self._given is not None and threads > 1:
-            together = max(1, min(properties.snapshot_fetch_size, ROWS_AHEAD // threads))
 
             def opened(ends: Callable[[], bool]) -> AbstractContextManager[TablesReader]:
-                return self._follower(leader, point, together, ends)
+                return self._follower(leader, point, threads, ends)
 
             reading = ParallelReading(works, threads, opened, self._context.stopping)
             with closing(reading.pieces()) as pieces:
@@ -471,7 +466,7 @@ class SnapshotReader:
         self,
         leader: ReadingTransaction,
         point: SnapshotPoint,
-        together: int,
+        threads: int,
         ends: Callable[[], bool],
     ) -> Iterator[TablesReader]:
         """Open a thread's reader in the leader's snapshot."""
@@ -489,9 +484,8 @@ class SnapshotReader:
                 point,
                 self._properties,
                 new,
-                together,
+                connections=threads,
                 statements=self._statements,
-                reads_ahead=False,
                 typed_columns=self._typed_columns,
             )
         finally:

@@ -75,6 +75,10 @@ def in_order(tables: list[CatalogTable], patterns: tuple[str, ...]) -> list[Cata
     return sorted(tables, key=rank)
 
 
+# Rows that several connections together prepare: it bounds memory whatever their number.
+ROWS_AHEAD = 16_384
+
+
 class TablesReader:
     """Read tables in one transaction, or in later ones if it cannot.
 
@@ -88,27 +92,28 @@ class TablesReader:
         point: SnapshotPoint,
         properties: PostgresProperties,
         later: Callable[[], ReadingTransaction],
-        rows_together: int | None = None,
         *,
+        connections: int = 1,
         statements: Mapping[str, str] | None = None,
         users_path: bool = True,
         before_stream: bool = True,
-        reads_ahead: bool = True,
         typed_columns: bool = False,
     ) -> None:
         """Keep the transaction and the rules for reading.
 
-        ``rows_together`` replaces ``snapshot.fetch.size``. ``statements`` are SELECTs by
-        schema.table; with ``users_path`` their names resolve as in a session of the user, else in
-        ``pg_catalog`` alone. ``before_stream``: the stream later leaves out changes that are
-        visible here. ``reads_ahead``: a thread receives rows while the caller delivers others.
+        ``connections`` read at the same time. ``statements`` are SELECTs by schema.table; with
+        ``users_path`` their names resolve as in a session of the user, else in ``pg_catalog``
+        alone. ``before_stream``: the stream later leaves out changes that are visible here.
         ``typed_columns``: the caller reads columns as values of their Arrow types.
         """
         self._transaction, self._point = transaction, point
         self._properties, self._later = properties, later
-        self._rows_together = rows_together or properties.snapshot_fetch_size
+        self._connections = connections
+        self._rows_together = properties.snapshot_fetch_size
+        if connections > 1:
+            self._rows_together = max(1, min(self._rows_together, ROWS_AHEAD // connections))
         self._statements, self._users_path = statements or {}, users_path
-        self._before_stream, self._reads_ahead = before_stream, reads_ahead
+        self._before_stream = before_stream
         self._typed_columns = typed_columns
 
     def read(self, work: ReadTask) -> Generator[SnapshotRows]:
@@ -237,8 +242,9 @@ class TablesReader:
             # A statement of the user's may return other types than the table has.
             large = self._typed_columns and target.table.estimate >= LOADING_ROWS
             readers = field_readers(relation) if large and indexes is None else None
-            ahead = self._reads_ahead
-            for rows in copy_pieces(session, sql, width, size, reads_ahead=ahead, readers=readers):
+            for rows in copy_pieces(
+                session, sql, width, size, connections=self._connections, readers=readers
+            ):
                 if held is not None:
                     yield self._piece(relation, held, visible, chunk)
                 held = rows if indexes is None else reordered(rows, indexes)
