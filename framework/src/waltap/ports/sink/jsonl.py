@@ -184,7 +184,7 @@ class JsonLinesSink(Sink):
         self._accepted = self._accepted.advanced(partition, position)
 
     def _release(self, start: int, end: int) -> None:
-        """Have the kernel write a range of the file, or release what it wrote."""
+        """Have the kernel write a range of the file, or release the written range."""
         if _CAN_ADVISE and end > start:
             os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 

@@ -189,7 +189,7 @@ class SegmentFile:
 
 @lru_cache(maxsize=16)
 def _repeated(value: object, kind: "pa.DataType", count: int) -> "pa.Array":
-    """Return an array of ``count`` times the same value, which the blocks of a table share."""
+    """Return an array of one value, ``count`` times, which blocks share."""
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(value, kind), count)
