@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -50,7 +50,7 @@ def counted(spark: Any) -> Iterator[Cost]:
     """
     cost = Cost()
     lock = threading.Lock()
-    before = _jobs(spark)
+    newest = _newest(spark)
 
     def profiled(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(OURS):
@@ -72,9 +72,7 @@ def counted(spark: Any) -> Iterator[Cost]:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
-    new = _jobs(spark)
-    cost.jobs = {number: text for number, text in sorted(new.items()) if number not in before}
-    plans = _plans(spark)
+    cost.jobs, plans = _jobs_and_plans(spark, newest)
     for number in cost.jobs:
         read, written = _records(spark, number)
         if written or (read and ROWS.search(plans.get(number, ""))):
@@ -101,29 +99,40 @@ def _caller() -> str:
     return "tests"
 
 
-def _jobs(spark: Any) -> dict[int, str]:
-    """Return the number and description of each job that Spark remembers."""
+def _lists(spark: Any) -> tuple[tuple[Any, str], tuple[Any, str]]:
+    """Return the jobs and the queries that Spark remembers, by number, each with the name of its number."""
     context = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
-    jobs = context.statusStore().jobsList(None)
-    found = {}
-    for at in range(jobs.size()):
-        job = jobs.apply(at)
+    queries = spark._jsparkSession.sharedState().statusStore().executionsList()
+    return (context.statusStore().jobsList(None), "jobId"), (queries, "executionId")
+
+
+def _newest(spark: Any) -> list[int]:
+    """Return the numbers of the newest job and query."""
+    return [getattr(each.last(), number)() if each.size() else -1 for each, number in _lists(spark)]
+
+
+def _since(each: Any, number: str, newest: int) -> Iterator[Any]:
+    """Give what came behind the ``newest`` one: Spark remembers a thousand, and to ask for each takes seconds."""
+    for at in reversed(range(each.size())):
+        found = each.apply(at)
+        if getattr(found, number)() <= newest:
+            return
+        yield found
+
+
+def _jobs_and_plans(spark: Any, newest: Sequence[int]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the description of each job that came behind the ``newest`` ones, and its plan."""
+    jobs, queries = (_since(*each, last) for each, last in zip(_lists(spark), newest, strict=True))
+    found, plans = {}, {}
+    for job in jobs:
         text = job.description()
         found[job.jobId()] = f"{text.get() if text.isDefined() else ''} {job.name()}"
-    return found
-
-
-def _plans(spark: Any) -> dict[int, str]:
-    """Return the plan of each job."""
-    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
-    found = {}
-    for at in range(executions.size()):
-        execution = executions.apply(at)
-        numbers = execution.jobs().keysIterator()
+    for query in queries:
+        numbers = query.jobs().keysIterator()
         while numbers.hasNext():
-            found[numbers.next()] = execution.physicalPlanDescription()
-    return found
+            plans[numbers.next()] = query.physicalPlanDescription()
+    return dict(sorted(found.items())), plans
 
 
 def _records(spark: Any, number: int) -> tuple[int, int]:
