@@ -280,7 +280,13 @@ def main() -> None:
 
 def _by_hand(options: argparse.Namespace, folder: Path) -> None:
     choice = FormatChoice(options.format)
-    spark = start_session("benchmarks", master="local[2]", choice=choice, notes=folder / "notes")
+    spark = start_session(
+        "benchmarks",
+        master="local[2]",
+        settings=settings_of(options.format),
+        choice=choice,
+        notes=folder / "notes",
+    )
     try:
         lake = Lake(folder, spark, choice)
         {"tables": tables, "versions": versions}[options.what](options, lake)

@@ -55,8 +55,14 @@ def folder(target: TargetTable) -> Path:
 
 def replaced(rig: Rig, *, jobs: int = 0) -> None:
     """Have the tables follow; the rows are replaced without a job that reads or writes rows."""
+    rig.commit()
+    applied(rig, jobs=jobs)
+
+
+def applied(rig: Rig, *, jobs: int = 0) -> None:
+    """Have the tables follow what the change log has, as `replaced` does."""
     with counted(rig.spark) as cost:
-        rig.follow()
+        rig.apply()
     assert len(cost.data_jobs) == jobs, cost.jobs
     assert cost.functions["DeltaTransaction.commit"] == (1 if jobs else ROWS)
 
@@ -229,6 +235,60 @@ def test_a_commit_of_another_program_in_between_loses_nothing(
     rig.reopen()
     rig.apply()
     rig.update(LEFT, ["11"], amount="6")
+    rig.check(LEFT)
+
+
+def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: Rig) -> None:
+    rig.db.rows[LEFT.name] = [(str(n), str(n), "x" * n) for n in range(6)]
+    rig.snapshot(LEFT)
+    applied(rig)
+    rig.check(LEFT)
+    rig.insert(LEFT, ["7", None, None])
+    rig.db.rows[LEFT.name] = [("1", "10", None), ("9", None, "new")]
+    rig.start_over()
+    rig.snapshot(LEFT)
+    applied(rig)
+    rig.check(LEFT)
+    at = current(rig)
+    before = rig.spark.sql(f"SELECT id FROM {at.at} VERSION AS OF {at.version - 1}").collect()
+    assert sorted(row["id"] for row in before) == [0, 1, 2, 3, 4, 5, 7]
+
+
+def test_a_snapshot_over_marked_rows_is_written_by_spark(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(rig)
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_format, "SMALL_TABLE", 0)
+        rig.update(LEFT, ["1"], amount="100")
+    rig.db.rows[LEFT.name] = [("1", "10", None)]
+    rig.start_over()
+    rig.snapshot(LEFT)
+    applied(rig, jobs=1)
+    rig.check(LEFT)
+
+
+def test_a_driver_that_dies_at_a_snapshots_commit_loses_and_doubles_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left(rig)
+    rig.db.rows[LEFT.name] = [("1", "10", None), ("9", None, "new")]
+    rig.start_over()
+    rig.snapshot(LEFT)
+    commits, made = DeltaTransaction.commit, count(1)
+
+    def dies(transaction: DeltaTransaction) -> None:
+        commits(transaction)
+        if next(made) == ROWS:
+            raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(DeltaTransaction, "commit", dies)
+        rig.apply()
+    rig.reopen()
+    rig.apply()
+    rig.check(LEFT)
+    rig.update(LEFT, ["9"], note="again")
     rig.check(LEFT)
 
 

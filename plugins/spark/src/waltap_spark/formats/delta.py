@@ -30,7 +30,14 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import LayoutUnfit, VersionGone
-from waltap_spark.formats.delta_files import FILES, DeltaTransaction, added, joined, replaced
+from waltap_spark.formats.delta_files import (
+    FILES,
+    DeltaTransaction,
+    added,
+    joined,
+    overwritten,
+    replaced,
+)
 from waltap_spark.formats.delta_log import FileList
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
@@ -307,6 +314,29 @@ class DeltaFormat(MergingFormat):
                 files = self._file_list(schema.table, folder).at(transaction.version)
                 entries = joined(store, folder, schema, files or ())
                 transaction.write([added(store, folder, stored), *entries])
+                transaction.commit()
+                return True
+        return False
+
+    def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
+        """Replace all rows by one file, without a Spark plan.
+
+        A first snapshot of many small tables would otherwise be a Spark job for each. The table
+        must have a path, no catalogue, and few files.
+        """
+        if not self._writes_here(spark):
+            return False
+        with self._without_spark(target):
+            transaction = DeltaTransaction(spark, _path(target.at))
+            schema = transaction.schema
+            stored = schema and schema.physical_rows(rows)
+            if schema is None or stored is None:
+                return False
+            store, folder = self._output.store, self._folder(target.at)
+            files = self._file_list(schema.table, folder).at(transaction.version)
+            entries = None if files is None else overwritten(store, folder, files, stored)
+            if entries is not None:
+                transaction.write(entries, replaces=True)
                 transaction.commit()
                 return True
         return False

@@ -446,6 +446,18 @@ def joined(
     return [*(_removed(file, changes=False) for file in small), entry]
 
 
+def overwritten(
+    store: FileStore, folder: str, files: Sequence[StoredFile], rows: pa.Table
+) -> list[dict[str, object]] | None:
+    """Write ``rows`` as the only file of a table; return the log's entries.
+
+    None: the table has many files, or deleted rows in them.
+    """
+    if len(files) > 2 * FILES or any(file.deletion_vector for file in files):
+        return None
+    return [*map(_removed, files), added(store, folder, rows)]
+
+
 def replaced(
     store: FileStore,
     folder: str,

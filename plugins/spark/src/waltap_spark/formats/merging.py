@@ -141,7 +141,7 @@ class MergingFormat(StepwiseFormat):
         work = self._work(commit, table)
         self._log(work, table, rows)
         if table.mode.name != "append":
-            work.overwrite("current", rows.rows(table))
+            work.overwrite("current", partial(rows.rows, table), rows.fresh_here(table))
         return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
 
     def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
@@ -159,7 +159,7 @@ class MergingFormat(StepwiseFormat):
         elif meets_none(table, rows.group):
             work.insert("current", partial(rows.rows, table), rows.fresh_here(table))
         elif empties:
-            work.overwrite("current", self._remaining_rows(commit, table, rows))
+            work.overwrite("current", partial(self._remaining_rows, commit, table, rows))
         elif not table.key:
             work.exchange(self._exchanged(commit, table, rows))
         else:

@@ -211,11 +211,13 @@ class SharedWork(TableWriter):
         )
         self.take("current", lambda: self._spark.sql(sql), "clear")
 
-    def overwrite(self, what: What, frame: DataFrame) -> None:
+    def overwrite(
+        self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None = None
+    ) -> None:
         """Replace the table's rows, by a MERGE without matches."""
 
         def action() -> None:
-            values = self.view(frame)
+            values = self.view(frame())
             names = list(values)
             never = temp("never")
             source = f"({selected({**values, never: 'CAST(NULL AS string)'})})"

@@ -265,6 +265,13 @@ class StepwiseFormat(TableFormat):
         """
         return False
 
+    def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
+        """Replace all rows by few in one commit without Spark.
+
+        Return whether the format did.
+        """
+        return False
+
     def replacing(
         self,
         spark: SparkSession,

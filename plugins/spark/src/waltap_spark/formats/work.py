@@ -121,9 +121,17 @@ class TableWriter:
 
         self.take(what, action, ROWS)
 
-    def overwrite(self, what: What, frame: DataFrame) -> None:
-        """Replace all rows."""
-        self.take(what, partial(self._sql, what, frame, "INSERT OVERWRITE"), ROWS)
+    def overwrite(
+        self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None = None
+    ) -> None:
+        """Replace all rows by the rows of ``frame``; ``rows`` as in `insert`."""
+
+        def action() -> None:
+            target = self.table.stored_table.targets[what]
+            if rows is None or not self._format.overwrite(self._spark, target, rows):
+                self._sql(what, frame(), "INSERT OVERWRITE")
+
+        self.take(what, action, ROWS)
 
     def clear(self) -> None:
         """Remove all rows."""
