@@ -100,21 +100,21 @@ def _caller() -> str:
 
 
 def _lists(spark: Any) -> tuple[tuple[Any, str], tuple[Any, str]]:
-    """Return the jobs and the queries that Spark remembers, by number, each with the name of its number."""
+    """Return the jobs and the queries that Spark remembers, the newest first, each with the name of its number."""
     context = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     queries = spark._jsparkSession.sharedState().statusStore().executionsList()
-    return (context.statusStore().jobsList(None), "jobId"), (queries, "executionId")
+    return (context.statusStore().jobsList(None), "jobId"), (queries.reverse(), "executionId")
 
 
 def _newest(spark: Any) -> list[int]:
     """Return the numbers of the newest job and query."""
-    return [getattr(each.last(), number)() if each.size() else -1 for each, number in _lists(spark)]
+    return [getattr(each.head(), number)() if each.size() else -1 for each, number in _lists(spark)]
 
 
 def _since(each: Any, number: str, newest: int) -> Iterator[Any]:
     """Give what came behind the ``newest`` one: Spark remembers a thousand, and to ask for each takes seconds."""
-    for at in reversed(range(each.size())):
+    for at in range(each.size()):
         found = each.apply(at)
         if getattr(found, number)() <= newest:
             return
