@@ -287,7 +287,7 @@ class KafkaSink(Sink):
     def _produce(self, batch: Batch) -> None:
         oversize, topic, room = self._oversize, "", 0
         given: tuple[Header, ...] = ()
-        headers: list[tuple[str, str | bytes | None]] = []
+        headers: dict[str, Any] = {}  # an empty list would double the time of the call
         producer = self._producer
         assert producer is not None
         produce, watches = producer.produce, oversize.watches
@@ -299,7 +299,7 @@ class KafkaSink(Sink):
                 room = oversize.room(record) if watches else 0
             if record.headers is not given:
                 given = record.headers
-                headers = list(given)
+                headers = {"headers": list(given)} if given else {}
                 room = oversize.room(record) if watches else 0
             if watches and len(record.value or b"") + len(record.key or b"") > room:
                 self._produce_large(producer, record, headers)
@@ -307,9 +307,9 @@ class KafkaSink(Sink):
             while True:
                 try:
                     if record.partition is None and record.timestamp is None:
-                        produce(topic, record.value, record.key, headers=headers)
+                        produce(topic, record.value, record.key, **headers)
                     else:
-                        produce(topic, record.value, record.key, headers=headers, **_target(record))
+                        produce(topic, record.value, record.key, **headers, **_target(record))
                 # The queue is full: serve reports until there is room.
                 except BufferError:
                     producer.poll(STEP_S)
@@ -324,9 +324,7 @@ class KafkaSink(Sink):
                 else:
                     break
 
-    def _produce_large(
-        self, producer: Producer, record: Record, headers: list[tuple[str, str | bytes | None]]
-    ) -> None:
+    def _produce_large(self, producer: Producer, record: Record, headers: dict[str, Any]) -> None:
         """Send a record alone that may be too large.
 
         No neighbour can then be refused with it, and no later record comes before it.
@@ -340,7 +338,7 @@ class KafkaSink(Sink):
                     record.topic,
                     record.value,
                     record.key,
-                    headers=headers,
+                    **headers,
                     **_target(record),
                 )
                 self._drain()
