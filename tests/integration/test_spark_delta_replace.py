@@ -153,6 +153,9 @@ def test_the_files_of_a_version_are_those_that_delta_names(rig: Rig) -> None:
     for number in range(7):
         rig.update(LEFT, [str(number % 6)], amount=str(number))
         version = current(rig).version
+        if version % 3 == 2:  # neither a checkpoint nor the first version behind one
+            assert kept.at(version) == FileList(store, name).at(version)
+            continue
         frame = rig.spark.read.format("delta").option("versionAsOf", version)
         wanted = {path.rsplit("/", 1)[1] for path in frame.load(str(folder(target))).inputFiles()}
         for files in (kept, FileList(store, name)):
@@ -190,7 +193,7 @@ AGES: Final = [
 
 
 @pytest.mark.parametrize(
-    "ages", [AGES[:2], AGES[2:], pytest.param(AGES, marks=pytest.mark.exhaustive)]
+    "ages", [AGES[:2], AGES[2:3], AGES[3:], pytest.param(AGES, marks=pytest.mark.exhaustive)]
 )
 def test_files_are_older_than_the_columns(rig: Rig, ages: list[Relation]) -> None:
     table = relation("public.left", AGED[:3], numbers=[1, 2, 3])
