@@ -13,19 +13,19 @@ from waltap_spark.formats import delta as delta_format
 # change → the most calls and round trips, and the jobs, of its commit in a table of few bytes. The driver writes history and
 # rows; one job reads values that were not sent. On a busy machine a commit takes up to 24 calls and 10 round trips more.
 BUDGETS: Final = {
-    "insert": (376, 60, 0),
-    "update": (422, 64, 0),
-    "update, note unsent": (448, 95, 1),
-    "key change, note unsent": (473, 95, 1),
-    "delete": (416, 58, 0),
+    "insert": (327, 60, 0),
+    "update": (366, 64, 0),
+    "update, note unsent": (391, 95, 1),
+    "key change, note unsent": (411, 95, 1),
+    "delete": (364, 58, 0),
 }
 
 # The same in a table of more bytes, whose rows Spark writes: one job, or two that find and mark the earlier rows.
 LARGE_BUDGETS: Final = {
-    "update": (425, 90, 2),
-    "update, note unsent": (460, 121, 3),
-    "key change, note unsent": (485, 121, 3),
-    "delete": (425, 84, 1),
+    "update": (380, 90, 2),
+    "update, note unsent": (415, 121, 3),
+    "key change, note unsent": (435, 121, 3),
+    "delete": (380, 84, 1),
 }
 
 
@@ -66,6 +66,6 @@ def test_a_commit_of_one_change_to_a_large_table_is_within_its_budget(
 def test_without_history_an_insert_is_no_job(delta: Any, tmp_path: Path) -> None:
     with filled(delta, tmp_path, "delta", "none") as rig:
         calls, trips, jobs = cost(rig, "insert")
-    assert calls <= 365
+    assert calls <= 320
     assert trips <= 46
     assert jobs == 0

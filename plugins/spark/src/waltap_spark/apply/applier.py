@@ -83,7 +83,8 @@ class IdleTables:
                 if time.monotonic() >= began + SHARE_S:
                     break
 
-        each_in_one(sessions, [find] if self._remaining else [], 1)
+        if self._remaining:
+            each_in_one(sessions, [find], 1)
         return found
 
 
@@ -309,8 +310,9 @@ class OutputApplier:
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
-        due, idle_names = moves.names(due), moves.names(idle)
+        idle_names = list(idle)
         if moves.renamed:
+            due, idle_names = moves.names(due), moves.names(idle)
             self._shapes = SharedShapes(self._tables)
             moves.report()
         number = before.number + 1
@@ -491,10 +493,12 @@ class OutputApplier:
         routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
         suspended = {name for name, each in tables.items() if each.failed}
-        others = {n: each for n, each in tables.items() if n not in suspended}
+        others = tables
+        if suspended:
+            others = {n: each for n, each in tables.items() if n not in suspended}
         plans = plan(manifests, others, routes)
-        # a suspended table's changes wait in the log until its retry
-        plans = {name: found for name, found in plans.items() if name not in suspended}
+        if suspended:  # its changes wait in the log until its retry
+            plans = {name: found for name, found in plans.items() if name not in suspended}
         for name in due:
             with self._retries.timed(name):
                 plans[name] = self._plan_again(tables[name], log_position)

@@ -243,8 +243,7 @@ class CommitAttempt:
         # an older schema lacks columns that were added later, so it drops none
         drops = not again and of_rules(self.options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
-        stay = {called.get(name, name) for name in self.format.needed(table)}
-        lost = tuple(name for name in dropped(table, group) if name not in stay) if drops else ()
+        lost = self._lost(table, group, called) if drops else ()
 
         def learn(before: TableState) -> TableState:
             return forgotten(self._learn(commit, before, group, another=another), lost)
@@ -286,6 +285,13 @@ class CommitAttempt:
             brought = replace(brought, spared=stays)
         table = self.format.apply(commit, table, brought)
         return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
+
+    def _lost(
+        self, table: TableState, group: SegmentGroup, called: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Return the columns that ``table`` loses; those that divide files stay."""
+        stay = {called.get(name, name) for name in self.format.needed(table)}
+        return tuple(name for name in dropped(table, group) if name not in stay)
 
     def _with_former_numbers(
         self, commit: CommitContext, table: TableState, group: SegmentGroup
@@ -372,6 +378,9 @@ class CommitAttempt:
         columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():
             had = columns.get(name, kind)
+            if had == kind:
+                columns[name] = kind
+                continue
             # without rows a column may take any type
             common = common_type(had, kind) or (kind if empty else None)
             if common is None:

@@ -109,8 +109,8 @@ class ExternalSnapshots:
                     nobody=nobody,
                 )
         for table, groups in of.items():
-            folder = TableState(schema=plans[table].schema, table=plans[table].table).folder
             for group in groups:
+                folder = TableState(schema=plans[table].schema, table=plans[table].table).folder
                 self._seen = True
                 gone = group.external_snapshot in names
                 # rows that were copied to the output survive the engine

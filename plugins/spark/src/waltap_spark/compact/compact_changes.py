@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.log_columns import log_columns
-from waltap_spark.compact.net_changes import Fill, Flags, Integers, NetRows, numbered
+from waltap_spark.compact.net_changes import Array, Fill, Flags, Integers, NetRows, numbered
 from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.errors import first_words
 from waltap_spark.planning.plan import LogFacts, unpacked_in_all
@@ -37,7 +37,6 @@ from waltap_spark.schema.expression import (
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import TableState
 
-Array = Integers | Flags
 Rows = Callable[[], DataFrame]
 Made = TypeVar("Made")
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 Flags: TypeAlias = NDArray[np.bool_]
 Integers: TypeAlias = NDArray[np.integer[Any]]
+Array: TypeAlias = Integers | Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ class NetRows:
             self._eras = eras[order]
         self._order, self._key_reused, self._live_keys = order, key_reused, live_keys
         self._positions = [each[order] for each in log.positions]
+        # The part of a key change: 0 is its delete, 1 its insert.
+        self._sub = self._positions[3]
         self._puts, self._deletes = log.puts[order], log.deletes[order]
         self._unsent = {name: flags[order] for name, flags in log.unsent.items()}
         self._keys = _Runs(_starts(keys[order]))
@@ -149,7 +152,7 @@ class NetRows:
         the transaction.
         """
         runs = self._transactions
-        more = runs.sum(self._puts) - runs.sum(self._deletes)
+        more = runs.sum(self._puts.astype(int) - self._deletes)
         # Anything but a delete at the end leaves a row. A first operation other than an insert
         # proves an earlier row, which one more delete than inserts removes. With as many inserts
         # as deletes the key is as it was before.
@@ -210,14 +213,6 @@ class NetRows:
         found[other[pairs]] = one[pairs]
         return found
 
-    @property
-    def _sub(self) -> Integers:
-        """The part of a key change.
-
-        0 is its delete, 1 its insert.
-        """
-        return self._positions[3]
-
     @cached_property
     def _leaves(self) -> Flags:
         found: Flags = self._deletes & (self._sub == 0)
@@ -239,7 +234,7 @@ class NetRows:
         gone, was = runs.counted(self._deletes), self._existed_before[runs.number]
         number = np.where(self._deletes, gone, gone + 1)
         number = np.where(self._puts, runs.counted(self._puts) + was, number)
-        return number, (runs.sum(self._deletes) + 1)[runs.number]
+        return number, (gone[runs.last] + 1)[runs.number]
 
     def _before(self, name: str) -> Integers:
         """Return each deleted old key's last event with ``name``.
@@ -304,14 +299,14 @@ class _Runs:
         last = _last_flagged(flags)[self.last]
         return np.where(last >= self.first, last, -1)
 
-    def counted(self, flags: Flags) -> Integers:
-        """Return running counts of flagged rows, by run."""
+    def counted(self, flags: Array) -> Integers:
+        """Return running counts of flagged rows, by run; sums of numbers."""
         total = np.cumsum(flags)
-        found: Integers = total - (total - flags)[self.first][self.number]
+        found: Integers = total - (total - flags.astype(int))[self.first][self.number]
         return found
 
-    def sum(self, flags: Flags) -> Integers:
-        """Return the number of flagged rows of each run."""
+    def sum(self, flags: Array) -> Integers:
+        """Return the number of flagged rows of each run, or the sum of numbers."""
         found: Integers = self.counted(flags)[self.last]
         return found
 

@@ -590,7 +590,8 @@ def _commit(version: int, text: bytes) -> TableCommit:
         if "commitInfo" in entry:
             info = entry["commitInfo"]
             operation = info.get("operation", "")
-            restored = _restored(operation, info.get("operationParameters"))
+            parameters = info.get("operationParameters")
+            restored = _restored(operation, parameters) if operation == "RESTORE" else None
             return TableCommit(
                 version, operation, CommitNote.read(info.get("userMetadata")), restored
             )

@@ -276,10 +276,15 @@ def statistics(rows: pa.Table) -> str:
         if pa.types.is_struct(column.type):
             continue
         nulls[name] = column.null_count
-        if column.null_count < rows.num_rows:
-            for found, value in zip((least, greatest), _bounds(column), strict=True):
-                if value is not None:
-                    found[name] = value
+        if column.null_count == rows.num_rows:
+            continue
+        if pa.types.is_integer(column.type):  # most of the log's own columns
+            found = pc.min_max(column)
+            least[name], greatest[name] = found["min"].as_py(), found["max"].as_py()
+            continue
+        for bounds, value in zip((least, greatest), _bounds(column), strict=True):
+            if value is not None:
+                bounds[name] = value
     made = {
         "numRecords": rows.num_rows,
         "minValues": least,
@@ -301,7 +306,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object]:
         # NaN is greater than all others for Spark, and infinity is no number in JSON
         if not pc.all(pc.is_finite(column)).as_py():
             return none
-    elif not (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_string(kind)):
+    elif not (pa.types.is_decimal(kind) or pa.types.is_string(kind)):
         return none
     found = pc.min_max(column)
     low, high = found["min"].as_py(), found["max"].as_py()
@@ -435,6 +440,8 @@ def joined(
 
     No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
     """
+    if len(files) < FILES:
+        return []
     small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
     if len(small) < FILES:
         return []

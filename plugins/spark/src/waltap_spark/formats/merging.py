@@ -115,17 +115,18 @@ class MergingFormat(StepwiseFormat):
         learnt = change.learn(table)
         if not learnt.columns:
             return learnt  # a table of which no row was seen yet
-        refuse_alike(learnt.name, [*learnt.columns, *LOG_FIELDS, *learnt.mode.columns])
+        stored = learnt.stored_table.columns
+        if learnt.columns != stored:
+            refuse_alike(learnt.name, [*learnt.columns, *LOG_FIELDS, *learnt.mode.columns])
         if not learnt.stored_table.targets:
             return self._created(commit, learnt)
-        renamed = {
-            old: new for old, new in change.renames.items() if old in learnt.stored_table.columns
+        renamed = change.renames and {
+            old: new for old, new in change.renames.items() if old in stored
         }
         if learnt.place is not None:
             shared = SharedWork(self, commit, learnt)
             shared.evolve(renamed, change.forgets, rows=not change.replaces)
             return shared.table
-        stored = learnt.stored_table.columns
         if learnt.columns == stored and not renamed and stored.keys().isdisjoint(change.forgets):
             return learnt
         work = TableWriter(self, commit, learnt)
@@ -237,18 +238,19 @@ class MergingFormat(StepwiseFormat):
         own = stored_columns(table, what)
         if not table.stored_table.targets:
             return spark.createDataFrame([], struct_of(own))
-        stored = {self.stored_name(name): name for name in table.mode.columns}
+        added = table.mode.columns
+        stored = {self.stored_name(name): name for name in added} if added else {}
         frame = self.at_version(spark, table.stored_table.targets[what])
         if stored:
             frame = frame.withColumnsRenamed(stored)
         if table.place is not None:
             mine = column_of(table.place.column) == table.place.source
             return fitted_to(frame.where(mine), own)
-        kinds = {field.name: field.dataType for field in struct_of(own).fields}
         there = {field.name: field.dataType.json() for field in frame.schema.fields}
-        columns = []
         if there == own and list(there) == list(own):
             return frame
+        kinds = {field.name: field.dataType for field in struct_of(own).fields}
+        columns = []
         for name in [*(n for n in own if n in there), *(n for n in there if n not in own)]:
             column = column_of(name)
             if name in own and there[name] != own[name] and there[name] == self.stored(own[name]):
@@ -266,10 +268,8 @@ class MergingFormat(StepwiseFormat):
         if not table.stored_table.targets:
             return table
         steps = sum(target.step for target in stored_table.targets.values())
-        later = 0 if stored_table.compacted else crc32(table.name.encode()) % COMPACT_STEPS
         now = time.time()
-        awaited = self.is_awaited(table)
-        if steps - stored_table.compacted >= COMPACT_STEPS + later and not awaited:
+        if self._is_due(table, steps) and not self.is_awaited(table):
             targets = {
                 w: self._compacted(commit, table, each)
                 for w, each in table.stored_table.targets.items()
@@ -277,12 +277,20 @@ class MergingFormat(StepwiseFormat):
             table = table.with_storage(compacted=steps, targets=targets)
         if not stored_table.vacuumed:
             table = table.with_storage(vacuumed=now)
-        elif now - stored_table.vacuumed >= VACUUM_S and not awaited:
+        elif now - stored_table.vacuumed >= VACUUM_S and not self.is_awaited(table):
             table = table.with_storage(vacuumed=now)
             self._cluttered[table.name] = [
                 target.at for target in table.stored_table.targets.values()
             ]
         return table
+
+    def _is_due(self, table: TableState, steps: int) -> bool:
+        """Return whether files of ``table`` are compacted after so many ``steps``."""
+        compacted = table.stored_table.compacted
+        if steps - compacted < COMPACT_STEPS:
+            return False
+        later = 0 if compacted else crc32(table.name.encode()) % COMPACT_STEPS
+        return steps - compacted >= COMPACT_STEPS + later
 
     def _compacted(
         self, commit: CommitContext, table: TableState, target: TargetTable
@@ -302,6 +310,8 @@ class MergingFormat(StepwiseFormat):
 
     def afterwards(self) -> Sequence[Callable[[SparkSession], None]]:
         """Remove old files after a commit, which may have needed them."""
+        if not self._cluttered:
+            return ()
         asked, self._cluttered = self._cluttered, {}
         tables = self._tables()
         fine = [ats for name, ats in asked.items() if not self._stays(tables.get(name))]

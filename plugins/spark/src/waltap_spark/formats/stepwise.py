@@ -323,7 +323,8 @@ class StepwiseFormat(TableFormat):
             taken = self.taken(commit.spark, table, target)
             try:
                 if number not in taken:
-                    own = replace(note, since=self._since(table, target))
+                    since = self._since(table, target) if self._restored else target.since
+                    own = replace(note, since=since)
                     taken = self._written(commit, table, target, own, action)
                 written = taken[number]
                 # Another program may restore an earlier version at any time.
@@ -464,6 +465,7 @@ class StepwiseFormat(TableFormat):
         owner = table.owner
         # Versions with our rows, and without another program's.
         fine = [target.version]
+        identity, shares = self._identity(), table.place is not None
         self._restored.pop((owner, target.at), None)
         for commit in later:
             note = commit.note
@@ -474,8 +476,8 @@ class StepwiseFormat(TableFormat):
                 self._restored[owner, target.at] = commit.version
                 foreign = None
                 continue
-            others = note is not None and self._is_others(note, table)
-            own = note is not None and (note.waltap, note.table) == (self._identity(), owner)
+            others = shares and note is not None and self._is_others(note, table)
+            own = note is not None and (note.waltap, note.table) == (identity, owner)
             mine = own and not others
             if note is not None and mine and (note.step <= target.step or note.step in steps):
                 # two drivers wrote it: the other was believed dead
@@ -487,11 +489,11 @@ class StepwiseFormat(TableFormat):
                 foreign = foreign or commit
             if foreign is None:
                 # a source of several cannot be brought back without the others
-                stay = not others and not (mine and table.place is not None)
+                stay = not others and not (mine and shares)
                 fine = [*fine, commit.version] if stay else [commit.version]
         if foreign is not None and not target.step and not steps:
             whose = "another output's" if foreign.note else "another program's"
-            if foreign.note is not None and foreign.note.waltap == self._identity():
+            if foreign.note is not None and foreign.note.waltap == identity:
                 whose = f"{foreign.note.table}'s"
             text = f"{table.name} would be stored as {target.at}: that is there, and is {whose}"
             raise NameTaken(text, table=table.name)

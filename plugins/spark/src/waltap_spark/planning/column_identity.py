@@ -83,6 +83,8 @@ def _ids(table: TableState, columns: tuple[ColumnEntry, ...]) -> dict[str, int]:
 def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
     """Return old and new names of columns that ``group`` renames."""
     taken = _ids(table, group.columns)
+    if taken == table.ids:
+        return {}
     named = {number: name for name, number in taken.items()}
     found = {
         name: named[number] for name, number in table.ids.items() if named.get(number, name) != name
@@ -219,14 +221,14 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
     Types stay as they are. Nothing may be pending when `renames` finds any, because pending
     changes use the earlier names.
     """
-    changed = renames(table, group)
     ids = _ids(table, group.columns)
-    table = _renamed(table, changed)
-    table = _numbered(
-        table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
-    )
+    if ids != table.ids:
+        table = _renamed(table, renames(table, group))
+        table = _numbered(
+            table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
+        )
     had_rows = table.has_rows
-    snapshot_reasons = tuple(_snapshot_reasons(table, group)) if had_rows else ()
+    snapshot_reasons = tuple(_snapshot_reasons(table, group, ids)) if had_rows else ()
     widened = tuple(_widened(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
@@ -312,11 +314,15 @@ def renews_columns(table: TableState, group: SegmentGroup) -> bool:
     return not changed.isdisjoint(table.columns)
 
 
-def _snapshot_reasons(table: TableState, group: SegmentGroup) -> "list[str]":
-    """Return the reasons why older rows may differ from the source."""
+def _snapshot_reasons(
+    table: TableState, group: SegmentGroup, numbers: Mapping[str, int]
+) -> "list[str]":
+    """Return the reasons why older rows may differ from the source.
+
+    ``numbers`` belong to the columns of the group.
+    """
     found = []
     known = {number for ids in table.version_ids.values() for number in ids.values()}
-    numbers = _ids(table, group.columns)
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
     unsent = set(table.hidden).difference(table.source_columns)
     for column in group.columns:
