@@ -15,7 +15,7 @@ from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
-from waltap_spark.state.output import SparkOutput
+from waltap_spark.state.output import SparkOutput, TargetTable
 
 
 class Died(BaseException):
@@ -40,6 +40,11 @@ def dying(*places: tuple[object, str], at: int = 1) -> Iterator[None]:
         for place, name in places:
             patch.setattr(place, name, until_then(getattr(place, name)))
         yield
+
+
+def folder_of(target: TargetTable) -> Path:
+    """Return the folder of a table by path."""
+    return Path(target.at.split("`")[1].removeprefix("file://"))
 
 
 class Rig:
@@ -141,6 +146,10 @@ class Rig:
         """Return the folders that the newest commit names, also as garbage."""
         state = self.applier.state
         return {p for t in state.tables.values() for p in t.paths()} | self.output.garbage.paths()
+
+    def target(self, table: Relation, which: str = "current") -> TargetTable:
+        """Return a table of a format with tables of its own, as the last commit has it."""
+        return self.output.table(table.table).stored_table.targets[which]
 
     def current(self, table: Relation) -> list[tuple[str | None, ...]]:
         tables = LiveTables(self.spark, self.output, allow_stale=True)

@@ -18,7 +18,7 @@ from tests.harness.failing_steps import (
 )
 from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_version
 from tests.harness.remade_tables import COURSES as REMADE
-from tests.harness.spark import Rig
+from tests.harness.spark import Rig, folder_of
 from tests.integration.test_spark_applier import PEOPLE
 
 from waltap_sinks.changelog.manifest import LogPosition
@@ -80,23 +80,21 @@ def test_rows_are_found_by_keys_whatever_is_in_them(
     rig.commit()
     rig.apply()  # nothing is there to replace, and nothing to write
     rig.check(CODES)
-    operations = rig.spark.sql(
-        f"DESCRIBE HISTORY {rig.output.table('codes').stored_table.targets['current'].at}"
-    )
+    operations = rig.spark.sql(f"DESCRIBE HISTORY {rig.target(CODES).at}")
     assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
 
 
 def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(rig: Rig) -> None:
     rig.db.insert(LEFT, *[[str(number), None, "x"] for number in range(5)])
     rig.follow()
-    at = rig.output.table("left").stored_table.targets["current"].at
+    at = rig.target(LEFT).at
     rig.db.update(LEFT, ["1"], note="y")
     rig.follow()
     assert rig.spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"] == 1
     rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     rig.db.insert(LEFT, ["9", None, "x"])
     rig.follow()
-    since = rig.output.table("left").stored_table.targets["current"].version + 1
+    since = rig.target(LEFT).version + 1
     rig.db.update(LEFT, ["1"], note="z")
     rig.follow()
     feed = rig.spark.read.format("delta").option("readChangeFeed", "true")
@@ -164,12 +162,11 @@ def test_a_table_writes_its_checkpoints_at_its_interval_also_when_it_is_rewritte
         rig.db.insert(LEFT if number < 2 else rewritten, [str(number), "1", "x"])
         rig.follow()
     for target in rig.output.table("left").stored_table.targets.values():
-        at = target.at
-        properties = dict(rig.spark.sql(f"SHOW TBLPROPERTIES {at}").collect())
-        interval = delta_format.checkpoint_interval(at)
+        properties = dict(rig.spark.sql(f"SHOW TBLPROPERTIES {target.at}").collect())
+        interval = delta_format.checkpoint_interval(target.at)
         assert properties["delta.checkpointInterval"] == str(interval)
-        log = Path(at.removeprefix("delta.`file://").removesuffix("`")) / "_delta_log"
-        made = {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet")}
+        logs = (folder_of(target) / "_delta_log").glob("*.checkpoint.parquet")
+        made = {int(path.name[:20]) for path in logs}
         assert made
         assert not any(version % interval for version in made)
 
@@ -313,10 +310,10 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", "1", None])
     rig.follow()
-    stored_table = rig.output.table("left").stored_table
-    target = stored_table.targets["current"]
-    folder = rig.folder / "out" / target.at.split("`")[1].split("/out/")[1] / "_delta_log"
-    (folder / f"{target.version + 1:020d}.json").write_bytes(b'{"commitInfo": {"userMeta')
+    target = rig.target(LEFT)
+    (folder_of(target) / "_delta_log" / f"{target.version + 1:020d}.json").write_bytes(
+        b'{"commitInfo": {"userMeta'
+    )
     rig.apply()
     rig.db.insert(RIGHT, ["2", "2", None])
     rig.follow()

@@ -1,6 +1,5 @@
 """Files of Delta tables that the driver writes without Spark: Spark reads from them what was written."""
 
-import contextlib
 import datetime
 import json
 from collections import defaultdict
@@ -10,15 +9,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JNetworkError
 from tests.harness.changelog import relation
-from tests.harness.spark import Died, Rig, dying
+from tests.harness.spark import Rig, folder_of
 from tests.harness.spark_cost import counted
 
-from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats.delta_files import DeltaTransaction, statistics
-from waltap_spark.read.live import LiveTables
 from waltap_spark.state.output import TargetTable
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -129,6 +125,18 @@ def listed() -> str:
     return ", ".join(f"`{name.replace('`', '``')}` {sql}" for name, (sql, _) in COLUMNS.items())
 
 
+def streamed(rig: Rig, target: TargetTable, folder: Path) -> list[int]:
+    """Have a stream go on with a copy of a table; return the copy's keys."""
+    query = (
+        rig.spark.readStream.format("delta").load(str(folder_of(target)))
+        .writeStream.format("delta").option("checkpointLocation", str(folder / "cp"))
+        .trigger(availableNow=True).start(str(folder / "copy"))
+    )  # fmt: skip
+    query.awaitTermination()
+    copy = rig.spark.read.format("delta").load(str(folder / "copy"))
+    return sorted(row.id for row in copy.select("id").collect())
+
+
 def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig: Rig) -> None:
     """A file of each row, so that statistics of one row decide, and one of all rows."""
     form, rows = rig.applier._format, many()
@@ -173,7 +181,7 @@ def _bounded(rig: Rig, target: TargetTable, files: int) -> list[dict[str, tuple[
     assert schema is not None
     found = []
     for version in range(1, files + 1):
-        log = Path(path.removeprefix("file://")) / "_delta_log" / f"{version:020d}.json"
+        log = folder_of(target) / "_delta_log" / f"{version:020d}.json"
         entries = [json.loads(line) for line in log.read_text().splitlines()]
         stats = next(json.loads(each["add"]["stats"]) for each in entries if "add" in each)
         least, greatest = stats["minValues"], stats["maxValues"]
@@ -258,74 +266,20 @@ def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig: Ri
         assert not form.append(rig.spark, TargetTable(at=at), rows)
 
 
-def test_a_driver_that_dies_with_a_file_that_no_commit_names_loses_and_doubles_nothing(
-    rig: Rig,
-) -> None:
-    rig.db.insert(LEFT, ["1", "1", None])
-    rig.follow()
-    rig.db.insert(LEFT, ["2", "2", "x"])
-    rig.commit()
-    with pytest.raises(Died), dying((DeltaTransaction, "commit")):
-        rig.apply()
-    rig.reopen()
-    rig.apply()
-    rig.check(LEFT)
-    changes = LiveTables(rig.spark, rig.output).changes("left")
-    assert changes.count() == 2
-    at = rig.output.table("left").stored_table.targets["changes"].at
-    files = list(Path(at.split("`")[1].removeprefix("file://")).glob("*.parquet"))
-    assert len(files) > len(changes.inputFiles())
-
-
-def test_a_commit_whose_answer_is_lost_is_not_written_again_by_spark(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig.db.insert(LEFT, ["1", "1", None])
-    rig.follow()
-    rig.db.insert(LEFT, ["2", "2", "x"])
-    rig.commit()
-    commits = DeltaTransaction.commit
-
-    def unanswered(transaction: DeltaTransaction) -> None:
-        commits(transaction)
-        raise Py4JNetworkError("Answer from Java side is empty")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DeltaTransaction, "commit", unanswered)
-        with contextlib.suppress(Py4JNetworkError, WaltapError):
-            rig.apply()
-    rig.reopen()
-    rig.apply()
-    rig.check(LEFT)
-    assert LiveTables(rig.spark, rig.output).changes("left").count() == 2
-
-
 def test_a_stream_reads_each_change_once_and_old_versions_stay(rig: Rig, tmp_path: Path) -> None:
     """Also over checkpoints of the log and after files were compacted."""
     rig.db.insert(LEFT, ["0", "1", None])
     rig.follow()
-    target = rig.output.table("left").stored_table.targets["changes"]
+    target = rig.target(LEFT, "changes")
     path = target.at.split("`")[1]
     rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '7')")
-
-    def streamed() -> None:
-        query = (
-            rig.spark.readStream.format("delta").load(path)
-            .writeStream.format("delta").option("checkpointLocation", str(tmp_path / "cp"))
-            .trigger(availableNow=True).start(str(tmp_path / "copy"))
-        )  # fmt: skip
-        query.awaitTermination()
-
     for number in range(1, 7):
         rig.insert(LEFT, [str(number), "1", "x"])
         if number == 3:
-            streamed()
+            streamed(rig, target, tmp_path)
             rig.applier._format.compact_files(rig.spark, target.at)
-    streamed()
-    copy = rig.spark.read.format("delta").load(str(tmp_path / "copy"))
-    assert sorted(row.id for row in copy.select("id").collect()) == list(range(7))
-    folder = Path(path.removeprefix("file://")) / "_delta_log"
-    assert list(folder.glob("*.checkpoint.parquet"))
+    assert streamed(rig, target, tmp_path) == list(range(7))
+    assert list((folder_of(target) / "_delta_log").glob("*.checkpoint.parquet"))
     then = rig.spark.read.format("delta").option("versionAsOf", target.version).load(path)
     assert then.count() == 1
     rig.check(LEFT)

@@ -13,9 +13,17 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError
 from tests.harness.changelog import relation
-from tests.harness.spark import Died, Rig, dying
+from tests.harness.spark import Died, Rig, dying, folder_of
 from tests.harness.spark_cost import counted
-from tests.integration.test_spark_delta_files import COLUMNS, SKIPPED, listed, made, many
+from tests.integration.test_spark_delta_files import (
+    COLUMNS,
+    LEFT,
+    SKIPPED,
+    listed,
+    made,
+    many,
+    streamed,
+)
 
 from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
@@ -28,7 +36,6 @@ from waltap_spark.schema.expression import GONE
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import TargetTable
 
-LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
 PAIRS: Final = relation(
     "public.pairs",
     [("a", "int4"), ("b", "text"), ("n", "numeric(9,2)"), ("at", "timestamp"), ("note", "text")],
@@ -43,14 +50,6 @@ ROWS: Final = 2
 @pytest.fixture
 def rig(delta: Any, tmp_path: Path) -> Rig:
     return Rig(tmp_path, delta, "delta", parallel=2)
-
-
-def current(rig: Rig, table: str = "left") -> TargetTable:
-    return rig.output.table(table).stored_table.targets["current"]
-
-
-def folder(target: TargetTable) -> Path:
-    return Path(target.at.split("`")[1].removeprefix("file://"))
 
 
 def replaced(rig: Rig, *, jobs: int = 0) -> None:
@@ -101,7 +100,7 @@ def test_deleted_rows_that_a_mode_keeps_stay(delta: Any, tmp_path: Path, deletes
     rig.db.delete(LEFT, ["1"])
     rig.db.update(LEFT, ["2"], amount="20")
     rig.follow()
-    rows = rig.spark.table(current(rig).at).select("id", "amount").collect()
+    rows = rig.spark.table(rig.target(LEFT).at).select("id", "amount").collect()
     assert sorted(map(tuple, rows)) == [(0, 0), (1, 1), (2, 20)]
 
 
@@ -120,7 +119,7 @@ def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int, commits: in
     """Keys that share one of their columns, over checkpoints of the log and compactions."""
     chance, db = random.Random(seed), rig.db
     rig.insert(PAIRS, *([str(n % 4), "é" * (n % 3), "1.50", None, "x"] for n in range(0, 12, 4)))
-    at = current(rig, "pairs").at
+    at = rig.target(PAIRS).at
     rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
     for _commit in range(commits):
         for _change in range(chance.randint(1, 6)):
@@ -141,23 +140,28 @@ def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int, commits: in
         if chance.random() < 0.2:
             rig.reopen()
     rig.check(PAIRS)
-    assert list((folder(current(rig, "pairs")) / "_delta_log").glob("*.checkpoint.parquet"))
+    assert list((folder_of(rig.target(PAIRS)) / "_delta_log").glob("*.checkpoint.parquet"))
 
 
 def test_the_files_of_a_version_are_those_that_delta_names(rig: Rig) -> None:
     left(rig)
-    target = current(rig)
+    target = rig.target(LEFT)
     rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
-    store, name = rig.output.store, str(folder(target)).removeprefix(str(rig.folder / "out") + "/")
+    store, name = (
+        rig.output.store,
+        str(folder_of(target)).removeprefix(str(rig.folder / "out") + "/"),
+    )
     kept = FileList(store, name)
     for number in range(7):
         rig.update(LEFT, [str(number % 6)], amount=str(number))
-        version = current(rig).version
-        if version % 3 == 2:  # neither a checkpoint nor the first version behind one
+        version = rig.target(LEFT).version
+        if number in (2, 4, 5):  # Spark is asked for checkpoints, and once behind one
             assert kept.at(version) == FileList(store, name).at(version)
             continue
         frame = rig.spark.read.format("delta").option("versionAsOf", version)
-        wanted = {path.rsplit("/", 1)[1] for path in frame.load(str(folder(target))).inputFiles()}
+        wanted = {
+            path.rsplit("/", 1)[1] for path in frame.load(str(folder_of(target))).inputFiles()
+        }
         for files in (kept, FileList(store, name)):
             assert {file.path for file in files.at(version) or ()} == wanted
     assert {file.path for file in kept.at(version - 5) or ()} != wanted
@@ -171,8 +175,8 @@ def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
     with monkeypatch.context() as patch:
         patch.setattr(delta_format, "SMALL_TABLE", 0)
         rig.update(LEFT, ["1"], amount="100")
-    at = current(rig)
-    log = (folder(at) / "_delta_log" / f"{at.version:020d}.json").read_text()
+    at = rig.target(LEFT)
+    log = (folder_of(at) / "_delta_log" / f"{at.version:020d}.json").read_text()
     assert '"deletionVector"' in log
     rig.db.update(LEFT, ["2"], amount="200")
     replaced(rig, jobs=1)
@@ -223,7 +227,7 @@ def test_a_commit_of_another_program_in_between_loses_nothing(
 
     def late(transaction: DeltaTransaction) -> None:
         if next(made) == ROWS:
-            path = str(folder(current(rig)))
+            path = str(folder_of(rig.target(LEFT)))
             rig.spark.newSession().sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
             rig.spark.newSession().sql(f"OPTIMIZE delta.`{path}`").collect()
         commits(transaction)
@@ -252,7 +256,7 @@ def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: R
     rig.snapshot(LEFT)
     applied(rig)
     rig.check(LEFT)
-    at = current(rig)
+    at = rig.target(LEFT)
     before = rig.spark.sql(f"SELECT id FROM {at.at} VERSION AS OF {at.version - 1}").collect()
     assert sorted(row["id"] for row in before) == [0, 1, 2, 3, 4, 5, 7]
 
@@ -295,22 +299,23 @@ def test_a_driver_that_dies_at_a_snapshots_commit_loses_and_doubles_nothing(
     rig.check(LEFT)
 
 
-@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("moment", [1, ROWS, -1, -ROWS], ids=lambda at: f"at {at}")
 def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, answered: bool
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
+    """``moment``: which commit it dies at, with a file that no commit names; negative: whose answer is lost."""
     left(rig)
     rig.db.update(LEFT, ["1"], amount="100")
     rig.commit()
-    if answered:
-        with pytest.raises(Died), dying((DeltaTransaction, "commit"), at=ROWS):
+    if moment > 0:
+        with pytest.raises(Died), dying((DeltaTransaction, "commit"), at=moment):
             rig.apply()
     else:
         commits, made = DeltaTransaction.commit, count(1)
 
         def lost(transaction: DeltaTransaction) -> None:
             commits(transaction)
-            if next(made) == ROWS:
+            if next(made) == -moment:
                 raise Py4JNetworkError("Answer from Java side is empty")
 
         with monkeypatch.context() as patch:
@@ -320,7 +325,11 @@ def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
     rig.reopen()
     rig.apply()
     rig.check(LEFT)
-    assert LiveTables(rig.spark, rig.output).changes("left").count() == 7
+    changes = LiveTables(rig.spark, rig.output).changes("left")
+    assert changes.count() == 7
+    if moment == 1:
+        files = list(folder_of(rig.target(LEFT, "changes")).glob("*.parquet"))
+        assert len(files) > len(changes.inputFiles())
 
 
 def test_small_files_are_joined_and_a_stream_reads_each_change_once(
@@ -328,27 +337,17 @@ def test_small_files_are_joined_and_a_stream_reads_each_change_once(
 ) -> None:
     monkeypatch.setattr(delta_files, "FILES", 3)
     left(rig, 2)
-    target = rig.output.table("left").stored_table.targets["changes"]
-
-    def streamed() -> None:
-        query = (
-            rig.spark.readStream.format("delta").load(str(folder(target)))
-            .writeStream.format("delta").option("checkpointLocation", str(tmp_path / "cp"))
-            .trigger(availableNow=True).start(str(tmp_path / "copy"))
-        )  # fmt: skip
-        query.awaitTermination()
+    target = rig.target(LEFT, "changes")
 
     for number in range(3, 9):
         rig.insert(LEFT, [str(number), "1", None])
         if number == 5:
-            streamed()
+            streamed(rig, target, tmp_path)
     rig.update(LEFT, ["0"], amount="5")
     rig.check(LEFT)
     for each in rig.output.table("left").stored_table.targets.values():
         assert len(rig.spark.table(each.at).inputFiles()) <= 4
-    streamed()
-    copy = rig.spark.read.format("delta").load(str(tmp_path / "copy"))
-    assert sorted(row.id for row in copy.select("id").collect()) == [0, 0, 1, *range(3, 9)]
+    assert streamed(rig, target, tmp_path) == [0, 0, 1, *range(3, 9)]
 
 
 def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(
@@ -368,7 +367,7 @@ def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(
         patch.setattr(delta_format, "SMALL_TABLE", 0)
         for number in range(3):
             rig.update(LEFT, ["1"], amount=str(number))
-    assert set(compacted) == {current(rig).at}
+    assert set(compacted) == {rig.target(LEFT).at}
     rig.check(LEFT)
 
 
