@@ -104,16 +104,19 @@ class RelationCodec:
         """
         import pyarrow as pa
 
-        if isinstance(rows, RowBlock):
-            arrays = [self._array(c, c.block, rows) for c in self._columns]
-        else:
-            # Without rows there is nothing to transpose, so each column is empty.
-            columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
-            arrays = [self._array(c, c.array, columns[c.index]) for c in self._columns]
+        arrays = self.arrays(rows)
         # `from_arrays` would lose the number of rows of a batch without columns.
         if not arrays:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def arrays(self, rows: Sequence[Tuple]) -> "list[pa.Array]":
+        """Return the columns of `batch`."""
+        if isinstance(rows, RowBlock):
+            return [self._array(c, c.block, rows) for c in self._columns]
+        # Without rows there is nothing to transpose, so each column is empty.
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * self._width
+        return [self._array(c, c.array, columns[c.index]) for c in self._columns]
 
     def _array(
         self, codec: _ColumnCodec, convert: "Callable[[Any], pa.Array]", values: Any

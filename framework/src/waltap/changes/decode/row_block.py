@@ -108,14 +108,14 @@ class RowBlock(LazySequence[Tuple]):
     any list of rows, and immutable.
     """
 
-    __slots__ = ("_columns", "_count", "arrays")
+    __slots__ = ("_columns", "_count", "_nbytes", "arrays")
 
     def __init__(self, arrays: "Sequence[pa.Array]", count: int) -> None:
         """Make a block; ``count`` is the length of each column."""
         super().__init__()
         self.arrays = tuple(arrays)
         self._columns: tuple[pa.Array, ...] | None = None
-        self._count = count
+        self._count, self._nbytes = count, -1
 
     @property
     def columns(self) -> "tuple[pa.Array, ...]":
@@ -131,6 +131,8 @@ class RowBlock(LazySequence[Tuple]):
 
     def _part(self, start: int, stop: int) -> "RowBlock":
         count = stop - start
+        if count == self._count:
+            return self
         return RowBlock([array.slice(start, count) for array in self.arrays], count)
 
     def _make(self) -> list[Tuple]:
@@ -163,7 +165,9 @@ class RowBlock(LazySequence[Tuple]):
     @property
     def nbytes(self) -> int:
         """Return the approximate size of the columns in bytes."""
-        return sum(array.nbytes for array in self.arrays)
+        if self._nbytes < 0:
+            self._nbytes = sum(array.nbytes for array in self.arrays)
+        return self._nbytes
 
     def chosen(self, indexes: Sequence[int]) -> "RowBlock":
         """Return the columns of ``indexes``, in their order."""

@@ -144,15 +144,15 @@ class SegmentFile:
 
         The error of a large table comes from the next call, or from `finish`. Raises: FilesUnavailable.
         """
-        groups = -(-table.num_rows // GROUP_ROWS)
+        groups, size = -(-table.num_rows // GROUP_ROWS), table.nbytes
         rows = -(-table.num_rows // max(1, groups)) or 1
         if self._page_rows < PAGE_ROWS:
-            fit = table.num_rows * GROUP_BYTES // max(1, table.nbytes)
+            fit = table.num_rows * GROUP_BYTES // max(1, size)
             rows = max(1, min(rows, fit))
         self._wait()
         self.rows += table.num_rows
-        self.unpacked += table.nbytes
-        if table.nbytes in BACKGROUND_BYTES:
+        self.unpacked += size
+        if size in BACKGROUND_BYTES:
             self._encoding = _encoder().submit(self._encode, table, rows)
         else:
             self._encode(table, rows)
@@ -350,7 +350,7 @@ class TableBuffer:
             lsns, commit_lsn = [lsns[n] for n in take], [commit_lsn[n] for n in take]
             commit_ts, xid = [commit_ts[n] for n in take], [xid[n] for n in take]
             sequence = [sequence[n] for n in take]
-        columns = list(self.version.arrow(rows.tuples).columns)
+        columns = self.version.arrow(rows.tuples)
         self._misfits.update(self.version.misfits())
         unchanged = pa.nulls(count, pa.list_(pa.string()))
         if rows.updates:
@@ -408,7 +408,7 @@ class TableBuffer:
         rows, count = self.version.block(block), len(block)
         if count == 0:
             return
-        columns = list(self.version.arrow(rows).columns)
+        columns = self.version.arrow(rows)
         kinds = self.version.segment_schema.types[len(columns) :]
         for value, kind in zip(own, kinds, strict=True):
             if value is None:

@@ -172,7 +172,7 @@ class TableVersion:
             return None
         row: list[Value] = list(self._nothing)
         row[self._names.index(column.name)] = column.missing
-        value = self.arrow(self.snapshot([tuple(row)]).tuples).column(column.name)
+        value = self.codec.batch(self.snapshot([tuple(row)]).tuples).column(column.name)
         self.codec.misfits = {}
         if pa.types.is_binary(value.type):
             found: bytes = value[0].as_py()
@@ -348,9 +348,9 @@ class TableVersion:
 
     # --- rows to Arrow ----------------------------------------------------------------------------
 
-    def arrow(self, tuples: Sequence[Tuple]) -> "pa.RecordBatch":
+    def arrow(self, tuples: Sequence[Tuple]) -> "list[pa.Array]":
         """Return ``tuples`` as Arrow columns."""
-        return self.codec.batch(tuples)
+        return self.codec.arrays(tuples)
 
     def misfits(self) -> dict[str, int]:
         """Return the new misfits by column, and warn of them."""
