@@ -165,7 +165,7 @@ def rows(properties: Mapping[str, str]) -> object:
                     version = versions[relation.oid] = TableVersion(relation, known)
                     found += [version.columns, version.key, version.codec.schema]
                 made = version.rows(changes) if tuples is None else version.snapshot(tuples)
-                found += [made.operations, made.subs, version.arrow(made.tuples).to_pylist()]
+                found += [made.operations, made.subs, version.codec.batch(made.tuples).to_pylist()]
     except Exception as error:
         return repr(error)
     return found
