@@ -261,6 +261,18 @@ def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: R
     assert sorted(row["id"] for row in before) == [0, 1, 2, 3, 4, 5, 7]
 
 
+def test_an_emptied_table_loses_its_rows_by_its_snapshot_and_gets_new_ones(rig: Rig) -> None:
+    left(rig)
+    for rows in ([], [], [("1", None, "again")]):
+        rig.db.rows[LEFT.name] = list(rows)
+        rig.start_over()
+        rig.snapshot(LEFT)
+        rig.apply()
+        rig.check(LEFT)
+    rig.insert(LEFT, ["7", None, None])
+    rig.check(LEFT)
+
+
 def test_a_snapshot_over_marked_rows_is_written_by_spark(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

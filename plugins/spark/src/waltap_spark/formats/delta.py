@@ -303,20 +303,7 @@ class DeltaFormat(MergingFormat):
 
         The table must have a path, and no catalogue.
         """
-        if not self._writes_here(spark):
-            return False
-        with self._without_spark(target):
-            transaction = DeltaTransaction(spark, _path(target.at))
-            schema = transaction.schema
-            stored = schema and schema.physical_rows(rows)
-            if schema is not None and stored is not None:
-                store, folder = self._output.store, self._folder(target.at)
-                files = self._file_list(schema.table, folder).at(transaction.version)
-                entries = joined(store, folder, schema, files or ())
-                transaction.write([added(store, folder, stored), *entries])
-                transaction.commit()
-                return True
-        return False
+        return self._written_here(spark, target, rows, replaces=False)
 
     def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
         """Replace all rows by one file, without a Spark plan.
@@ -324,6 +311,11 @@ class DeltaFormat(MergingFormat):
         A first snapshot of many small tables would otherwise be a Spark job for each. The table
         must have a path, no catalogue, and few files.
         """
+        return self._written_here(spark, target, rows, replaces=True)
+
+    def _written_here(
+        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
+    ) -> bool:
         if not self._writes_here(spark):
             return False
         with self._without_spark(target):
@@ -334,9 +326,16 @@ class DeltaFormat(MergingFormat):
                 return False
             store, folder = self._output.store, self._folder(target.at)
             files = self._file_list(schema.table, folder).at(transaction.version)
-            entries = None if files is None else overwritten(store, folder, files, stored)
+            entries: list[dict[str, object]] | None
+            if replaces:
+                entries = None if files is None else overwritten(store, folder, files, stored)
+            else:
+                entries = [
+                    added(store, folder, stored),
+                    *joined(store, folder, schema, files or ()),
+                ]
             if entries is not None:
-                transaction.write(entries, replaces=True)
+                transaction.write(entries, replaces=replaces)
                 transaction.commit()
                 return True
         return False
