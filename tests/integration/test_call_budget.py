@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from statistics import median_low
 from typing import Any, Self
 
 from tests.harness.pipeline import PipelineRig
@@ -11,7 +12,7 @@ Event = tuple[str, str, str, int]
 """call or return, module, function, thread."""
 
 INSERT_CALLS, INSERT_MODULES = 85, 25
-KEEPALIVE = "ReplicationSplitter._control"
+KEEPALIVE = {"ReplicationSplitter._control", "ReplicationSplitter.data"}
 """Reads of a keepalive, which may arrive together with a change."""
 FLUSH_CALLS, FLUSH_MODULES = 63, 17
 
@@ -46,7 +47,7 @@ class Trace:
                 calls = [
                     each
                     for each in self.events[start:number]
-                    if each[0] == "call" and each[2] != KEEPALIVE and each[3] == thread
+                    if each[0] == "call" and each[2] not in KEEPALIVE and each[3] == thread
                 ]
                 if any(each[2] == through for each in calls):
                     found.append(calls)
@@ -54,10 +55,12 @@ class Trace:
         return found
 
 
-def least(found: list[list[Event]]) -> tuple[int, int]:
-    """Return the fewest calls, and modules: a change may come in several reads."""
-    assert found
-    return min(map(len, found)), min(len({each[1] for each in calls}) for calls in found)
+def usual(found: list[list[Event]]) -> tuple[int, int]:
+    """Return the median number of calls, and of modules: a change may come in several reads."""
+    return (
+        median_low(map(len, found)),
+        median_low(len({each[1] for each in calls}) for calls in found),
+    )
 
 
 def test_an_insert_takes_so_many_calls_to_its_line_and_to_its_confirmation(
@@ -74,12 +77,12 @@ def test_an_insert_takes_so_many_calls_to_its_line_and_to_its_confirmation(
                 "the line",
             )
             run.until(lambda: run.engine.status().unflushed_ms is None, "its flush")
-    calls, modules = least(
+    calls, modules = usual(
         trace.between("StreamLoop._receive", "SinkWriter.write", "TransactionAssembler.runs")
     )
     assert calls <= INSERT_CALLS
     assert modules <= INSERT_MODULES
-    calls, modules = least(
+    calls, modules = usual(
         trace.between("SlotAdvancer.flush_if_due", "SlotAdvancer.flush_if_due", "SinkWriter.flush")
     )
     assert calls <= FLUSH_CALLS

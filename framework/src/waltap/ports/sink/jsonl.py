@@ -134,7 +134,8 @@ class JsonLinesSink(Sink):
         if not large:
             made = blocks = list(blocks)
             large = sum(map(len, made)) >= BEHIND_BYTES
-        self._wait_for_write()
+        if self._behind is not None:
+            self._wait_for_write()
         partition, position = batch.partition, batch.position  # the batch itself may go
         if self._size is not None and large:
             if self._writer is None:
@@ -179,13 +180,14 @@ class JsonLinesSink(Sink):
                 # The kernel starts writing now, so that `flush` waits less.
                 self._release(begun, size)
                 # Written lines leave its cache: their memory is for the next ones.
-                self._release(max(0, begun - CACHED_BYTES), size - CACHED_BYTES)
+                if size > CACHED_BYTES:
+                    self._release(max(0, begun - CACHED_BYTES), size - CACHED_BYTES)
             self._size = size
         self._accepted = self._accepted.advanced(partition, position)
 
     def _release(self, start: int, end: int) -> None:
         """Have the kernel write a range of the file, or release the written range."""
-        if _CAN_ADVISE and end > start:
+        if _CAN_ADVISE:
             os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def flush(self) -> Positions | None:
