@@ -180,7 +180,6 @@ class NamedRelations:
             self._last = messages[-1]
 
     def captured(self, schema: str, table: str) -> bool:
-        """Return whether the pipeline captures a table."""
         name = schema, table
         known = self._captured.get(name)
         if known is None:
@@ -464,7 +463,6 @@ class RowPlans(Generic[Convert]):
         old: Iterable[Convert],
         key: Iterable[int] = (),
     ) -> RowPlan[Convert]:
-        """Store the plan of a make-up."""
         # Plans and announcements of the table's earlier relation are void.
         if layout.replaces:
             name = row[1:3]

@@ -62,12 +62,10 @@ class RowFacts:
 
     @cached_property
     def by_name(self) -> dict[str, ColumnFact]:
-        """Return every column that the row names."""
         return {fact.name: fact for fact in self.old} | {fact.name: fact for fact in self.new}
 
     @property
     def has_old(self) -> bool:
-        """Return whether there is an old row."""
         return bool(self.old) or self.only_nulls
 
     def lists_all(self, identity: str) -> bool:
@@ -214,7 +212,6 @@ def _unnamed(row: RowFacts, known: Relation) -> list[Column]:
 
 
 def _agrees(known: Relation, row: RowFacts) -> bool:
-    """Return whether ``known`` has all columns of the row."""
     types = {column.name: column.type_oid for column in known.columns}
     return all(
         name in types and fact.type_oid in (0, types[name]) for name, fact in row.by_name.items()

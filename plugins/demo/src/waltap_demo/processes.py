@@ -47,11 +47,9 @@ class EmbeddedServer:
     pid: int
 
     def dsn(self, database: str) -> str:
-        """Return the connection string of a database."""
         return f"host={self.host} port={self.port} user={self.user} dbname={database}"
 
     def connect(self, database: str) -> "Connection[Any]":
-        """Return a connection in autocommit mode."""
         import psycopg
 
         return psycopg.connect(self.dsn(database), autocommit=True)
@@ -142,7 +140,6 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the started engine."""
         assert self._process is not None
         return self._process.pid
 

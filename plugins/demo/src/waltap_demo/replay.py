@@ -68,8 +68,6 @@ def night_run(day: dt.date) -> list[FlightOperation]:
 
 
 def _execute(*statements: tuple[str, Sequence[object]]) -> Act:
-    """Return the transaction of ``statements``."""
-
     def act(connection: "Connection[Any]") -> int:
         # DDL has no number of rows.
         return sum(max(0, connection.execute(*statement).rowcount) for statement in statements)
@@ -169,7 +167,6 @@ class ReplayProgress:
         return sum(manifest.rows for manifest in self._log.manifests())
 
     def applied_rows(self) -> int:
-        """Return the number of rows that Spark has applied."""
         state = self._output.state()
         return 0 if state is None else state.rows_applied
 

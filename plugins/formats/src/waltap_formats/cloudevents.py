@@ -193,7 +193,6 @@ class CloudEventsConverter(Converter):
         return attributes
 
     def _event_schema(self, schema: Schema, event: dict[str, Any]) -> Schema:
-        """Return the Avro schema of an event."""
         options, source = self._properties, _field(schema, "source")
         name = options.event_name
         if name is None:

@@ -87,7 +87,6 @@ def register_formats() -> Iterable[FormatSpec]:
 def _format(
     name: str, summary: str, make: Make, *, takes_record_transforms: bool = True, **facts: Any
 ) -> FormatSpec:
-    """Return the spec of a format with one converter."""
     from waltap.encoders.format.conversion import with_one_converter
 
     return FormatSpec(

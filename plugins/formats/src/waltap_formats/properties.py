@@ -333,7 +333,6 @@ class CloudEventsProperties(Properties):
         return self
 
     def avro(self) -> AvroProperties:
-        """Return the properties of the Avro in events."""
         given: dict[str, Any] = {
             "schema.registry.url": self.urls,
             "basic.auth.user.info": self.user_info,

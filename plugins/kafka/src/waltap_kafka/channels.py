@@ -105,7 +105,6 @@ class KafkaSignals:
         return [signal for each in messages if (signal := self._signal(each)) is not None]
 
     def close(self) -> None:
-        """Close the consumer; may be called twice."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

@@ -152,7 +152,6 @@ class KafkaFailures:
     creates_topics: bool
 
     def refused(self, error: KafkaError) -> SinkError:
-        """Return the error for a broker that is away or refuses."""
         text, servers = redacted(error.str()), self.servers
         if error.code() not in REFUSALS:
             return KafkaUnreachable(

@@ -109,7 +109,6 @@ class KafkaSinkProperties(Properties):
         return self
 
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
-        """Yield the patterns of groups that match no topic."""
         for name, value in self.creation_settings.items():
             if name.endswith((".include", ".exclude")) and (topics := names("topics")):
                 for pattern in filter(None, map(str.strip, value.split(","))):

@@ -198,7 +198,6 @@ class KafkaSink(Sink):
         self._take(batch)
 
     def _take(self, batch: Batch) -> None:
-        """Count ``batch`` as written."""
         self._in_snapshot = batch.snapshot and bool(batch.parts)
         if self._in_snapshot:  # no position to resume from
             self._ends_transaction = True  # flushed rows are not read again
@@ -230,7 +229,6 @@ class KafkaSink(Sink):
             raise
 
     def stored_position(self) -> Positions | None:
-        """Return the position of the last Kafka transaction."""
         return None if self._transactions is None else self._transactions.committed
 
     def close(self) -> None:
@@ -456,7 +454,6 @@ class KafkaSink(Sink):
 
 
 def _index(batch: Batch, record: Record) -> int:
-    """Return the index of a record in its batch."""
     return next(at for at, each in enumerate(batch.records or ()) if each is record)
 
 

@@ -50,7 +50,6 @@ class TopicRules:
         self._default = properties.settings_of(DEFAULT)
 
     def new_topic(self, name: str) -> NewTopic:
-        """Return the definition of topic ``name``."""
         chosen = self._default
         for include, exclude, settings in self._groups:
             if _fits(name, include) and not _fits(name, exclude):
@@ -230,7 +229,6 @@ class OversizePolicy:
         return limit - _size(record) + len(record.value or b"") + len(record.key or b"")
 
     def error(self, record: Record) -> SinkError:
-        """Return the error for a record that is not tried."""
         size = _size(record)
         problem = f"topic {record.topic}: a record of {size} bytes is too large"
         return KafkaRecordTooLarge(problem, topic=record.topic, bytes=size)

@@ -44,7 +44,6 @@ class KafkaTransactions:
 
     @property
     def committed(self) -> Positions | None:
-        """Return the last committed position."""
         return self._committed
 
     @property

@@ -62,7 +62,6 @@ class LakeOffset(msgspec.Struct, frozen=True):
     tables: tuple[WrittenTable, ...] = ()
 
     def encode(self) -> str:
-        """Return the offset as JSON text."""
         return msgspec.json.encode(self).decode()
 
     @classmethod

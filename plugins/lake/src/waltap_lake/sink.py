@@ -53,7 +53,6 @@ class PendingBuffers:
         self._buffers: list[TableBuffer] = []
 
     def buffer(self, version: TableVersion) -> TableBuffer:
-        """Return the buffer for the next rows of ``version``."""
         if not self._buffers or self._buffers[-1].version.fingerprint != version.fingerprint:
             self._buffers.append(TableBuffer(version))
         self._buffers[-1].continue_as(version)
@@ -183,7 +182,6 @@ class LakeSink(Sink):
         return self._offset.position
 
     def stored_position(self) -> Position | None:
-        """Return the position that every table has."""
         return self._offset.position
 
     def close(self) -> None:
@@ -278,7 +276,6 @@ class LakeSink(Sink):
             )
 
     def _begin_snapshot(self, lsn: int) -> None:
-        """Begin a new epoch for the snapshot at ``lsn``."""
         # Until the snapshot ends no position is durable in every table.
         broken_off = self._offset.unfinished
         unfinished = tuple(dict.fromkeys((*broken_off, lsn)))

@@ -95,7 +95,6 @@ def _is_name(host: str) -> bool:
 
 
 def _resolved(watch: ServerWaits, host: str, port: str) -> list[str]:
-    """Return the addresses of a host."""
     # A stop leaves the thread behind, because nothing can end the resolver's wait.
     answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
 
@@ -603,7 +602,6 @@ class PostgresSession:
         return meaning(sqlstate, text, plugin=self.plugin, **identify(self.properties))
 
     def close(self) -> None:
-        """Close the connection; may be called twice."""
         self.connection.close()
 
     def leave(self) -> None:

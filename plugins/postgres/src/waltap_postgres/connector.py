@@ -149,7 +149,6 @@ class PostgresConnector(
     # --- the server's objects ------------------------------------------------------------------------
 
     def captured(self) -> list[CatalogTable]:
-        """Return the captured tables from the catalogue."""
         if self._captured is None:
             self._captured = self._captured_of(self.catalogue)
         return self._captured
@@ -484,7 +483,6 @@ class PostgresConnector(
         return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
     def _open_stream(self, sql: str) -> ReplicationTransport:
-        """Start replication and return the stream's transport."""
         # Another process may have taken the slot since the last look at it.
         while True:
             session = self._replication or self._replication_session()

@@ -90,7 +90,6 @@ class ServerIdentity:
             raise OtherConnector(f"the server says it is {version!r}", connector=other)
 
     def version(self) -> str:
-        """Return the server's version text."""
         if self._version is None:
             ((version,),) = self.catalogue.query("SELECT version()")
             self._version = str(version)

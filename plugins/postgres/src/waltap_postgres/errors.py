@@ -189,7 +189,6 @@ class ErrorMeanings:
         publication: str = "",
         address: str = "",
     ) -> SourceError | OffsetError:
-        """Return the error for a server's message."""
         text = message.strip().rstrip(".")
         if sqlstate in {"28000", "28P01"}:
             if "replication" in text and "role" in text:

@@ -75,7 +75,6 @@ def _has_primary(relation: Relation) -> bool:
 
 
 def _identifies(kind: OldTuple, old: Tuple, relation: Relation) -> bool:
-    """Return whether the message has an old row."""
     # The old row of a table without columns is empty.
     return kind is not OldTuple.NONE and (bool(old) or not relation.columns)
 
@@ -89,7 +88,6 @@ class _OldTupleIdentity(ReplicaIdentity):
     """
 
     def update(self, message: Update) -> RowImages:
-        """Return the row's images."""
         # The server sends an old tuple whenever the key changes.
         old = message.old
         if old is None or not _identifies(message.old_kind, old, message.relation):
@@ -97,7 +95,6 @@ class _OldTupleIdentity(ReplicaIdentity):
         return RowImages(old, completed(message.new, old), old)
 
     def delete(self, message: Delete) -> RowImages | None:
-        """Return the row's images, None without an old tuple."""
         old = message.old
         if not _identifies(message.old_kind, old, message.relation):
             return None
@@ -145,7 +142,6 @@ class IndexIdentity(_OldTupleIdentity):
 
     @property
     def identifying(self) -> tuple[int, ...]:
-        """Return the indexes of the index's columns in the relation."""
         # Without the index the server sends no old tuples, and the key identifies rows.
         columns = self.relation.columns
         held = tuple(index for index, column in enumerate(columns) if column.in_identity)
@@ -179,7 +175,6 @@ class NothingIdentity(ReplicaIdentity):
     before = REFUSED
 
     def update(self, message: Update) -> RowImages:
-        """Return the new row alone."""
         return RowImages(None, message.new, None)
 
     def delete(self, message: Delete) -> RowImages | None:
@@ -188,7 +183,6 @@ class NothingIdentity(ReplicaIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn that deletes do not arrive."""
         wanted = "DEFAULT" if _has_primary(relation) else usable_word(relation)
         what = "its replica identity is NOTHING: updates have no old row, and deletes do not come"
         return [IdentityWarning(relation.name, what, identity_sql(relation, wanted))]

@@ -495,7 +495,6 @@ class PostgresProperties(Properties):
 
     @property
     def stream_params(self) -> dict[str, str]:
-        """Return ``slot.stream.params`` by name."""
         pairs = (pair.partition("=") for pair in (self.slot_stream_params or "").split(";"))
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 

@@ -58,7 +58,6 @@ class SnapshotVisibility:
         return wide < self.xmax and wide not in self.in_progress
 
     def contains(self, part: TransactionPart) -> bool:
-        """Return whether the snapshot saw the transaction of ``part``."""
         return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
 
 

@@ -73,7 +73,6 @@ class ServerWaits:
             raise StopRequested
 
     def waiting(self, pgconn: "pq.abc.PGconn") -> "ServerWait":
-        """Return a wait that begins now."""
         return ServerWait(self, pgconn)
 
 

@@ -41,7 +41,6 @@ class AcknowledgedSink(Sink):
         self._sent += count
 
     def write(self, batch: Batch) -> None:
-        """Send the batch's records."""
         self._write_stop.check()
         if self._pending is not batch:
             self._pending, self._sent = batch, 0
@@ -60,5 +59,4 @@ class AcknowledgedSink(Sink):
         self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Return the last acknowledged position of each partition."""
         return self._accepted or None

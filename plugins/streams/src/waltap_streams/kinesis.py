@@ -141,7 +141,6 @@ class KinesisSink(AcknowledgedSink):
         self._service.connected()
 
     def close(self) -> None:
-        """Close the connections; may be called twice."""
         self._service.close()
 
     def _send(self, records: Sequence[Record]) -> None:

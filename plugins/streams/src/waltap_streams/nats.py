@@ -62,10 +62,6 @@ class NatsServer(StreamServer["Client"]):
             return self._loop.run_until_complete(call)
 
     def close(self) -> None:
-        """Close the connection, even an unfinished one.
-
-        It may be called twice.
-        """
         client, self._client = self._client, None
         loop, self._loop = self._loop, None
         if loop is not None:
@@ -73,7 +69,6 @@ class NatsServer(StreamServer["Client"]):
             loop.close()
 
     def meaning(self, error: BaseException, topic: str) -> SinkError:
-        """Return the error for a message to ``topic``."""
         return self._meaning(error, topic)
 
     def _connect(self) -> "Client":
@@ -192,7 +187,6 @@ class NatsSink(AcknowledgedSink):
             self._server.run(self._server.connected().flush(timeout=10))
 
     def close(self) -> None:
-        """Close the connection; may be called twice."""
         self._stream = None
         self._server.close()
 

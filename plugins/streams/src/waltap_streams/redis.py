@@ -140,7 +140,6 @@ class RedisPosition:
 
     @property
     def stored(self) -> Positions:
-        """Return the committed positions."""
         return Positions(self._stored_position.positions)
 
     def begin(self, *, has_offset: bool, may_write: Callable[[], None]) -> None:
@@ -297,7 +296,6 @@ class RedisSink(Sink):
         return self._accepted or None if self._once else None
 
     def stored_position(self) -> Positions | None:
-        """Return the position that is stored with the entries."""
         return self._stored_position.stored or None if self._once else None
 
     def close(self) -> None:
@@ -308,7 +306,6 @@ class RedisSink(Sink):
     # --- batches ----------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's records, or buffer them."""
         self._fail_stop.check()
         with self._write_stop, self._server.failing():
             self._take(batch)

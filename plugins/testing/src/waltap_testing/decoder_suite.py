@@ -163,7 +163,6 @@ class DecoderRig:
         return (self.spec.name, *self.spec.aliases, self.spec.output_plugin)
 
     def build(self, recording: FrameRecording) -> Decoder:
-        """Return a new decoder for the session of ``recording``."""
         options = {**self.context.options, **recording.options, **self.spec.forced_options}
         server = self.context.server
         if recording.version_num:
@@ -501,7 +500,6 @@ class DecoderSuite(RigSuite):
                 )
 
     def test_memory_is_in_proportion_to_a_frame(self, rig: DecoderRig) -> None:
-        """The memory of a frame is in proportion to its size."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             for number, frame in enumerate(recording.frames):
@@ -560,7 +558,6 @@ class _DamageCase:
         return self.recording.frames[self.number][1]
 
     def decoder(self) -> Decoder:
-        """Return a decoder that has the frames before this one."""
         decoder = self.rig.build(self.recording)
         decoder.feed(self.recording.frames[: self.number])
         return decoder
@@ -616,7 +613,6 @@ def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
 
 
 def _meaningful(outcome: list[Message] | Exception) -> list[Message]:
-    """Return the messages that are not `Skipped`."""
     found = [] if isinstance(outcome, Exception) else outcome
     return [message for message in found if not isinstance(message, Skipped)]
 

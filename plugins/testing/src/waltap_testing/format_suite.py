@@ -185,7 +185,6 @@ class FormatSuite(RigSuite):
     # --- events ---
 
     def test_a_transform_that_changes_nothing_changes_no_byte(self, rig: FormatRig) -> None:
-        """A transform of events that changes nothing changes no byte."""
         if not rig.spec.takes_events:
             pytest.skip("makes no events for transforms")
         met: list[ChangeEvent] = []
@@ -204,7 +203,6 @@ class FormatSuite(RigSuite):
     def test_a_transform_of_records_that_changes_nothing_changes_no_byte(
         self, rig: FormatRig
     ) -> None:
-        """A transform of records that changes nothing changes no byte."""
         if not rig.spec.takes_record_transforms:
             pytest.skip("hands no records to transforms")
         met: list[ConnectRecord] = []
@@ -264,7 +262,6 @@ class FormatSuite(RigSuite):
         assert records[-1].value is not None
 
     def test_tables_have_different_topics(self, rig: FormatRig) -> None:
-        """Each table has its own topic."""
         other = msgspec.structs.replace(ITEMS, table="others", oid=16499)
         render = rig.build()
         topics = [
@@ -285,7 +282,6 @@ class FormatSuite(RigSuite):
 
     @pytest.mark.parametrize("name", [name for name in TEXTS if name not in ("empty", "long")])
     def test_any_identifier_is_rendered_validly(self, rig: FormatRig, name: str) -> None:
-        """Tables and columns may have any name."""
         odd, (key, *others) = TEXTS[name], ITEMS.columns
         columns = (key, *(msgspec.structs.replace(c, name=c.name + odd) for c in others))
         table = msgspec.structs.replace(ITEMS, table=odd, columns=columns)
@@ -360,7 +356,6 @@ class FormatSuite(RigSuite):
         assert _plain(again) == _plain(records)
 
     def test_no_notification_gives_no_record(self, rig: FormatRig) -> None:
-        """No notifications give no records."""
         assert rig.build().notifications([], "notified") == []
 
 

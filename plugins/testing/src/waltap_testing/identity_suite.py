@@ -43,7 +43,6 @@ class IdentityRig:
     sees_key_change: bool = True
 
     def relation(self) -> Relation:
-        """Return the table of all messages."""
         held = self.in_identity
         if held is None:
             held = KEYS.get(self.spec.letter, ("id",))
@@ -60,7 +59,6 @@ class IdentityRig:
         )
 
     def build(self) -> ReplicaIdentity:
-        """Return the identity of a new relation."""
         return self.spec.factory(self.relation())
 
 
@@ -162,7 +160,6 @@ class IdentitySuite(RigSuite):
         assert seen
 
     def test_identities_that_see_no_key_change_give_no_old_key(self, rig: IdentityRig) -> None:
-        """Without ``sees_key_change`` no update has an old key."""
         if rig.sees_key_change:
             pytest.skip("the rig says that it sees key changes")
         assert all(images.old_key is None for _, images in _updates(rig))
@@ -170,7 +167,6 @@ class IdentitySuite(RigSuite):
     # --- deletes ---
 
     def test_a_delete_is_dropped_only_without_old_tuple(self, rig: IdentityRig) -> None:
-        """A delete is dropped only if it does not identify a row."""
         for message, images in _deletes(rig):
             if message.old_kind is OldTuple.NONE:
                 assert images is None, f"{message}: of which row?"

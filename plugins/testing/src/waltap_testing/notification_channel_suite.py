@@ -102,7 +102,6 @@ class NotificationChannelSuite(RigSuite):
         assert _plain(rig.read_back()) == _plain(sent)
 
     def test_close_may_be_called_twice(self, rig: NotificationChannelRig) -> None:
-        """The second close does nothing."""
         channel = rig.build()
         channel.send(NOTIFICATIONS[0])
         channel.close()

@@ -92,7 +92,6 @@ class OffsetStoreSuite(FolderRigSuite):
     # --- life ---
 
     def test_nothing_is_loaded_before_anything_is_stored(self, rig: OffsetStoreRig) -> None:
-        """An empty store returns None, without an error."""
         assert rig.build().load() is None
 
     @pytest.mark.parametrize("name", list(OFFSETS))
@@ -152,7 +151,6 @@ class OffsetStoreSuite(FolderRigSuite):
     # --- faults ---
 
     def test_a_kill_at_any_step_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
-        """A kill at any step of `store` leaves the old or the new offset."""
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
@@ -168,7 +166,6 @@ class OffsetStoreSuite(FolderRigSuite):
             assert rig.build().load() in expected, at
 
     def test_a_kill_inside_a_write_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
-        """A write torn by the kernel leaves the old or the new offset."""
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         for size in TORN_AT:

@@ -93,14 +93,12 @@ class RecordTransformSuite(RigSuite):
         assert rig.build()([]) == []
 
     def test_a_record_that_is_unfit_has_an_error(self, rig: RecordTransformRig) -> None:
-        """An unusable record raises `RecordUnfit` and no other error."""
         # One record for each call: an error in a list would hide the following records.
         for record in rig.records:
             with contextlib.suppress(RecordUnfit):
                 rig.build()([record])
 
     def test_it_is_for_some_records(self, rig: RecordTransformRig) -> None:
-        """The transform accepts at least one record of the rig."""
         assert _fit(rig), "every record is unfit: give the rig records that it is for"
 
     def test_records_come_out_in_a_list(self, rig: RecordTransformRig) -> None:
@@ -151,7 +149,6 @@ class RecordTransformSuite(RigSuite):
 
 
 def _fit(rig: RecordTransformRig) -> list[ConnectRecord]:
-    """Return the records that the transform accepts."""
     fit, transform = [], rig.build()
     for record in rig.records:
         with contextlib.suppress(RecordUnfit):

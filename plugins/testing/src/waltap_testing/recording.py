@@ -198,7 +198,6 @@ class RelationShapes:
         self._new: Neutral = {}
 
     def message(self, message: SingleMessage) -> Neutral:
-        """Return one message in neutral form."""
         kind = type(message)
         # msgspec lists defaults for the last fields only; the fields before them are always
         # written.

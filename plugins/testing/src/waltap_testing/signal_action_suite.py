@@ -100,7 +100,6 @@ class SignalActionSuite(RigSuite):
         assert why == "" or why.strip()
 
     def test_members_of_notifications_are_text(self, rig: SignalActionRig) -> None:
-        """Members of notifications are text, as in their records."""
         rig.act()
         for kind, members in rig.notified:
             assert kind

@@ -112,7 +112,6 @@ class SignalChannelSuite(RigSuite):
         channel.close()
 
     def test_close_may_be_called_twice(self, rig: SignalChannelRig) -> None:
-        """The second close does nothing."""
         channel = rig.build()
         channel.close()
         channel.close()

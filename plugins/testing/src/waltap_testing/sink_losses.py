@@ -187,7 +187,6 @@ class _History:
         self.stored_position = Positions.of(stored_position_of(self.sink))
 
     def rest(self, sink: Sink) -> Iterator[Batch]:
-        """Yield the last transaction."""
         return self._batches(sink, -1, None)
 
     def _write(self, sink: Sink, first: int, behind: int) -> None:

@@ -179,7 +179,6 @@ def _assert_order(
 
 
 def _assert_rows(found: Iterable[object], workload: ScriptedWorkload, where: str) -> None:
-    """Check a destination of current rows."""
     rows: dict[str, dict[int, int]] = {}
     for item in found:
         assert isinstance(item, DeliveredChange)

@@ -134,11 +134,9 @@ class SinkSuite(
     # --- positions ---
 
     def test_nothing_is_promised_before_the_first_write(self, sink: Sink) -> None:
-        """A flush without a batch promises nothing."""
         assert sink.flush() is None
 
     def test_flush_promises_the_last_whole_transaction(self, sink: Sink) -> None:
-        """A flush promises the position of the last batch."""
         last_promised: Position | None = None
         for batch in large_transaction().batches(3, records=sink.capabilities.records):
             sink.write(batch)
@@ -183,7 +181,6 @@ class SinkSuite(
         assert_complete(rig, sink.capabilities, workload)
 
     def test_close_may_be_called_twice(self, rig: SinkRig, tmp_path: Path) -> None:
-        """The second close does nothing."""
         sink = rig.build(tmp_path)
         sink.open()
         sink.close()
@@ -195,7 +192,6 @@ class SinkSuite(
     def test_everything_flushed_is_there_once_and_in_order(
         self, rig: SinkRig, tmp_path: Path, name: str
     ) -> None:
-        """Flushed events are there once and in order, in each scenario."""
         sink = rig.build(tmp_path)
         if name == "truncate" and not sink.capabilities.truncate:
             pytest.skip("declares that it does not apply truncates")
@@ -318,7 +314,6 @@ class SinkSuite(
     def test_a_snapshot_that_broke_off_is_replaced_by_the_next(
         self, rig: SinkRig, tmp_path: Path, delivered: int, *, each: bool, reopened: bool
     ) -> None:
-        """A new snapshot replaces an interrupted one."""
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         records = sink.capabilities.records
         first, workload = filled(5, 0, 4), filled(5, 0, 4)
@@ -591,7 +586,6 @@ class SinkSuite(
     def test_after_a_failed_flush_nothing_is_promised(
         self, rig: SinkRig, tmp_path: Path, record_property: Callable[[str, object], None]
     ) -> None:
-        """A sink whose flush failed accepts and promises nothing."""
         workload = mixed(truncate=False)
         capabilities = rig.build(tmp_path).capabilities
 

@@ -138,7 +138,6 @@ class SnapshotterSuite(RigSuite):
                 assert found == (WORDS[snapshot], WORDS[stream]), known
 
     def test_every_answer_is_a_bool_or_a_snapshot_error(self, rig: SnapshotterRig) -> None:
-        """Predicates return a bool or raise SnapshotError in every state."""
         for known in EVERYTHING:
             answer = _answer(rig.build(), known)
             assert answer == "refused" or all(isinstance(part, bool) for part in answer), known
@@ -190,7 +189,6 @@ class SnapshotterSuite(RigSuite):
                     assert words[0].upper() in {"SELECT", "WITH", "TABLE", "VALUES"}, statement
 
     def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
-        """`lock` returns None or a statement."""
         for start in rig.starts():
             for table in rig.tables():
                 statement = rig.build().lock(table, start)

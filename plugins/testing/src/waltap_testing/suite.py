@@ -66,5 +66,4 @@ class FolderRigSuite(RigSuite):
 
     @pytest.fixture
     def rig(self, new_rig: Callable[[Path], Any], tmp_path: Path) -> Any:
-        """Return one rig in the test's own folder."""
         return new_rig(tmp_path)

@@ -145,7 +145,6 @@ class _LogAndTables:
         self.open()
 
     def open(self) -> None:
-        """Start a new driver."""
         self.output = SparkOutput(str(self.folder / "out"))
         # One table after another, so that the moments of a kill repeat.
         options = ApplyOptions(parallel=1, compact_rows=0, modes=self.modes)
@@ -178,13 +177,11 @@ class _LogAndTables:
         return LiveTables(self.spark, self.output, self.choice)
 
     def rows(self, table: Relation, tables: LiveTables | None = None) -> Rows:
-        """Return the current rows of a table as texts."""
         frame = (tables or self.reader()).live_rows(table.name)
         listed = [f"cast(`{column.name}` as string)" for column in table.columns]
         return sorted((tuple(row) for row in frame.selectExpr(*listed).collect()), key=str)
 
     def model(self, table: Relation) -> Rows:
-        """Return the source's rows."""
         found = self.workload.rows.get(table.name, {}).values()
         return sorted((tuple(row) for row in found), key=str)
 
@@ -237,7 +234,6 @@ class TableFormatSuite(RigSuite):
 
     @pytest.fixture
     def tables(self, rig: TableFormatRig, tmp_path: Path) -> Iterator[_LogAndTables]:
-        """Return empty tables."""
         made = _LogAndTables(rig, tmp_path)
         yield made
         made.close()
@@ -267,7 +263,6 @@ class TableFormatSuite(RigSuite):
         tables.check(ITEMS, NOTES)
 
     def test_a_snapshot_replaces_the_rows_and_not_the_history(self, tables: _LogAndTables) -> None:
-        """A snapshot replaces the rows and keeps the history."""
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "streamed")

@@ -78,7 +78,6 @@ class TransformSuite(RigSuite):
             assert _frame(part) == _frame(original)
 
     def test_an_empty_batch_stays_empty(self, rig: TransformRig) -> None:
-        """An empty batch gains no parts."""
         found = rig.build()(Batch(parts=[], position=Position(0x100), events=0))
         assert found.parts == []
         assert found.position == Position(0x100)

@@ -61,7 +61,6 @@ class TypeRig:
     options: TypeOptions = field(default_factory=TypeOptions)
 
     def registry(self) -> TypeRegistry:
-        """Return the registry of the installed types and this one."""
         # The plugin may be installed: its own type must not be there twice.
         others = [spec for spec in installed_types() if spec.name != self.spec.name]
         return TypeRegistry([self.spec, *others], self.options)
@@ -73,7 +72,6 @@ class TypeRig:
         return Column(name="c", type_oid=of.oid, data_type=of, **given)
 
     def build(self, **fields: Any) -> ColumnMapping:
-        """Return the mapping of a column of the type."""
         mapping = self.spec.build(self.column(**fields), self.registry())
         assert mapping is not None, "build leaves the column out"
         return mapping
@@ -113,7 +111,6 @@ class TypeSuite(RigSuite):
     # --- Connect and JSON ---
 
     def test_values_are_what_their_texts_say(self, rig: TypeRig) -> None:
-        """`to_connect` returns the rig's values."""
         mapping = rig.build()
         for text, value in rig.values.items():
             assert mapping.to_connect(text) == value, text
@@ -163,7 +160,6 @@ class TypeSuite(RigSuite):
                     assert text is None or given == number, text
 
     def test_malformed_text_is_a_value_error(self, rig: TypeRig) -> None:
-        """Malformed text raises ValueError and no other exception."""
         mapping = rig.build()
         for text in rig.malformed:
             for read in (mapping.to_connect, mapping.to_json or mapping.to_connect):
@@ -269,7 +265,6 @@ class TypeSuite(RigSuite):
 
 
 def _outcome(read: Callable[[Any], object], given: object) -> object:
-    """Return the result of ``read``, or its exception."""
     try:
         return read(given)
     except Exception as error:  # noqa: BLE001 - which one it is, is the question
@@ -281,7 +276,6 @@ def _escaped(text: str) -> str:
 
 
 def _assert_fits(schema: Schema, value: object, at: str) -> None:
-    """Check that a Connect value has the shape of its schema."""
     wrong = f"{at}: {value!r} is no {schema.kind.value}"
     if value is None:
         assert schema.optional or schema.name is not None, wrong

@@ -28,12 +28,10 @@ class ChangeIdentity(ReplicaIdentity):
         self._held = tuple(column.in_identity or column.name in keys for column in relation.columns)
 
     def update(self, message: Update) -> RowImages:
-        """Return the new row."""
         # Early servers sent an old tuple, which carries no information.
         return RowImages(None, message.new, None)
 
     def delete(self, message: Delete) -> RowImages | None:
-        """Return the key of the deleted row."""
         if message.old_kind is OldTuple.NONE or not message.old:
             return None
         # Other values of the old tuple are not the row's.

@@ -71,7 +71,6 @@ class YugabytePreflight(PreflightChecks):
         return PreflightCheck.ok("server version", f"YugabyteDB {found}")
 
     def connection(self) -> list[PreflightCheck]:
-        """Return no checks."""
         # A node's connection manager is its own part and has no useful ``IDENTIFY_SYSTEM``. If a
         # pooler refuses the stream, its error says so.
         return []

@@ -255,7 +255,6 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def publications(self) -> tuple[str, ...]:
-        """Return the publications that streams may request."""
         return tuple(self.publication_names) or super().publications
 
     @property
@@ -287,7 +286,6 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Return libpq's comma lists of hosts and of ports."""
         found = _addresses(self.hostname, self.port)
         # An older libpq tries hosts in the given order only.
         if self.load_balance and not balances():

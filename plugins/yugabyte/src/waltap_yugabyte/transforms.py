@@ -34,7 +34,6 @@ class PgCompatible:
         self._flat = SchemaMemory(_flattened)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the transformed ``records``."""
         return [self._made(record) for record in records]
 
     def _made(self, record: ConnectRecord) -> ConnectRecord:

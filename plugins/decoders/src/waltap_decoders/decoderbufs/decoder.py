@@ -76,7 +76,6 @@ class _CurrentFrame:
         self.lsn, self.data = lsn, data
 
     def text(self, value: str) -> str:
-        """Return a string field after checking that it is text."""
         return is_text(self.lsn, self.data, value)
 
     def fail(self, expected: str, found: str, near: bytes = b"") -> Never:
@@ -101,11 +100,9 @@ class DecoderBufs(Decoder):
         self._begin: Begin | None = None
 
     def start_options(self) -> dict[str, str]:
-        """Return no options: decoderbufs has none that matter."""
         return {}
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         for lsn, data in frames:
             message = read(lsn, data, self._codec)

@@ -136,7 +136,6 @@ class _WireWalk:
         self._lsn, self._data = lsn, data
 
     def message(self, at: int, end: int, fields: dict[int, tuple[str, int]], path: str) -> None:
-        """Check the message from ``at`` to ``end``."""
         seen: dict[str, int] = {}
         while at < end:
             start = at
@@ -167,7 +166,6 @@ class _WireWalk:
                 self._fail(end, f"{path}{name}", "none")
 
     def _field(self, at: int, end: int, name: str, wire: int, path: str) -> int:
-        """Check a field's value and return its end."""
         label = f"{path}{name or 'unknown field'}"
         if wire == _VARINT:
             start = at
@@ -194,7 +192,6 @@ class _WireWalk:
         return stop
 
     def _varint(self, at: int, end: int, label: str) -> tuple[int, int]:
-        """Return the varint at ``at`` and its end."""
         value, start = 0, at
         # A varint of 64 bits has at most 10 bytes.
         for shift in range(0, 70, 7):

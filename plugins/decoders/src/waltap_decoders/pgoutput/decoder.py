@@ -148,7 +148,6 @@ class PgOutput(Decoder):
             row_reader(relation, form)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         segment = self._state is _SessionState.SEGMENT
         least = self.least_in_segment if segment else self.least_together
@@ -225,7 +224,6 @@ class PgOutput(Decoder):
     }
 
     def _relation_of(self, head: bytes) -> Relation:
-        """Return the relation of an insert that begins with ``head``."""
         return self._cache.session.relations[int.from_bytes(head[1:5], "big")].relation
 
     def _one_by_one(self, frames: Sequence[Frame], messages: list[Message]) -> None:

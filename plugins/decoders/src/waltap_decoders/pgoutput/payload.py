@@ -64,7 +64,6 @@ class PayloadReader:
         return self.text(start, end, name)
 
     def text(self, start: int, end: int, name: str) -> str:
-        """Return the bytes from ``start`` to ``end`` as text."""
         try:
             # A memoryview saves one copy of the value.
             return str(memoryview(self.data)[start:end], "utf-8")

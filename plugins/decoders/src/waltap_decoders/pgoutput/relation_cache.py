@@ -52,7 +52,6 @@ class RelationScope:
             self.drop_readers(oid)
 
     def drop_readers(self, oid: int) -> None:
-        """Drop the readers of a relation."""
         oid_bytes = oid.to_bytes(4, "big")
         for prefix in [prefix for prefix in self.readers if prefix[1:5] == oid_bytes]:
             del self.readers[prefix]

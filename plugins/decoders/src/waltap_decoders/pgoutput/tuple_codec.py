@@ -247,7 +247,6 @@ def _text(name: str) -> list[str]:
 
 
 def _null(prefix: str, i: int) -> list[str]:
-    """Return the lines for a NULL."""
     if prefix == "v":
         return [
             "  elif k == 110:",

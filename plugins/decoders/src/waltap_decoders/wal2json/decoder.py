@@ -220,11 +220,9 @@ class Wal2Json(Decoder):
         self._end_lsn: int | None = None
 
     def start_options(self) -> dict[str, str]:
-        """Return the options that the properties ask for."""
         return dict(self._options)
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
-        """Decode ``frames`` as `Decoder.feed` specifies."""
         messages: list[Message] = []
         if self._codec is not None:
             frames = [(lsn, self._as_utf8(lsn, data, self._codec)) for lsn, data in frames]

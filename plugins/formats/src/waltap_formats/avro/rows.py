@@ -76,7 +76,6 @@ class _ColumnCode:
         return f"{', '.join(names)}{',' if self._width == 1 else ''} = _values"
 
     def expression(self, column: ShapeColumn, schema: Schema) -> str:
-        """Return the expression of a column's bytes."""
         index, mapping, part = column.index, column.mapping, self._part
         write = avro_writer(schema, defaults=self._defaults, what=f"the field {column.field.name}")
         convert = column_value(column, read=self._read)
@@ -383,13 +382,11 @@ class _Tail(NamedTuple):
     after: bytes
 
     def of(self, lsn: int) -> bytes:
-        """Return the tail of a row with this LSN."""
         sequence = self.lead + b'%d"]' % lsn
         size = long_bytes(len(sequence))
         return b"".join((self.head, size, sequence, self.middle, long_bytes(lsn), self.after))
 
     def pieces(self, lsns: Sequence[int]) -> Pieces:
-        """Return the tails of many rows."""
         import numpy as np
         import pyarrow as pa
 

@@ -75,7 +75,6 @@ class _AvroSchemaBuilder:
         self._defined: dict[str, Any] = {}
 
     def build(self, schema: Schema, space: str | None) -> AvroSchema:
-        """Return the Avro schema inside the namespace ``space``."""
         base = self._base(schema, space)
         if not schema.optional:
             return base

@@ -104,7 +104,6 @@ class ProtoFile:
 
     @property
     def full_name(self) -> str:
-        """Return the full name of the message."""
         return f"{self.package}.{self.message.name}" if self.package else self.message.name
 
     def text(self) -> str:

@@ -490,7 +490,6 @@ class PostgresCatalogue:
         }
 
     def table(self, schema: str, table: str) -> CatalogTable | None:
-        """Return one table, None if it does not exist."""
         found = self._tables(" AND n.nspname = %s AND c.relname = %s", (schema, table))
         return next(iter(found), None)
 
@@ -512,7 +511,6 @@ class PostgresCatalogue:
         return frozenset(row[0] for row in rows), self.wal_end() or 0
 
     def relation(self, schema: str, table: str) -> Relation | None:
-        """Return one relation, None if it does not exist."""
         found = self.table(schema, table)
         return found.relation if found else None
 
@@ -552,7 +550,6 @@ class PostgresCatalogue:
         return [relation for relation in relations if relation.oid in found]
 
     def table_of(self, oid: int) -> CatalogTable | None:
-        """Return the table with that OID, None if gone."""
         return next(iter(self._tables(" AND c.oid = %s", (oid,))), None)
 
     def table_seen(self, oid: int) -> tuple[CatalogTable | None, str]:
@@ -567,7 +564,6 @@ class PostgresCatalogue:
         return self._tables(" AND c.oid = ANY(%s)", (list(oids),))
 
     def _tables(self, ending: str, parameters: tuple[object, ...] = ()) -> list[CatalogTable]:
-        """Return the tables of `relation_sql` with ``ending``."""
         return self._built(self.query(self.relation_sql + ending, parameters))
 
     def _built(self, rows: list[tuple[Any, ...]]) -> list[CatalogTable]:

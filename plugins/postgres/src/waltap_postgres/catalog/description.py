@@ -103,7 +103,6 @@ class RelationDescriber:
 
     @classmethod
     def of(cls, catalogue: PostgresCatalogue, context: ConnectorContext) -> Self:
-        """Return the describer of a connector."""
         return cls(
             catalogue,
             context.memory,

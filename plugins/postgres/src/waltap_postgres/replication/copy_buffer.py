@@ -57,7 +57,6 @@ class HeadedRows:
         return int(self.bounds[-1])
 
     def has(self, text: bytes) -> bool:
-        """Return whether ``text`` occurs in the rows."""
         return self.buffer.find(text, 0, self.size) >= 0
 
     def plain(self) -> bytes:
@@ -148,7 +147,6 @@ class CopyBuffer:
         self._have = rest
 
     def _found(self) -> HeadedRows | None:
-        """Return the rows at the buffer's start, None without any."""
         import numpy as np
 
         bounds = self._bounds_of(np.frombuffer(self._buffer, "u1", self._have))

@@ -434,7 +434,6 @@ class PublicationSet:
         return frozenset(row[0] for row in self._catalogue.query(WRITERS, (table,)))
 
     def streams_new(self, schema: str) -> bool:
-        """Return whether new tables of ``schema`` are published."""
         return not self.names or streams_new(self._catalogue, self.names, schema, self._version_num)
 
     def undo(self) -> None:

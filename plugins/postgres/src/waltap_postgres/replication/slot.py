@@ -108,7 +108,6 @@ class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """Return the reason for the invalidation."""
         # Servers before 16 invalidate slots for one reason only.
         return self.invalidation or "wal_removed"
 

@@ -171,7 +171,6 @@ class ReplicationStream(ChangeStream):
         return reply_requested
 
     def request_keepalive(self) -> None:
-        """Request a keepalive, which has the server's position."""
         self._send_status(reply=True)
 
     def close(self) -> None:

@@ -24,7 +24,6 @@ class RangeColumn(msgspec.Struct, frozen=True):
     operators: str = ""
 
     def operator(self, symbol: str) -> str:
-        """Return the operator ``symbol`` of the column's type."""
         return symbol if not self.operators else f"OPERATOR({self.operators}.{symbol})"
 
 

@@ -298,7 +298,6 @@ class PostgresChunks:
         return self._session
 
     def close(self) -> None:
-        """Close the reading connection; may be called twice."""
         if self._session is not None:
             self._session.close()
             self._session = None

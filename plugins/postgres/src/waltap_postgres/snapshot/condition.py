@@ -145,7 +145,6 @@ class ParseNode:
         return [int(v) for v in self.fields.get(name, ()) if isinstance(v, str) and v.isdecimal()]
 
     def walk(self) -> Iterator["ParseNode"]:
-        """Yield this node and all nodes below it."""
         waiting = [self]
         while waiting:
             node = waiting.pop()

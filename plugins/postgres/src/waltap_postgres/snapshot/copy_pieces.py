@@ -293,7 +293,6 @@ class _ReadAheadQueue(Generic[T]):
             return not self._abandoned
 
     def items(self) -> Iterator[T]:
-        """Yield items as they arrive."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pieces or self._ended)

@@ -45,7 +45,6 @@ class SnapshotOptions:
         self._start, self._begun = start, False
 
     def reads(self, relation: Relation) -> bool:
-        """Return whether the snapshot reads a table."""
         return self._start is None or _answer(
             self._mode, "reads", bool, self._mode.reads(relation, self._start), relation
         )

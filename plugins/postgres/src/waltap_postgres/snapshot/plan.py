@@ -60,7 +60,6 @@ class BlockRange(msgspec.Struct, frozen=True, tag="blocks"):
     end: int | None
 
     def where(self, _shape: CatalogShape) -> str:
-        """Return the range's condition."""
         terms = [f"ctid >= '({self.first},0)'::tid"]
         if self.end is not None:
             terms.append(f"ctid < '({self.end},0)'::tid")
@@ -191,7 +190,6 @@ class ReadTask:
 
     @property
     def has_free_parts(self) -> bool:
-        """Return whether there are free parts."""
         return bool(self._free)
 
 

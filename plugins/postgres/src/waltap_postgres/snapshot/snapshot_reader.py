@@ -600,7 +600,6 @@ class SnapshotReader:
             session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
 
     def close(self) -> None:
-        """End the transaction; may be called twice."""
         self._delayed, self._asked = False, None
         if self._transaction is not None:
             self._transaction.close()

@@ -226,7 +226,6 @@ class TablesReader:
         visible: str = "",
         part: TableSplit | None = None,
     ) -> Iterator[SnapshotRows]:
-        """Yield the rows of one table, or of a part of it, in pieces."""
         chunk = 0 if part is None else part.index
         relation, size = target.table.relation, self._rows_together
         session = transaction.session

@@ -76,7 +76,6 @@ class SnapshotTable(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, table: CatalogTable, published: PublishedSubset, *, deep: bool) -> "SnapshotTable":
-        """Return the published part of ``table``."""
         relation = published.of(table.relation)
         if relation is not table.relation:
             table = msgspec.structs.replace(table, relation=relation)
@@ -103,11 +102,9 @@ class CatalogShape(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return ``schema.table``."""
         return f"{self.schema}.{self.table}"
 
     def holds(self, other: "CatalogShape") -> bool:
-        """Return whether this shape has the rows and columns of ``other``."""
         types = {number: kind for number, (_, kind) in self.columns.items()}
         return self.files == other.files and all(
             types.get(number) == kind for number, (_, kind) in other.columns.items()
@@ -359,5 +356,4 @@ class ReadingTransaction:
         return bool(rows)
 
     def close(self) -> None:
-        """Close the connection; may be called twice."""
         self.session.close()

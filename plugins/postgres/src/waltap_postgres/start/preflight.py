@@ -216,7 +216,6 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 """
 
     def version(self) -> PreflightCheck:
-        """Check the server's version."""
         return version(self.server.version_num)
 
     def connection(self) -> list[PreflightCheck]:

@@ -165,7 +165,6 @@ class ResumeCheck:
         )
 
     def _gap(self, offset: Offset, slot: ReplicationSlot) -> OffsetError | None:
-        """Return the error for a slot that is ahead of the offset."""
         end_lsn = offset.sole.position.end_lsn
         gap = slot.confirmed_flush_lsn - end_lsn
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:

@@ -65,7 +65,6 @@ def identity_statements(
 
 
 def _identity_index(catalogue: PostgresCatalogue, relation: Relation) -> str:
-    """Return the name of the index that is the relation's identity."""
     return "".join(name for (name,) in catalogue.query(IDENTITY_INDEX_SQL, (relation.oid,)))
 
 

@@ -372,7 +372,6 @@ class _ArrayReader:
         return integers
 
     def connect(self, text: str) -> object:
-        """Return the list of Connect values."""
         convert, inner = self._element.to_connect, self._inner
         values: list[object] = []
         for item in self._parse(text):

@@ -126,7 +126,6 @@ class _CompositeAttributes:
         }
 
     def arrow(self, options: TypeOptions) -> ArrowMapping:
-        """Return the mapping to a struct."""
         # The setting makes every type with misfits a column of text.
         if options.arrow_misfit == "string":
             return strings(AS_TEXT)

@@ -123,7 +123,6 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """Return ``schema.table``."""
         return f"{self.schema}.{self.table}"
 
 
@@ -177,7 +176,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def external_snapshots(self) -> frozenset[str]:
-        """Return the names of external snapshots."""
         return frozenset(
             entry.external_snapshot for entry in self.tables if entry.external_snapshot
         )

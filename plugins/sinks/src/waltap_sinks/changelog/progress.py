@@ -37,7 +37,6 @@ class ReadChunks:
                     self.completed(entry.oid)
 
     def has(self, oid: int, chunk: int) -> bool:
-        """Return whether all rows of a chunk are in the log."""
         return chunk in self._chunks.get(oid, ())
 
     def has_all(self, oid: int) -> bool:
@@ -45,7 +44,6 @@ class ReadChunks:
         return oid in self._complete
 
     def ended(self, oid: int, chunk: int) -> None:
-        """Record a complete chunk."""
         known = self._chunks.get(oid)
         self._chunks[oid] = (
             _FIRST if known is None and not chunk else (known or frozenset()) | {chunk}
@@ -56,7 +54,6 @@ class ReadChunks:
         self._complete.add(oid)
 
     def forget(self, oid: int) -> None:
-        """Discard the chunks of a table."""
         self._chunks.pop(oid, None)
         self._complete.discard(oid)
 
@@ -81,11 +78,9 @@ class CaptureGapFile:
         self._tables: set[str] = set()
 
     def read(self) -> None:
-        """Read the stored tables."""
         self._tables.update(self._document.load() or ())
 
     def add(self, table: str) -> None:
-        """Add ``table`` to the stored ones."""
         self.read()
         self._tables.add(table)
         self._write()
@@ -151,5 +146,4 @@ class PublishedNote:
         return LogPosition(epoch, end_lsn, ordinal) if own else None
 
     def forget(self) -> None:
-        """Remove the file."""
         self._path.unlink(missing_ok=True)

@@ -201,7 +201,6 @@ class ChangeLog:
     # --- manifests --------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
-        """Return the newest manifest, None if the log is empty."""
         for epoch, bucket in self._buckets(newest_first=True):
             log_positions = self._log_positions(epoch, bucket)
             if log_positions:

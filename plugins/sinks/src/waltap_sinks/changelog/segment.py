@@ -136,7 +136,6 @@ class SegmentFile:
             )
 
     def has_pages_for(self, row_bytes: int) -> bool:
-        """Return whether the pages of this file suit rows of ``row_bytes``."""
         return _page_rows(row_bytes) * 8 >= self._page_rows
 
     def write(self, table: "pa.Table") -> None:
@@ -278,7 +277,6 @@ class TableBuffer:
     def add_changes(
         self, part: TransactionPart, changes: Sequence[Change], numbers: Sequence[int]
     ) -> None:
-        """Add changes of one transaction with their numbers in it."""
         if isinstance(changes, InsertBlock):
             self.convert()
             self._append_inserts(part, changes, numbers)
@@ -300,7 +298,6 @@ class TableBuffer:
         self._append_block(inserts.rows, own, int(block.commit_lsns[-1]))
 
     def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
-        """Add rows that a snapshot read."""
         if isinstance(tuples, RowBlock):
             self.convert()
             own = "r", lsn, SNAPSHOT_SEQUENCE, 0, lsn, ts, xid, None
@@ -603,7 +600,6 @@ class SegmentPath:
         self._bucket, self._after = bucket, after
 
     def next(self, version: TableVersion) -> str:
-        """Return the path of the next segment of a table."""
         self._number += 1
         return f"segments/{self._bucket}/{version.folder}/{self._after}-{self._number:06x}.parquet"
 

@@ -299,7 +299,6 @@ class ChangeLogSink(Sink):
             self._take(batch)
 
     def identity(self) -> str:
-        """Return the log's id."""
         return log_identity(self._store)
 
     def record_gap(self, table: str) -> None:
@@ -532,7 +531,6 @@ class ChangeLogSink(Sink):
         self._skip_below = self._published_below = 0
 
     def _end_snapshot(self) -> None:
-        """Complete the snapshot with all its tables."""
         part = self._snapshot_part
         if part is None and self._in_snapshot and self._context.snapshot is not None:
             part = self._read.part  # resumed, with all of its rows published
@@ -550,7 +548,6 @@ class ChangeLogSink(Sink):
     def _route(
         self, relation: Relation, complete: bool, changes: Sequence[Change] = ()
     ) -> TableBuffer | None:
-        """Return the buffer for ``changes``, None if not captured."""
         known = self._versions.get(relation)
         if known is not None and known.grown and known.is_outgrown(changes, self._batches):
             self._versions.put(relation, known.renewed(self._batches))

@@ -269,7 +269,6 @@ class TableVersion:
         return False
 
     def snapshot(self, tuples: Sequence[Tuple]) -> LogRows:
-        """Return rows that a snapshot read."""
         project = self._project
         return LogRows(tuples if project is None else [project(row) for row in tuples], "r")
 
@@ -349,7 +348,6 @@ class TableVersion:
     # --- rows to Arrow ----------------------------------------------------------------------------
 
     def arrow(self, tuples: Sequence[Tuple]) -> "list[pa.Array]":
-        """Return ``tuples`` as Arrow columns."""
         return self.codec.arrays(tuples)
 
     def misfits(self) -> dict[str, int]:
@@ -425,7 +423,6 @@ def _has_composite(data_type: DataType | None) -> bool:
 
 
 def _outgrows(mapping: ColumnMapping, value: Value) -> bool:
-    """Return whether ``mapping`` cannot read ``value``."""
     if not isinstance(value, str):
         return False
     try:

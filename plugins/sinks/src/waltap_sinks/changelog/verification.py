@@ -39,7 +39,6 @@ class CurrentRows:
         self._moved: list[Any] | None = None
 
     def rows(self) -> Iterable[Sequence[Any]]:
-        """Return the present rows."""
         if self._key:
             yield from self._keyed.values()
         else:
@@ -166,7 +165,6 @@ class ComparableLog:
         return None if last is None else max(last.log_position.end_lsn, self.stored() or 0)
 
     def tables(self) -> list[ComparedTable]:
-        """Return the tables with entries."""
         self._entries = {}
         for manifest in self._log.manifests():
             for entry in manifest.tables:
@@ -191,7 +189,6 @@ class ComparableLog:
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return the present rows."""
         entry = self._entries[table.name]
         names = [called for called, _ in columns]
 
@@ -254,7 +251,6 @@ def _missing(columns: Sequence[ColumnEntry], now: Sequence[ColumnEntry]) -> dict
 
 
 def _value(column: ColumnEntry) -> Any:
-    """Return `ColumnEntry.missing` as a value of a segment."""
     import pyarrow as pa
 
     assert column.missing is not None

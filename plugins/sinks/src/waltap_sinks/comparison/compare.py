@@ -280,7 +280,6 @@ def _compared_without_key(
 def _with_keys_and_columns(
     pair: _TablePair, found: TableDifferences, keys: set[Row], here: Rows, there: Rows
 ) -> TableDifferences:
-    """Return ``found`` with the different keys and columns."""
     changed = [key for key in keys if key in here and key in there]
     columns = [
         name for n, name in enumerate(pair.names) if any(here[k][n] != there[k][n] for k in changed)

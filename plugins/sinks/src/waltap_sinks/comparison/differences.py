@@ -127,7 +127,6 @@ def _value(text: str | None) -> str:
 
 
 def _of_dead_letters(found: TableDifferences) -> str:
-    """Explain the difference by dead letters."""
     if not found.keys:
         return f"{found.dead_letters} dead letters of this table were not delivered"
     return (

@@ -89,7 +89,6 @@ class SourceRelation:
 
     @property
     def name(self) -> str:
-        """Return ``schema.table``."""
         return f"{self.schema}.{self.table}"
 
 
@@ -110,7 +109,6 @@ class ComparisonSource:
         )
 
     def table(self, stored: "ComparedTable") -> SourceTable | None:
-        """Return the table of ``stored``, None if it was dropped."""
         found = self._connection.execute(TABLE, [stored.name, stored.oid, stored.name]).fetchone()
         if found is None:
             return None

@@ -116,12 +116,10 @@ class RowTableReader:
         return found
 
     def rows(self, buckets: Sequence[str]) -> Rows:
-        """Return the rows of ``buckets``."""
         wanted = set(buckets)
         return by_key((key, row) for key, row in self._keyed() if bucket_of(key) in wanted)
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        """Return the rows of ``keys``."""
         return by_key((key, row) for key, row in self._keyed() if key in keys)
 
 
@@ -174,7 +172,6 @@ class PostgresTableReader:
         return {bucket: (int(count), int(total)) for bucket, count, total in self._all(query)}
 
     def rows(self, buckets: Sequence[str]) -> Rows:
-        """Return the rows of ``buckets``."""
         return self._rows(
             f"WHERE {_percent(source_bucket(self._keys))} = ANY (%s)", [list(buckets)]
         )

@@ -27,7 +27,6 @@ class FolderNames:
         self._known: dict[tuple[str, str], str] = {}
 
     def of_topic(self, topic: str, hour: str) -> str:
-        """Return the folder for a topic's records."""
         return self.of(topic.removeprefix(self._prefix), topic, hour)
 
     def of(self, table: str, topic: str, hour: str) -> str:
@@ -61,12 +60,10 @@ class LineBlocks:
         """Do nothing: lines keep no relation."""
 
     def clear(self) -> None:
-        """Drop all lines."""
         self.bytes = 0
         self._blocks: dict[str, tuple[list[bytes | memoryview], list[int]]] = {}
 
     def add(self, batch: Batch) -> None:
-        """Add the records of ``batch``."""
         records = batch.records
         if not records:
             return

@@ -77,13 +77,11 @@ class GatheredColumns:
         self._versions.forget(oid)
 
     def clear(self) -> None:
-        """Drop all rows."""
         # The estimated size of the collected rows.
         self.bytes = self._unconverted = 0
         self._buffers: dict[tuple[str, str], TableBuffer] = {}
 
     def add(self, batch: Batch) -> None:
-        """Add the changes of ``batch``."""
         hour = day_of(batch)
         for part in batch.parts:
             if isinstance(part, TransactionPart):

@@ -218,11 +218,9 @@ class HttpSink(Sink):
         self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
-        """Return the position of each partition's last batch."""
         return self._accepted or None
 
     def close(self) -> None:
-        """Close the connections; may be called twice."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown()

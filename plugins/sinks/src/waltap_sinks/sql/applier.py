@@ -112,13 +112,11 @@ class SqlApplier:
         return self.history is not None and self.history.replaces(shape)
 
     def add(self, part: TransactionPart) -> None:
-        """Add the changes of ``part``."""
         self._add(part.changes, part.commit_ts)
         if self.history is not None:
             self.history.add(part, part.changes, iter(part.numbers()))
 
     def add_one(self, part: TransactionPart, at: int) -> None:
-        """Add one change of ``part``."""
         changes = part.changes[at : at + 1]
         self._add(changes, part.commit_ts)
         if self.history is not None:

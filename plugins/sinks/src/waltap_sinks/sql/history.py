@@ -73,7 +73,6 @@ class HistoryWriter:
         return found
 
     def replaces(self, shape: TargetShape) -> bool:
-        """Return whether only the history of ``shape`` is written."""
         return self._properties.history == "instead" and self.of(shape) is not None
 
     def forget(self) -> None:
@@ -94,7 +93,6 @@ class HistoryWriter:
         return log
 
     def add(self, part: TransactionPart, changes: Sequence[Change], numbers: Iterator[int]) -> None:
-        """Add ``changes`` of ``part`` with their numbers in it."""
         cause = VersionCause(part.commit_lsn, part.commit_ts, part.xid)
         for kind, relation, run in runs(changes):
             if relation is None:
@@ -241,7 +239,6 @@ class HistoryWriter:
             self._close_all(table, ts)
 
     def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Insert the rows of a snapshot."""
         versions = self.of(shape)
         if versions is None:
             return

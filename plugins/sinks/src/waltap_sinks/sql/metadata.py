@@ -74,7 +74,6 @@ class SinkMetadata:
 
     @property
     def name(self) -> str:
-        """Return the name of the table of positions."""
         return str(self.table)
 
     def is_metadata(self, relation: Relation) -> bool:
@@ -83,7 +82,6 @@ class SinkMetadata:
         return relation.table in names and any(c.name == "pipeline" for c in relation.columns)
 
     def read(self) -> Position | None:
-        """Return the stored position, None if there is none."""
         if self._target.describe(self.table) is None:
             return None
         rows = self._select()
@@ -206,7 +204,6 @@ class SinkMetadata:
             )
 
     def committed(self, position: Position | None) -> None:
-        """Record the position of the committed transaction."""
         self.at = position
         self._before = {}
 
@@ -284,7 +281,6 @@ def _known(name: TargetName, fields: dict[str, Any]) -> KnownTable:
 
 
 def _columns(position: Position | None) -> dict[str, object]:
-    """Return a position as values of its columns."""
     end = inside = None
     if position is not None:
         end = lsn_text(position.end_lsn)

@@ -65,12 +65,10 @@ class NetChanges:
         return bool(self.added or self.fresh or self.puts or self.gone)
 
     def clear(self) -> None:
-        """Drop all changes."""
         self.added = []
         self.fresh, self.puts, self.gone, self.brief = {}, {}, {}, set()
 
     def insert(self, rows: Sequence[Tuple]) -> None:
-        """Add new rows."""
         if self.fresh or self.puts:
             self._insert(rows)
         else:
@@ -119,7 +117,6 @@ class NetChanges:
         self.fresh.update(new)
 
     def put(self, row: Tuple) -> None:
-        """Add the new state of a row."""
         self._key_added()
         assert self.shape.key_of is not None
         key = self.shape.key_of(row)
@@ -129,7 +126,6 @@ class NetChanges:
         known[key] = row
 
     def delete(self, key: Any, ts: int) -> None:
-        """Delete the row of ``key`` at ``ts``."""
         self._key_added()
         if key in self.fresh and key not in self.gone:
             self.brief.add(key)
@@ -228,11 +224,9 @@ class HistoryChanges:
     closes: dict[Any, int] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Drop all versions."""
         self.versions, self.open, self.closes = [], {}, {}
 
     def begin(self, key: Any, version: RowVersion) -> None:
-        """Add an open version."""
         self.versions.append(version)
         self.open[key] = version
 

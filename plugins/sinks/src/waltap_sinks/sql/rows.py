@@ -25,7 +25,6 @@ class RowWriter:
         self._target = target
 
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> None:
-        """Insert rows with new keys."""
         if self._target.insert(table, rows) >= len(rows):
             return
         if not (table.shape.key and table.shape.unique):
@@ -81,17 +80,14 @@ class RowWriter:
             self._require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
 
     def delete_row(self, table: BoundTable, row: Tuple) -> None:
-        """Delete one row that equals ``row``, in a table without a key."""
         if not self._target.change_row(table, table.shape, row):
             self._ignored(table, "DELETE", "")
 
     def delete_all(self, table: BoundTable) -> None:
-        """Delete every row."""
         self._target.delete_all(table)
         self.require_none(table, "DELETE")
 
     def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
-        """Empty tables at once."""
         self._target.truncate(tables, cascade=cascade, restart=restart)
         for table in tables:
             self.require_none(table, "DELETE")

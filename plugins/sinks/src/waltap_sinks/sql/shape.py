@@ -108,7 +108,6 @@ class TargetShape:
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
     def sent(self, row: Tuple) -> tuple[TargetColumn, ...]:
-        """Return the columns that ``row`` has values for."""
         return tuple(column for column in self.columns if row[column.index] is not UNCHANGED)
 
     def keys(self, keys: Sequence[Any]) -> list[Sequence[Value]]:
@@ -121,7 +120,6 @@ class TargetShape:
         return list(zip(*keys, strict=True))
 
     def values(self, column: TargetColumn, values: Sequence[Value]) -> Sequence[Value]:
-        """Return the masked ``values``."""
         if column.mask is not None:
             values = [column.mask(value) for value in values]
         return values
@@ -197,11 +195,9 @@ class TargetShapes(EventPlans[TargetShape]):
         return narrow
 
     def build(self, relation: Relation, described: Relation) -> TargetShape:
-        """Return the shape of ``relation``, with the replica identity's key."""
         return self._build(EventPlan(relation, described, self._context, by_row=True))
 
     def forget(self, oid: int) -> None:
-        """Drop the versions of a dropped relation."""
         super().forget(oid)
         self._streamed.pop(oid, None)
         self._narrow.pop(oid, None)

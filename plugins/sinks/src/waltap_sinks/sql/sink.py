@@ -242,7 +242,6 @@ class SqlSink(Sink):
         return position
 
     def stored_position(self) -> Position | None:
-        """Return the position that is durable in the target."""
         return self._durable
 
     def close(self) -> None:
@@ -568,7 +567,6 @@ class SqlSink(Sink):
         self._target.commit()
 
     def _apply_compacted(self, parts: Parts) -> None:
-        """Apply the net changes of ``parts``."""
         applier, lsn = self._applier, 0 if self._stored is None else self._stored.end_lsn
         for part in parts:
             if isinstance(part, TransactionPart):

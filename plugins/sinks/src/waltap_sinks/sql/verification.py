@@ -77,7 +77,6 @@ class _SqlSource(abc.ABC):
         """Return columns of a table."""
 
     def close(self) -> None:
-        """Disconnect from the target."""
         self._target.close()
 
     def position(self) -> int | None:
@@ -104,7 +103,6 @@ class _SqlSource(abc.ABC):
     def _removal(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
     ) -> Iterator[str]:
-        """Yield the statements that delete the rows of ``keys``."""
         table = self._target.quoted_table(name)
         names = [self._target.quoted(called) for called, _ in columns]
         for literals in sorted(self._literals(name, columns, keys)):
@@ -128,7 +126,6 @@ class _SqlSource(abc.ABC):
         return described is None or called not in described.columns
 
     def key(self, name: TargetName) -> tuple[str, ...]:
-        """Return the columns of the key, () if there is none."""
         described = self._target.describe(name)
         unique = () if described is None else described.unique
         return tuple(sorted(unique[0])) if unique else ()

@@ -124,7 +124,6 @@ class SimulatedSource:
     # --- log ----------------------------------------------------------------------------------
 
     def after(self, lsn: int) -> Sequence[CommittedTransaction]:
-        """Return the transactions that end after ``lsn``."""
         return [each for each in self.log if each.end_lsn > lsn]
 
     def _break(self) -> None:

@@ -90,7 +90,6 @@ class AnswerBook:
         return self._own(query.text.strip().rstrip(";")) if answer is None else answer
 
     def scripted(self, query: ReceivedQuery) -> Answer | None:
-        """Return the test's answer to ``query``, or None."""
         for pattern, answering in self.given.items():
             if re.search(pattern, query.text, re.IGNORECASE | re.DOTALL):
                 if isinstance(answering, Sequence):
@@ -161,7 +160,6 @@ class QueryForwarder:
         self._connection: pq.abc.PGconn | None = None
 
     def __call__(self, query: ReceivedQuery) -> Answer:
-        """Return the server's answer."""
         from psycopg import pq
 
         with self._lock:

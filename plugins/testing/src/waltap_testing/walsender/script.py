@@ -27,7 +27,6 @@ class XLogData:
     sent: int = SENT
 
     def encoded(self) -> bytes:
-        """Return the bytes on the socket."""
         end = self.lsn if self.wal_end is None else self.wal_end
         return wire.copy_data(wire.xlog_data(self.lsn, end, self.sent, self.payload))
 
@@ -41,7 +40,6 @@ class SendKeepalive:
     sent: int = SENT
 
     def encoded(self) -> bytes:
-        """Return the bytes on the socket."""
         return wire.copy_data(wire.keepalive(self.wal_end, self.sent, reply=self.reply))
 
 
@@ -52,7 +50,6 @@ class SendRaw:
     payload: bytes
 
     def encoded(self) -> bytes:
-        """Return the bytes on the socket."""
         return wire.copy_data(self.payload)
 
 
@@ -119,7 +116,6 @@ class ServerError:
     context: str = ""
 
     def encoded(self) -> bytes:
-        """Return the bytes on the socket."""
         return wire.error_response(
             self.severity,
             self.sqlstate,

@@ -131,7 +131,6 @@ class ScriptedWalsender:
 
     @property
     def unanswered(self) -> list[ReceivedQuery]:
-        """Return the queries without an answer."""
         return [query for session in self.sessions for query in session.unanswered]
 
     @property

@@ -195,7 +195,6 @@ class _HeaderFrom:
     def __call__(
         self, schema: Schema | None, value: Any
     ) -> tuple[Schema | None, Any, tuple[ConnectHeader, ...]]:
-        """Return the new schema, the new value, and the headers to add."""
         if schema is None:
             row = map_of(value, self._purpose)
             headers = tuple(

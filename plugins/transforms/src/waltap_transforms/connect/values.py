@@ -169,7 +169,6 @@ def _replaced(schema: Schema, text: str) -> Any:
 
 
 def _plain_mask(name: str, value: Any, replacement: str | None) -> Any:
-    """Return the mask of a value without schema."""
     if value is None:
         return None
     return _mask(Field(name, Schema(kind=KINDS[type(value)])), replacement)()
@@ -241,7 +240,6 @@ class _TimestampConversion:
         self._format = SimpleDateFormat(properties.format) if given else None
 
     def schema(self, schema: Schema) -> Schema:
-        """Return the schema of the converted values."""
         kind, name = {
             "string": (ConnectKind.STRING, None),
             "unix": (ConnectKind.INT64, None),
@@ -569,7 +567,6 @@ def _refusal(problem: str) -> To:
 
 
 def _plain_cast(value: Any, target: ConnectKind, what: str) -> Any:
-    """Cast a value without schema to ``target``."""
     cast = _caster(Schema(kind=KINDS[type(value)]), target, what)(value)
     # Without a schema, no later step knows that this is a float. A double with the digits that Java
     # prints for the float is written the same.

@@ -312,7 +312,6 @@ class EventRouter:
     def _wrapper(
         self, payload: Schema, outbox: "_OutboxTable", row: Mapping[str, Any], route: str
     ) -> Schema:
-        """Return the schema of a payload with columns beside it."""
         version = None if outbox.version is None else outbox.version.raw(row)
         key = id(payload), id(outbox), version
         entry = self._wrappers.get(key)

@@ -84,7 +84,6 @@ class HeaderToValue:
         return msgspec.structs.replace(record, value_schema=made, value=value, headers=headers)
 
     def _schema(self, schema: Schema, entries: Sequence[_HeaderField]) -> Schema:
-        """Return ``schema`` with the fields of ``entries``."""
         asked = {entry.path: entry.schema for entry in entries}
         entry = self._known.get(id(schema))
         if entry is None:
@@ -127,7 +126,6 @@ def _contains(name: str, entries: Sequence[_HeaderField]) -> bool:
 def _new_parents(
     struct: str, schema: Schema, entries: Sequence[_HeaderField], level: int
 ) -> list[str]:
-    """Return the structs that entries need and ``struct`` lacks."""
     found: list[str] = []
     for path, _, _ in entries:
         if len(path) < 2 or not (

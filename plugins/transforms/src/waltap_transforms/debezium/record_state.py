@@ -151,7 +151,6 @@ class EventField(msgspec.Struct, frozen=True):
         return parent.get(self.field) if self.inside else event.get(self.field)
 
     def parent(self, envelope: Schema) -> Schema:
-        """Return the schema of the struct."""
         if self.struct is None:
             return envelope
         parent = field_of(envelope, self.struct)
@@ -307,7 +306,6 @@ class ExtractNewRecordStateProperties(Properties):
 
     @model_validator(mode="after")
     def _of_older_names(self) -> "ExtractNewRecordStateProperties":
-        """Translate the properties of Debezium 1 and 2."""
         older = {self.old_tombstones, self.old_deletes} != {None}
         # The present property wins over the older ones.
         if older and "mode" not in self.model_fields_set:

@@ -232,7 +232,6 @@ def _first_weekday(m: _DateFields, day: int) -> int:
 
 
 def _week_of_year(m: _DateFields) -> int:
-    """Return the number of the week in its year."""
     # English weeks begin on Sunday, and the week of 1 January is the first.
     week = (m.day_of_year - 1 + _first_weekday(m, m.day_of_year)) // 7 + 1
     return 1 if _week_year(m) > m.year else week
@@ -273,7 +272,6 @@ def _day_number(year: int, month: int, day: int) -> int:
 
 
 def _instant(fields: dict[str, int]) -> int:
-    """Convert parsed fields to an instant."""
     year = fields.get("y", fields.get("Y", 1970))
     if fields.get("G") == 0:
         year = 1 - year

@@ -102,7 +102,6 @@ def _float(number: float) -> int:
 
 
 def _big(number: int) -> int:
-    """Return the hash of a BigInteger."""
     # Java hashes the magnitude in words of 32 bits, the highest first, and then applies the sign.
     magnitude = abs(number)
     found = 0

@@ -241,7 +241,6 @@ class _MergedSchema:
         return self._schema
 
     def add(self, schema: Schema | None) -> None:
-        """Add the schema of one element."""
         if schema is None or self._mixed:
             return
         if self._schema is None:

@@ -246,7 +246,6 @@ class _DuckCursor:
         self.rowcount = self._rows[0][0] if counted and self._rows else 0
 
     def fetchall(self) -> list[Any]:
-        """Return the rows."""
         return list(self._rows)
 
     def close(self) -> None:

@@ -246,7 +246,6 @@ class PostgresTarget(SqlTarget):
 
     @property
     def raw(self) -> "psycopg.Connection[Any]":
-        """Return the open connection."""
         assert self._raw is not None, "not opened"
         connection: psycopg.Connection[Any] = self._raw
         return connection
@@ -588,7 +587,6 @@ class PostgresTarget(SqlTarget):
         return found
 
     def _named_columns(self, error: BaseException, table: BoundTable | None) -> str:
-        """Return the columns of a type that a message names."""
         if table is None:
             return ""
         names = [c.existing.name for c in table.columns if f"type {c.existing.type}" in str(error)]

@@ -98,7 +98,6 @@ class BoundTable:
 
     @property
     def written(self) -> list[BoundColumn]:
-        """Return the columns that an INSERT may set."""
         return [column for column in self.columns if column.existing.written]
 
     @property
@@ -115,7 +114,6 @@ class BoundTable:
         return sent, [c for c in self.written if c.source.index in absent]
 
     def set_by_upsert(self) -> list[BoundColumn]:
-        """Return the columns that an upsert sets."""
         keys = {key.quoted for key in self.key}
         return [c for c in self.columns if c.existing.settable and c.quoted not in keys]
 
@@ -185,7 +183,6 @@ class SqlTarget(abc.ABC):
     # --- life ---
 
     def open(self) -> None:
-        """Connect."""
         import sqlalchemy
 
         url = sqlalchemy.make_url(self._properties.url).set(drivername=self.backend)
@@ -214,7 +211,6 @@ class SqlTarget(abc.ABC):
                 raw.close()
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self.run("BEGIN")
 
     def commit(self, *, durable: bool = True) -> None:
@@ -263,15 +259,12 @@ class SqlTarget(abc.ABC):
         """Return whether type ``wanted`` holds values that ``existing`` does not."""
 
     def quoted(self, name: str) -> str:
-        """Return an identifier as SQL."""
         return '"' + name.replace('"', '""') + '"'
 
     def text_literal(self, text: str) -> str:
-        """Return ``text`` as a literal of SQL."""
         return "'" + text.replace("'", "''") + "'"
 
     def quoted_table(self, name: TargetName) -> str:
-        """Return a table's name as SQL."""
         table = self.quoted(name.name)
         return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
 
@@ -290,11 +283,9 @@ class SqlTarget(abc.ABC):
         return int(self._executed(statement, parameters).rowcount)
 
     def can_name(self, name: str) -> bool:
-        """Return whether a table or column can have the name."""
         return True
 
     def create_schema(self, name: TargetName) -> None:
-        """Create the schema of ``name`` if it is missing."""
         if name.schema is not None:
             self.run(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name.schema)}")
 
@@ -308,7 +299,6 @@ class SqlTarget(abc.ABC):
     def create_statement(
         self, name: TargetName, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> str:
-        """Return the SQL that `create` runs."""
         parts = [f"{self.quoted(column)} {type_}" for column, type_ in columns]
         if key:
             parts.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
@@ -332,12 +322,10 @@ class SqlTarget(abc.ABC):
         return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column)} TYPE {type_}"
 
     def rename_column(self, name: TargetName, old: str, new: str) -> None:
-        """Rename a column."""
         table = self.quoted_table(name)
         self.run(f"ALTER TABLE {table} RENAME COLUMN {self.quoted(old)} TO {self.quoted(new)}")
 
     def rename_table(self, old: TargetName, new: str) -> None:
-        """Rename a table within its schema."""
         self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
 
     def move_table(self, old: TargetName, new: TargetName) -> None:
@@ -425,7 +413,6 @@ class SqlTarget(abc.ABC):
         return self.text_literal(str(value))
 
     def bytes_literal(self, value: bytes) -> str:
-        """Return bytes as a literal of SQL."""
         return f"x'{value.hex()}'"
 
     def read_as(self, quoted: str, type_: str) -> str:
@@ -616,7 +603,6 @@ class SqlTarget(abc.ABC):
         self.run(f"DELETE FROM {table.quoted}")
 
     def truncate(self, tables: Sequence[BoundTable], *, cascade: bool, restart: bool) -> None:
-        """Empty tables at once."""
         for table in reversed(self.ordered(tables)):
             self.delete_all(table)
 
@@ -653,7 +639,6 @@ class SqlTarget(abc.ABC):
         return isinstance(error, (self.errors, sqlalchemy.exc.SQLAlchemyError, OSError))
 
     def lost(self, error: BaseException) -> bool:
-        """Return whether the connection is lost."""
         return isinstance(error, OSError) or self.meaning(error) is SqlUnreachable
 
     def conflict(self, error: BaseException) -> bool:
@@ -730,7 +715,6 @@ def on_conflict(table: BoundTable, *, keep: bool) -> str:
 
 
 def _of_key(table: BoundTable) -> str:
-    """Return the condition for one key."""
     return " WHERE " + " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
 
 

@@ -132,7 +132,6 @@ class TypedRows:
     def columns(
         self, shape: TargetShape, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> list[list[Any]]:
-        """Return a list of values for each of ``columns``."""
         batch = self.batch(shape, rows)
         found = []
         for column in columns:
