@@ -3,19 +3,23 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
 from waltap.base.text import ago, printable
 from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, overrides, read
 from waltap.cli.terminal import answers, confirm, echo
+from waltap.clock import SystemClock
+from waltap.config.resolve import resolve
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
-
-if TYPE_CHECKING:
-    from waltap.services.dead_letters.dead_letter import DeadLetter
-    from waltap.services.dead_letters.store import DeadLetterStore
-
+from waltap.plugins.host import Host
+from waltap.ports.offsets.state_folder import DEAD_LETTERS
+from waltap.services.control import RedeliveryRequest, RedeliveryUndone, ask
+from waltap.services.dead_letters.dead_letter import DeadLetter
+from waltap.services.dead_letters.store import DeadLetterStore
+from waltap.services.monitor.views import table
 
 WAIT_S = 60.0
 LONGEST_S = 3600.0
@@ -42,8 +46,6 @@ def list_dead_letters(file: FileArgument, set_: SetOption = None, as_json: Json 
     if not entries:
         echo("there are no dead letters")
         return
-    from waltap.services.monitor.views import table
-
     now = time.time() * 1000
     rows = [
         (
@@ -71,8 +73,6 @@ def show(
     set_: SetOption = None,
 ) -> None:
     """Print dead letters as JSON: the reason, the event, the refused record."""
-    import msgspec
-
     for each in _chosen(_store(file, set_), ids):
         shown = each.as_dict()
         if raw:
@@ -145,15 +145,12 @@ def drop(
     echo(f"{store.drop({each.id for each in chosen})} dropped")
 
 
-def _store(file: str, set_: list[str] | None) -> "DeadLetterStore":
-    from waltap.ports.offsets.state_folder import DEAD_LETTERS
-    from waltap.services.dead_letters.store import DeadLetterStore
-
+def _store(file: str, set_: list[str] | None) -> DeadLetterStore:
     profile, _host = at_rest(file, set_)
     return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS)
 
 
-def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLetter]":
+def _chosen(store: DeadLetterStore, ids: Sequence[str] | None) -> list[DeadLetter]:
     """Return the dead letters of these ids. Raises: ConfigurationError."""
     entries = store.all()
     unknown = set(ids or ()) - {each.id for each in entries}
@@ -174,7 +171,7 @@ def _chosen(store: "DeadLetterStore", ids: Sequence[str] | None) -> "list[DeadLe
 def _redelivered(
     file: str,
     set_: list[str] | None,
-    entries: "Sequence[DeadLetter]",
+    entries: Sequence[DeadLetter],
     *,
     again: bool,
     re_render: bool,
@@ -185,13 +182,9 @@ def _redelivered(
     Yields each id and the reason of a refusal, "" if delivered. Raises: SinkError, OffsetError,
     RedeliveryUndone.
     """
-    from waltap.clock import SystemClock
-    from waltap.config.resolve import resolve
     from waltap.pipeline.delivery.redelivery import Redelivery
     from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
     from waltap.pipeline.setup.build import PipelineStages
-    from waltap.plugins.host import Host
-    from waltap.services.control import RedeliveryRequest, RedeliveryUndone, ask
 
     if not entries:
         return

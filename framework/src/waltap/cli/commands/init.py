@@ -2,22 +2,25 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Container, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.redaction import looks_secret
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.cli.profile_source import read
 from waltap.cli.terminal import answered, echo
+from waltap.config.pipeline_properties import EngineProperties
+from waltap.config.profile import SelectionProperties
+from waltap.config.resolve import pipeline_name
 from waltap.errors import usage_error
-
-if TYPE_CHECKING:
-    from waltap.base.property import Properties, PropertyDeclaration
-    from waltap.ports.specs import ConnectorSpec, SinkSpec
-
+from waltap.plugins.host import Host
+from waltap.ports.specs import ConnectorSpec, SinkSpec
 
 LINE = 100
 VARIABLE = "WALTAP_SINK_PASSWORD"
@@ -55,9 +58,6 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write a commented profile; asks for missing options."""
-    from waltap.plugins.host import Host
-    from waltap.ports.specs import ConnectorSpec, SinkSpec
-
     if file.exists() and not force:
         raise usage_error(str(file), "exists already", allowed="another name, or --force")
     host = Host()
@@ -106,10 +106,8 @@ def _variable(name: str) -> str:
     return f"WALTAP_{name.rpartition('.')[2].upper()}"
 
 
-def _unset_secret(connector: "ConnectorSpec", given: Mapping[str, object]) -> str:
+def _unset_secret(connector: ConnectorSpec, given: Mapping[str, object]) -> str:
     """Return the connector's common secret that is not given, "" for none."""
-    from waltap.base.property import declarations
-
     model = connector.properties
     names = (
         (each.name for each in declarations(model) if each.secret and each.common) if model else ()
@@ -124,9 +122,9 @@ def without_password(address: str) -> str:
 
 def compose(
     name: str,
-    connector: "ConnectorSpec",
+    connector: ConnectorSpec,
     source: dict[str, object],
-    sink: "SinkSpec",
+    sink: SinkSpec,
     sink_value: str,
     *,
     every: bool = False,
@@ -135,11 +133,6 @@ def compose(
 
     Others are those that most profiles set; ``every`` adds all that are not advanced.
     """
-    from waltap.changes.capture.properties import CaptureProperties
-    from waltap.config.pipeline_properties import EngineProperties
-    from waltap.config.profile import SelectionProperties
-    from waltap.config.resolve import pipeline_name
-
     pipeline = pipeline_name(name)
     of_sink = {sink.shorthand: sink_value} if sink_value else {}
     section = partial(_section, every=every, pipeline=pipeline)
@@ -165,7 +158,7 @@ def compose(
 
 
 def _section(
-    model: "type[Properties] | None",
+    model: type[Properties] | None,
     given: Mapping[str, object],
     *,
     every: bool,
@@ -174,8 +167,6 @@ def _section(
     chosen: bool = False,
 ) -> list[str]:
     """Return the lines of a component; ``chosen``: common settings are active."""
-    from waltap.base.property import declarations
-
     lines: list[str] = []
     for declaration in declarations(model) if model is not None else ():
         name = declaration.name
@@ -196,7 +187,7 @@ def _section(
     return lines
 
 
-def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
+def _default(declaration: PropertyDeclaration, pipeline: str) -> object:
     """Return the default in a profile of waltap's, "" for none."""
     if declaration.secret:
         variable = _variable(declaration.name) if declaration.common else "NAME"
@@ -206,10 +197,8 @@ def _default(declaration: "PropertyDeclaration", pipeline: str) -> object:
     return "" if value is None else value
 
 
-def _comment(declaration: "PropertyDeclaration", *, full: bool) -> list[str]:
+def _comment(declaration: PropertyDeclaration, *, full: bool) -> list[str]:
     """Return summary, unit and allowed values as comments."""
-    import textwrap
-
     text = declaration.summary
     if not full:
         text = text.partition(". ")[0].removesuffix(".") + "."

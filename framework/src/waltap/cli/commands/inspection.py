@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waltap.base.generated import sources
 from waltap.base.text import ago, counted, duration, printable, size
+from waltap.changes.arrow.column import strings
+from waltap.changes.decode.relation import name_parts
+from waltap.changes.mapping.type_reference import schema_text
+from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.cli.profile_source import (
     Json,
     SetOption,
@@ -21,22 +26,25 @@ from waltap.cli.profile_source import (
     resolved,
 )
 from waltap.cli.terminal import answers, echo
+from waltap.config.components import ProfileValidation
+from waltap.config.namespace import ExplainedProperty
+from waltap.config.profile import Profile
+from waltap.config.resolve import resolve, survey
 from waltap.errors import (
     ConfigurationError,
     WaltapError,
     usage_error,
 )
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
+from waltap.ports.source.roles import DecodingSource, planned
+from waltap.services.monitor.views import table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from waltap.changes.mapping.type_registry import TypeRegistry
-    from waltap.config.components import ProfileValidation
-    from waltap.config.namespace import ExplainedProperty
-    from waltap.config.profile import Profile
     from waltap.pipeline.setup.build import PipelineStages
-    from waltap.ports.offsets.offset import Offset
-    from waltap.ports.source.connector import Connector, PlannedTable, PreflightCheck, SetupPlan
 
 
 def explain(
@@ -61,9 +69,6 @@ def explain(
     Secrets are hidden. For a bad profile it shows the valid properties, then the problems: exit
     code 2. --code connects to the database and changes nothing.
     """
-    from waltap.config.resolve import resolve, survey
-    from waltap.plugins.host import Host
-
     raw = read(source)
     used = any_sink(raw, sink)
     if code is not None:
@@ -96,9 +101,7 @@ def explain(
         echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
 
 
-def _print_explained(found: "ProfileValidation", rows: "list[ExplainedProperty]") -> None:
-    from waltap.services.monitor.views import table
-
+def _print_explained(found: ProfileValidation, rows: list[ExplainedProperty]) -> None:
     console = answers()
     way = [found.chosen.get(kind, "?") for kind in ("connector", "decoder", "format", "sink")]
     console.print(found.name, style="bold", end="", markup=False)
@@ -118,7 +121,7 @@ def _print_explained(found: "ProfileValidation", rows: "list[ExplainedProperty]"
         console.print(warning, markup=False)
 
 
-def _value(entry: "ExplainedProperty") -> str:
+def _value(entry: ExplainedProperty) -> str:
     """Return a value with its unit; large sizes and times also in larger units."""
     unit = entry.declaration.unit
     if not unit or not entry.value:
@@ -132,13 +135,8 @@ def _value(entry: "ExplainedProperty") -> str:
 LARGER = {"bytes": size, "ms": ago, "s": duration}
 
 
-def _print_code(profile: "Profile", name: str) -> None:
+def _print_code(profile: Profile, name: str) -> None:
     """Print the code that decoder and format generate for a table."""
-    from waltap.base.generated import sources
-    from waltap.changes.decode.relation import name_parts
-    from waltap.plugins.host import Host
-    from waltap.ports.source.roles import DecodingSource
-
     parts = name_parts(name) or []
     with connected(profile, Host()) as (connector, stages):
         relation = connector.catalogue.relation(*parts) if len(parts) == 2 else None
@@ -182,9 +180,8 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[PreflightCheck]":
+def _checks(source: str, sink: str | None, set_: list[str] | None) -> list[PreflightCheck]:
     from waltap.pipeline.setup.preflight import checks
-    from waltap.ports.source.connector import PreflightCheck
 
     profile, host, raw = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):
@@ -203,7 +200,7 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> "list[Pref
     return found
 
 
-def _check_document(check: "PreflightCheck") -> dict[str, str]:
+def _check_document(check: PreflightCheck) -> dict[str, str]:
     return {
         "name": check.name,
         "verdict": check.verdict,
@@ -212,10 +209,8 @@ def _check_document(check: "PreflightCheck") -> dict[str, str]:
     }
 
 
-def _print_checks(checks: "list[PreflightCheck]") -> None:
+def _print_checks(checks: list[PreflightCheck]) -> None:
     from rich.text import Text
-
-    from waltap.services.monitor.views import table
 
     rows = []
     for check in checks:
@@ -275,17 +270,15 @@ def plan(
         raise typer.Exit(1)
 
 
-def _planned(connector: "Connector", offset: "Offset | None") -> "SetupPlan | WaltapError":
+def _planned(connector: Connector, offset: Offset | None) -> SetupPlan | WaltapError:
     """Return the plan of a start, or the error that would end it."""
-    from waltap.ports.source.roles import planned
-
     try:
         return planned(connector, offset)
     except WaltapError as error:
         return error
 
 
-def _sql(plan: "SetupPlan") -> Iterator[str]:
+def _sql(plan: SetupPlan) -> Iterator[str]:
     if plan.by_others:
         yield "-- first, as a superuser or the owner of the named objects"
         yield from (each if each.startswith("--") else f"{each};" for each in plan.by_others)
@@ -297,15 +290,12 @@ def _sql(plan: "SetupPlan") -> Iterator[str]:
         yield f"-- {plan.slot}"
 
 
-def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str, str, str, str]]:
+def _columns(table: PlannedTable, types: TypeRegistry) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name, type, Connect schema and Arrow type of each column.
 
     JSON and Avro have the Connect schema, "" for an omitted column; the change log and Spark tables have
     the Arrow type.
     """
-    from waltap.changes.arrow.column import strings
-    from waltap.changes.mapping.type_reference import schema_text
-
     for column in table.relation.columns:
         of_type = column.data_type.name if column.data_type is not None else str(column.type_oid)
         mapping = types.of(table.relation, column)
@@ -316,13 +306,13 @@ def _columns(table: "PlannedTable", types: "TypeRegistry") -> Iterator[tuple[str
             yield column.name, of_type, schema_text(mapping.schema), str(arrow.type())
 
 
-def _before(table: "PlannedTable", stages: "PipelineStages") -> str:
+def _before(table: PlannedTable, stages: "PipelineStages") -> str:
     """Return the replica identity and the old values in updates and deletes."""
     identity = stages.relations.identity(table.relation)
     return f"{identity.name.upper()}: {identity.before}"
 
 
-def _mode(table: "PlannedTable", stages: "PipelineStages") -> str:
+def _mode(table: PlannedTable, stages: "PipelineStages") -> str:
     """Return the form in which sinks keep a table, "" for one form of all tables."""
     parts = (
         sink.spec.describe_table(sink.properties, table.relation.name)
@@ -333,7 +323,7 @@ def _mode(table: "PlannedTable", stages: "PipelineStages") -> str:
 
 
 def _plan_document(
-    plan: "SetupPlan", found: "list[PreflightCheck]", stages: "PipelineStages", rate: int
+    plan: SetupPlan, found: list[PreflightCheck], stages: "PipelineStages", rate: int
 ) -> dict[str, Any]:
     rows = sum(table.rows or 0 for table in plan.tables if table.read)
     return {
@@ -362,15 +352,13 @@ def _plan_document(
 
 
 def _print_plan(
-    plan: "SetupPlan",
-    found: "list[PreflightCheck]",
+    plan: SetupPlan,
+    found: list[PreflightCheck],
     stages: "PipelineStages",
     rate: int,
     *,
     types_too: bool,
 ) -> None:
-    from waltap.services.monitor.views import table
-
     console = answers()
     for check in found:
         remedy = [f"  → {check.remedy}"] if check.remedy else []

@@ -8,22 +8,36 @@ import msgspec
 import typer
 
 from waltap.base.text import size
+from waltap.changes.transactions.order import TransactionCounts
+from waltap.changes.transactions.position import SOLE, Position, lsn_text, parse_lsn
 from waltap.cli.profile_source import FileArgument, SetOption, Yes, at_rest, connected, resolved
 from waltap.cli.terminal import confirm, echo
+from waltap.clock import SystemClock
+from waltap.config.profile import Profile
 from waltap.errors import (
     OffsetError,
     WaltapError,
     usage_error,
 )
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import ConnectOffsets, NothingStored, Offset
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.source.connector import Connector, SourceLacks
+from waltap.ports.source.roles import TakeoverSource
+from waltap.services.debezium_offsets import (
+    DebeziumOffsetMissing,
+    DebeziumStillReads,
+    OffsetMap,
+    RecordKey,
+    chosen,
+    next_start,
+    of_offset,
+    position_behind,
+    storage_at,
+)
 
 if TYPE_CHECKING:
-    from waltap.changes.transactions.position import Position
-    from waltap.config.profile import Profile
     from waltap.pipeline.setup.build import PipelineStages
-    from waltap.plugins.host import Host
-    from waltap.ports.offsets.offset import ConnectOffsets, Offset
-    from waltap.ports.source.connector import Connector
-    from waltap.services.debezium_offsets import OffsetMap
 
 
 STORAGE_HELP = (
@@ -56,7 +70,6 @@ def import_from(
     COPY may repeat.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.services.debezium_offsets import OffsetMap, chosen, storage_at
 
     profile, host, stages, _ = _stages(file, set_)
     with PipelineLock(stages.state_dir):
@@ -95,10 +108,7 @@ def export_to(
     This needs no new snapshot. The pipeline must be stopped. A partly delivered transaction comes
     again from its begin.
     """
-    from waltap.clock import SystemClock
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.ports.offsets.offset import NothingStored
-    from waltap.services.debezium_offsets import next_start, of_offset, storage_at
 
     profile, host, stages, own = _stages(file, set_)
     with PipelineLock(stages.state_dir):
@@ -136,14 +146,9 @@ def _stages(
 
 
 def _takeover_offset(
-    source: "Connector", profile: "Profile", there: "OffsetMap", stages: "PipelineStages"
-) -> "Offset":
+    source: Connector, profile: Profile, there: OffsetMap, stages: "PipelineStages"
+) -> Offset:
     """Return the offset at which this pipeline continues. Raises: WaltapError."""
-    from waltap.changes.transactions.order import TransactionCounts
-    from waltap.changes.transactions.position import Position
-    from waltap.ports.source.connector import SourceLacks
-    from waltap.ports.source.roles import TakeoverSource
-
     _refuse_reader(source)
     if not isinstance(source, TakeoverSource):
         raise SourceLacks("this database takes no positions from other engines")
@@ -169,12 +174,8 @@ def _takeover_offset(
     return msgspec.structs.replace(offset, signals=there.signals, sink=stages.destination)
 
 
-def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Position":
+def _behind(source: Connector, profile: Profile, there: OffsetMap) -> Position:
     """Return the position behind the last change that Debezium has delivered."""
-    from waltap.changes.transactions.position import Position
-    from waltap.clock import SystemClock
-    from waltap.services.debezium_offsets import position_behind
-
     start, event_lsn = Position(there.end_lsn), there.event_lsn
     slot = source.slot()
     if event_lsn is None or slot is None:
@@ -194,17 +195,15 @@ def _behind(source: "Connector", profile: "Profile", there: "OffsetMap") -> "Pos
         stream.close()
 
 
-def _refuse_reader(source: "Connector") -> None:
+def _refuse_reader(source: Connector) -> None:
     """Raises: DebeziumStillReads while a process reads the slot."""
-    from waltap.services.debezium_offsets import DebeziumStillReads
-
     slot = source.slot()
     if slot is not None and slot.reader is not None:
         what = f"slot {slot.name} is being read"
         raise DebeziumStillReads(what, slot=slot.name, reader=slot.reader)
 
 
-def _notes(stages: "PipelineStages", there: "OffsetMap") -> "Iterator[str]":
+def _notes(stages: "PipelineStages", there: OffsetMap) -> "Iterator[str]":
     """Yield the consequences of continuing there."""
     if there.signals:
         yield (
@@ -217,7 +216,7 @@ def _notes(stages: "PipelineStages", there: "OffsetMap") -> "Iterator[str]":
         )
 
 
-def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset":
+def _with_sinks_position(stages: "PipelineStages", offset: Offset) -> Offset:
     """Return the later of the offset and the sink's own position.
 
     Raises: SinkError.
@@ -233,14 +232,12 @@ def _with_sinks_position(stages: "PipelineStages", offset: "Offset") -> "Offset"
 
 
 def _key_there(
-    location: "ConnectOffsets", profile: "Profile", connector: str | None, own: str | None
+    location: ConnectOffsets, profile: Profile, connector: str | None, own: str | None
 ) -> bytes:
     """Return the key that Debezium reads: the existing one, or a new one.
 
     Raises: ConfigurationError if the connector's name is not known.
     """
-    from waltap.services.debezium_offsets import DebeziumOffsetMissing, RecordKey, chosen
-
     server, entries = profile.capture.topic_prefix, location.read()
     for name in dict.fromkeys((connector or own, connector)):
         try:
@@ -269,8 +266,6 @@ offsets.command("export")(export_to)
 @offsets.command()
 def show(file: FileArgument, set_: SetOption = None) -> None:
     """Print the stored offset as JSON."""
-    from waltap.changes.transactions.position import SOLE
-
     profile, stages = _at_rest(file, set_)
     offset = stages.store.load()
     if offset is None:
@@ -296,9 +291,7 @@ def set_position(
 
     First it prints the effect on slot and sink, then stores the position.
     """
-    from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.ports.offsets.offset import NothingStored
 
     try:
         position = Position(parse_lsn(lsn))
@@ -360,11 +353,9 @@ def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 
 
 def _what_it_comes_to(
-    profile: "Profile", stages: "PipelineStages", moved: "Offset", *, back: bool
+    profile: Profile, stages: "PipelineStages", moved: Offset, *, back: bool
 ) -> Iterator[str]:
     """Yield known reasons why a start cannot continue at ``moved``."""
-    from waltap.plugins.host import Host
-
     if back and stages.sink.capabilities.exactly_once:
         yield (
             f"the sink {profile.sink.spec.name} keeps the position with its data, and a start continues "
@@ -380,10 +371,8 @@ def _what_it_comes_to(
         yield f"the next start will refuse this position ({lost.code}): {lost.problem}"
 
 
-def _keep_slot(stages: "PipelineStages", offset: "Offset") -> None:
+def _keep_slot(stages: "PipelineStages", offset: Offset) -> None:
     """Record the slot's owner before the offset, which had it, goes."""
-    from waltap.ports.offsets.owned_objects import OwnedObject
-
     for each in offset.partitions.values():
         entry = OwnedObject(
             kind="slot",

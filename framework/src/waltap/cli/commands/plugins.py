@@ -6,7 +6,7 @@ import re
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +14,8 @@ from waltap import __version__
 from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
 from waltap.errors import usage_error
-
-if TYPE_CHECKING:
-    from waltap.plugins.host import PluginInfo
-
+from waltap.plugins.host import Host, PluginHealth, PluginInfo
+from waltap.services.monitor.views import table
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 PREFIX = "waltap-"
@@ -134,7 +132,6 @@ def write(
     if context.invoked_subcommand is not None:
         return
     from waltap.cli.reference import pages
-    from waltap.plugins.host import Host
 
     stale = []
     for page in pages(Host()):
@@ -162,7 +159,6 @@ def write(
 def schema() -> None:
     """Print the JSON Schema of a waltap profile, for editors."""
     from waltap.cli.reference.properties import profile_schema
-    from waltap.plugins.host import Host
 
     echo(json.dumps(profile_schema(Host()), indent=2, ensure_ascii=False))
 
@@ -182,8 +178,6 @@ def list_plugins(
     """
     if context.invoked_subcommand is not None:
         return
-    from waltap.plugins.host import Host
-
     plugins = Host().plugins()
     if as_json:
         echo(json.dumps([_document(plugin) for plugin in plugins], indent=2))
@@ -191,7 +185,7 @@ def list_plugins(
     _print(plugins)
 
 
-def _document(plugin: "PluginInfo") -> dict[str, Any]:
+def _document(plugin: PluginInfo) -> dict[str, Any]:
     return {
         "name": plugin.name,
         "distribution": plugin.distribution,
@@ -204,11 +198,8 @@ def _document(plugin: "PluginInfo") -> dict[str, Any]:
     }
 
 
-def _print(plugins: "list[PluginInfo]") -> None:
+def _print(plugins: list[PluginInfo]) -> None:
     from rich.text import Text
-
-    from waltap.plugins.host import PluginHealth
-    from waltap.services.monitor.views import table
 
     colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}
     rows = []

@@ -5,18 +5,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from waltap.base.text import printable, sql_name
+from waltap.changes.decode.relation import schema_and_table
 from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, connected, resolved
 from waltap.cli.terminal import echo
+from waltap.config.profile import Profile
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.incremental_state import IncrementalState
+from waltap.ports.snapshot.requests import accepted_of
+from waltap.ports.source.connector import Connector
+from waltap.ports.source.roles import published_by, tables_of
+from waltap.services.control import PipelineNotRunning, SignalRequest, ask
 
 if TYPE_CHECKING:
-    from waltap.config.profile import Profile
     from waltap.pipeline.setup.build import PipelineStages
-    from waltap.ports.snapshot.incremental_state import IncrementalState
-    from waltap.ports.source.connector import Connector
 
 
 WAIT_S = 10.0
@@ -32,7 +38,7 @@ Wait = Annotated[
 
 
 def ask_for(
-    profile: "Profile",
+    profile: Profile,
     kind: str,
     data: Mapping[str, object] | str,
     *,
@@ -44,8 +50,6 @@ def ask_for(
 
     Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for an ignored signal.
     """
-    from waltap.services.control import SignalRequest, ask
-
     request = SignalRequest(
         kind=kind,
         identifier=identifier,
@@ -55,8 +59,6 @@ def ask_for(
     answer = ask(profile.engine.state_dir / profile.name, request)
     ignored = answer.accepted is False or not answer.ok
     if as_json:
-        import msgspec
-
         echo(msgspec.json.encode(answer).decode())
     else:
         if ignored:
@@ -162,8 +164,6 @@ def add(
     most snapshot.lock.timeout.ms each; new writers wait behind them. The rows are then read in
     chunks during streaming, or at the next start.
     """
-    from waltap.ports.source.roles import published_by
-
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         table_ids = _table_ids(tables, connector, stages)
@@ -182,8 +182,6 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
     A profile that still captures them gets them back at its next start, where it keeps the publication
     itself: name them in table.exclude.list.
     """
-    from waltap.ports.source.roles import published_by
-
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         table_ids = _parsed(tables)
@@ -206,8 +204,6 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
 
 
 def _parsed(names: list[str]) -> list[TableId]:
-    from waltap.changes.decode.relation import schema_and_table
-
     table_ids = {name: schema_and_table(name) for name in names}
     problems = [
         PropertyProblem("NAME", "is no name of a table", value=name, allowed="schema.table")
@@ -219,10 +215,8 @@ def _parsed(names: list[str]) -> list[TableId]:
     return [table_id for table_id in table_ids.values() if table_id is not None]
 
 
-def _table_ids(names: list[str], connector: "Connector", stages: "PipelineStages") -> list[TableId]:
+def _table_ids(names: list[str], connector: Connector, stages: "PipelineStages") -> list[TableId]:
     """Return the existing, captured tables. Raises: ConfigurationError."""
-    from waltap.ports.source.roles import tables_of
-
     table_ids, there = _parsed(names), set(tables_of(connector).existing_tables().values())
     problems = []
     for schema, table in table_ids:
@@ -239,13 +233,10 @@ def _table_ids(names: list[str], connector: "Connector", stages: "PipelineStages
     return table_ids
 
 
-def _read(profile: "Profile", stages: "PipelineStages", table_ids: list[TableId]) -> None:
+def _read(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]) -> None:
     """Have the rows read, by the running pipeline or at the next start."""
     if _asked(profile, "execute-snapshot", table_ids):
         return
-    from waltap.ports.signals.signal import SnapshotRequest
-    from waltap.ports.snapshot.requests import accepted_of
-
     with _stored_queue(stages) as state:
         if state is None:
             echo(f"{profile.name}: the first start reads every table")
@@ -258,7 +249,7 @@ def _read(profile: "Profile", stages: "PipelineStages", table_ids: list[TableId]
     echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
 
 
-def _forget(profile: "Profile", stages: "PipelineStages", table_ids: list[TableId]) -> None:
+def _forget(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]) -> None:
     """End reads of tables that are no longer streamed."""
     if _asked(profile, "stop-snapshot", table_ids):
         return
@@ -267,10 +258,8 @@ def _forget(profile: "Profile", stages: "PipelineStages", table_ids: list[TableI
             state.queue = [r for r in state.queue if (r.schema, r.table) not in table_ids]
 
 
-def _asked(profile: "Profile", kind: str, table_ids: list[TableId]) -> bool:
+def _asked(profile: Profile, kind: str, table_ids: list[TableId]) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
-    from waltap.services.control import PipelineNotRunning
-
     try:
         ask_for(
             profile, kind, {"data-collections": [sql_name(*table_id) for table_id in table_ids]}
@@ -281,15 +270,12 @@ def _asked(profile: "Profile", kind: str, table_ids: list[TableId]) -> bool:
 
 
 @contextmanager
-def _stored_queue(stages: "PipelineStages") -> "Iterator[IncrementalState | None]":
+def _stored_queue(stages: "PipelineStages") -> Iterator[IncrementalState | None]:
     """Yield the stored incremental snapshots, and store them afterwards.
 
     None without an offset. Raises: PipelineRunning.
     """
-    import msgspec
-
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.ports.snapshot.incremental_state import IncrementalState
 
     with PipelineLock(stages.state_dir):
         offset = stages.store.load()

@@ -3,16 +3,20 @@
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from waltap.base.text import size
+from waltap.changes.transactions.position import lsn_text
+from waltap.cli.commands.status import slot_document
 from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, connected
 from waltap.cli.terminal import answers, confirm, echo
-
-if TYPE_CHECKING:
-    from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.offsets.state_folder import DEAD_LETTERS, GAPS, LOCK, OWNED_OBJECTS, own_files
+from waltap.ports.source.connector import SourceLacks
+from waltap.ports.source.roles import SlotOwningSource
+from waltap.services.monitor.views import facts, table, wal_status
 
 
 def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
@@ -23,8 +27,6 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     too, and is remembered. Refused while the pipeline runs.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.ports.offsets.state_folder import OWNED_OBJECTS, own_files
-    from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
@@ -53,10 +55,8 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
 
 
 def _show(
-    known: "list[OwnedObject]", of_others: "list[OwnedObject]", files: list[Path], folder: Path
+    known: list[OwnedObject], of_others: list[OwnedObject], files: list[Path], folder: Path
 ) -> None:
-    from waltap.ports.offsets.state_folder import DEAD_LETTERS, GAPS, LOCK, OWNED_OBJECTS
-
     reasons = {
         OWNED_OBJECTS: "which names them",
         DEAD_LETTERS: "which nothing else has",
@@ -94,10 +94,6 @@ Orphans = Annotated[
 @slot.command()
 def show(file: FileArgument, as_json: Json = False, set_: SetOption = None) -> None:
     """Print the slot's positions. Exit code 1: there is no slot."""
-    from waltap.changes.transactions.position import lsn_text
-    from waltap.cli.commands.status import slot_document
-    from waltap.services.monitor.views import facts, wal_status
-
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, _):
         found = connector.slot()
@@ -131,8 +127,6 @@ def list_slots(
     With --orphans exit code 1: there are some.
     """
     from waltap.pipeline.setup.preflight import slot_owners
-    from waltap.ports.source.roles import SlotOwningSource
-    from waltap.services.monitor.views import table, wal_status
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
@@ -186,8 +180,6 @@ def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> N
     Refused while the pipeline runs.
     """
     from waltap.pipeline.runtime.lock import PipelineLock
-    from waltap.ports.source.connector import SourceLacks
-    from waltap.ports.source.roles import SlotOwningSource
 
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name

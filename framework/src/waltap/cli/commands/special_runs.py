@@ -4,10 +4,11 @@ import secrets
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from waltap.base.property import declarations
 from waltap.base.text import printable
 from waltap.cli.commands.run import (
     MaxRecords,
@@ -16,6 +17,7 @@ from waltap.cli.commands.run import (
     limits_of,
     stopped_by_signals,
 )
+from waltap.cli.log_output import telemetry
 from waltap.cli.profile_source import (
     FileArgument,
     SetOption,
@@ -25,16 +27,19 @@ from waltap.cli.profile_source import (
     overrides,
     read,
 )
-from waltap.cli.terminal import echo
+from waltap.cli.terminal import echo, notices
+from waltap.clock import SystemClock
+from waltap.config.layers import RawProfile, read_tables
+from waltap.config.profile import Profile
+from waltap.config.resolve import resolve
+from waltap.errors import usage_error
 from waltap.plugins.hookspecs import hookimpl
-
-if TYPE_CHECKING:
-    from waltap.config.layers import RawProfile
-    from waltap.config.profile import Profile
-    from waltap.plugins.host import Host
-    from waltap.services.recording.connector import RecordingHead
-    from waltap.services.recording.file import RecordingWriter
-
+from waltap.plugins.host import Host
+from waltap.ports.offsets.gaps import GapCertificates
+from waltap.services.recording.connector import RecordingHead
+from waltap.services.recording.file import RecordingWriter
+from waltap.services.recording.recorder import recording as recorded
+from waltap.services.recording.recorder import replaying
 
 Tables = Annotated[
     list[str] | None,
@@ -62,14 +67,10 @@ def tail(
     The role must be able to publish the tables. Those without a primary key show inserts only, so
     that their updates never fail.
     """
-    from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
-    from waltap.plugins.host import Host
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     raw, host = read(source), Host()
-    from waltap.cli.log_output import telemetry
-
     with tempfile.TemporaryDirectory(prefix="waltap-tail-") as state, telemetry(host, quiet=True):
         settings = traceless(raw, state, "tail", tables=table or [])
         settings |= {"skipped.operations": "none", "sink.json": "true" if as_json else "false"}
@@ -93,8 +94,6 @@ class _WatchNotice:
         self._what, self._shown = what, False
 
     def show(self, state: str) -> None:
-        from waltap.cli.terminal import notices
-
         notices().print(f"{self._what}: {state}", style="dim", markup=False, soft_wrap=True)
 
     @hookimpl
@@ -104,10 +103,8 @@ class _WatchNotice:
             self.show("waiting for changes; Ctrl-C ends")
 
 
-def _what(profile: "Profile", tables: list[str]) -> str:
+def _what(profile: Profile, tables: list[str]) -> str:
     """Describe the source: ``tables public.a of shop on db:5432``."""
-    from waltap.base.property import declarations
-
     source = profile.connector.properties
     known = (
         {}
@@ -121,7 +118,7 @@ def _what(profile: "Profile", tables: list[str]) -> str:
     return f"{which} of {database} on {host}:{known.get('database.port', '')}"
 
 
-def traceless(raw: "RawProfile", state: str, what: str, *, tables: list[str]) -> dict[str, str]:
+def traceless(raw: RawProfile, state: str, what: str, *, tables: list[str]) -> dict[str, str]:
     """Return properties for a run without traces; names contain ``what``."""
     name = f"waltap_{what}_{secrets.token_hex(4)}"
     settings = {
@@ -164,17 +161,11 @@ def replay(
 
     Only the sink's output is kept, so you may replay a recording again.
     """
-    from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
-    from waltap.plugins.host import Host
-    from waltap.services.recording.connector import RecordingHead
-    from waltap.services.recording.recorder import replaying
 
     made, host = RecordingHead(recording), Host()
     raw = _bare(made) if profile is None else read(profile)
     limits = replace(limits_of(None, None, max_records, max_seconds), until_lsn=made.end)
-    from waltap.cli.log_output import telemetry
-
     with tempfile.TemporaryDirectory(prefix="waltap-replay-") as state, telemetry(host) as show:
         found = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         engine = Engine(replaying(found, made, host, Path(state)), host, limits=limits)
@@ -183,10 +174,8 @@ def replay(
             engine.run()
 
 
-def _bare(made: "RecordingHead") -> "RawProfile":
+def _bare(made: RecordingHead) -> RawProfile:
     """Return a profile that says nothing but where the recording is."""
-    from waltap.config.layers import read_tables
-
     source = {
         "type": "recording",
         "recording.path": str(made.path.absolute()),
@@ -201,14 +190,9 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
     Stop the pipeline first. The command ends when every table was read and the gap certificates
     are closed; then use `waltap run`. Without a gap it does nothing.
     """
-    from waltap.clock import SystemClock
-    from waltap.config.resolve import resolve
     from waltap.pipeline.api.repair import GapRepair
-    from waltap.plugins.host import Host
 
     raw, host = read(file), Host()
-    from waltap.cli.log_output import telemetry
-
     with telemetry(host) as show:
         profile = resolve(raw, host, sink=sink, overrides=overrides(raw, set_))
         if not _lost(profile, host):
@@ -225,13 +209,12 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
     echo("the gap is closed")
 
 
-def _lost(profile: "Profile", host: "Host") -> bool:
+def _lost(profile: Profile, host: Host) -> bool:
     """Return whether a gap is open or the position is unavailable.
 
     Raises: WaltapError.
     """
     from waltap.pipeline.setup.preflight import asked_of_the_stored_offset
-    from waltap.ports.offsets.gaps import GapCertificates
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():
         return True
@@ -277,16 +260,11 @@ def record(
     The file has the server's messages with rows, and all queries of its catalogue. Slot and
     publication are temporary; the profile's stay unchanged.
     """
-    from waltap.config.resolve import resolve
     from waltap.pipeline import Engine
-    from waltap.plugins.host import Host
-    from waltap.services.recording.recorder import recording as recorded
 
     limits = limits_of(until_idle, None, max_records, max_seconds)
     limits = replace(limits, whole_transactions=True)  # of others nothing is replayed
     raw, host = read(source), Host()
-    from waltap.cli.log_output import telemetry
-
     with tempfile.TemporaryDirectory(prefix="waltap-record-") as state, telemetry(host) as show:
         settings = traceless(raw, state, "record", tables=table or [])
         profile = resolve(raw, host, sink="null", overrides={**settings, **overrides(raw, set_)})
@@ -299,10 +277,7 @@ def record(
     echo(f"{recording}: {writer.frames:,} frames")
 
 
-def _writer(path: Path) -> "RecordingWriter":
-    from waltap.errors import usage_error
-    from waltap.services.recording.file import RecordingWriter
-
+def _writer(path: Path) -> RecordingWriter:
     try:
         return RecordingWriter(path)
     except OSError as cause:

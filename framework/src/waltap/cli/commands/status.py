@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from waltap.changes.transactions.position import lsn_text
 from waltap.cli.profile_source import Json, SetOption, at_rest, connected, overrides, read
 from waltap.cli.terminal import answers, draw_until_interrupted, echo
+from waltap.config.profile import Profile
+from waltap.config.resolve import resolve
 from waltap.errors import WaltapError, usage_error
+from waltap.plugins.host import Host
+from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.state_folder import LOCK, OFFSET
+from waltap.ports.source.connector import Connector
+from waltap.ports.source.slot_status import SlotStatus
+from waltap.services.control import PipelineNotRunning, StatusRequest, ask
+from waltap.services.monitor.views import at_rest_view, overview, run_view
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from waltap.config.profile import Profile
-    from waltap.plugins.host import Host
-    from waltap.ports.offsets.offset import Offset
-    from waltap.ports.source.connector import Connector
-    from waltap.ports.source.slot_status import SlotStatus
 
 
 WATCH_S = 2.0
@@ -54,13 +58,11 @@ class PipelineInfo:
     problem: str = ""
 
 
-def members(folder: Path, host: "Host", set_: list[str] | None = None) -> list[PipelineInfo]:
+def members(folder: Path, host: Host, set_: list[str] | None = None) -> list[PipelineInfo]:
     """Return the pipelines of a folder's profiles by name.
 
     Without profiles it returns the pipelines whose state is in the folder.
     """
-    from waltap.ports.offsets.state_folder import LOCK, OFFSET
-
     found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
     if not found:
         found = [
@@ -83,9 +85,7 @@ def profiles(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _of_profile(path: Path, host: "Host", set_: list[str] | None) -> PipelineInfo:
-    from waltap.config.resolve import resolve
-
+def _of_profile(path: Path, host: Host, set_: list[str] | None) -> PipelineInfo:
     try:
         raw = read(str(path))
         profile = resolve(raw, host, overrides=overrides(raw, set_), at_rest=True)
@@ -100,9 +100,6 @@ def report(member: PipelineInfo) -> dict[str, Any]:
 
     ``run`` is the status from the process that runs it, None without one.
     """
-    from waltap.ports.offsets.state_folder import OFFSET
-    from waltap.services.control import PipelineNotRunning, StatusRequest, ask
-
     found: dict[str, Any] = {
         "pipeline": member.name,
         "origin": str(member.origin),
@@ -145,8 +142,6 @@ def top(
 
     It queries no database. Pipelines that do not run on this machine are marked.
     """
-    from waltap.plugins.host import Host
-
     _show_pipelines(
         folder, members(folder, Host()), as_json=as_json, sort=sort, every=None if once else every
     )
@@ -168,8 +163,6 @@ def status(
     """
     folder, every = Path(location), WATCH_S if watch else None
     if folder.is_dir():
-        from waltap.plugins.host import Host
-
         _show_pipelines(folder, members(folder, Host(), set_), as_json=as_json, every=every)
         return
     profile, host = at_rest(location, set_)
@@ -203,8 +196,6 @@ def _show_pipelines(
     every: float | None,
 ) -> None:
     """Print the pipelines once, or draw them every so many seconds."""
-    from waltap.services.monitor.views import overview
-
     view: Callable[[], RenderableType] = lambda: overview(  # noqa: E731
         [report(each) for each in found], sort, now_ms=round(time.time() * 1000)
     )
@@ -223,14 +214,12 @@ def _show_pipelines(
 
 
 def _watched(known: dict[str, Any]) -> "RenderableType":
-    from waltap.services.monitor.views import overview, run_view
-
     if known["run"] is None:
         return overview([known], now_ms=round(time.time() * 1000))
     return run_view(known["run"])
 
 
-def _source_status(profile: "Profile", host: "Host") -> dict[str, Any]:
+def _source_status(profile: Profile, host: Host) -> dict[str, Any]:
     """Return the state in the database and the stored offset. Raises: WaltapError."""
     from waltap.pipeline.setup.preflight import asked_of_the_stored_offset, orphan_slots
 
@@ -252,9 +241,7 @@ def _source_status(profile: "Profile", host: "Host") -> dict[str, Any]:
     }
 
 
-def _lost(
-    connector: "Connector", offset: "Offset | None"
-) -> "tuple[Offset | None, WaltapError | None]":
+def _lost(connector: Connector, offset: Offset | None) -> tuple[Offset | None, WaltapError | None]:
     """Return the offset and the error that keeps a start from it."""
     if offset is not None:
         return offset, connector.lost(offset)
@@ -263,7 +250,7 @@ def _lost(
     return None, next((c.error for c in checks if c.name == "start" and c.error), None)
 
 
-def _offset_document(offset: "Offset") -> dict[str, Any]:
+def _offset_document(offset: Offset) -> dict[str, Any]:
     return {
         "position": str(offset.positions),
         "slot": ", ".join(each.slot for each in offset.partitions.values()),
@@ -273,10 +260,8 @@ def _offset_document(offset: "Offset") -> dict[str, Any]:
     }
 
 
-def slot_document(slot: "SlotStatus") -> dict[str, Any]:
+def slot_document(slot: SlotStatus) -> dict[str, Any]:
     """Return a slot for ``--json``."""
-    from waltap.changes.transactions.position import lsn_text
-
     return {
         "name": slot.name,
         "decoder": slot.decoder,
@@ -290,8 +275,6 @@ def slot_document(slot: "SlotStatus") -> dict[str, Any]:
 
 
 def _print(document: dict[str, Any], known: dict[str, Any]) -> None:
-    from waltap.services.monitor.views import at_rest_view, run_view
-
     console = answers()
     if document["run"] is not None:
         console.print(run_view(document["run"]))

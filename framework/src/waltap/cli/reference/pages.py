@@ -9,22 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from waltap.base.property import declarations
 from waltap.base.text import GENERATED, table
 from waltap.changes.decode.decoder import DecoderCapabilities
-from waltap.cli.reference.properties import components
+from waltap.changes.mapping.type_reference import types_page
+from waltap.cli.application import COMMANDS, application
+from waltap.cli.reference.properties import components, properties_page
 from waltap.config.debezium import OLD_NAMES, debezium_names
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.plugins import hookspecs
-from waltap.plugins.host import PluginHealth
+from waltap.plugins.host import Host, PluginHealth
 from waltap.ports.specs import KINDS, DecoderSpec, Spec, SpecKind
 from waltap.services.monitor.metrics import METRICS, OBSERVED
-
-if TYPE_CHECKING:
-    from waltap.plugins.host import Host
-
 
 _Row = tuple[str, str]
 
@@ -32,11 +30,9 @@ _Row = tuple[str, str]
 SHARED_ROWS: Final = 3
 
 
-def commands_page(host: "Host") -> str:
+def commands_page(host: Host) -> str:
     """Return the page of waltap's commands, then the plugins'."""
     from typer.main import get_command
-
-    from waltap.cli.application import COMMANDS, application
 
     root: Any = get_command(application)
     context = root.make_context("waltap", ["plugins"])
@@ -139,7 +135,7 @@ MEANINGS = {
 }
 
 
-def decoders_page(host: "Host") -> str:
+def decoders_page(host: Host) -> str:
     """Return the page."""
     specs = list(host.decoders.values())
     lines = ["# Decoders", "", GENERATED, ""]
@@ -198,7 +194,7 @@ RETRIES = {
 }
 
 
-def error_classes(host: "Host") -> list[type[WaltapError]]:
+def error_classes(host: Host) -> list[type[WaltapError]]:
     """Return the error classes of the framework and installed plugins.
 
     They are sorted by code.
@@ -219,7 +215,7 @@ def error_classes(host: "Host") -> list[type[WaltapError]]:
     return sorted(found, key=lambda c: (c.code, c.__name__))
 
 
-def errors_page(host: "Host") -> str:
+def errors_page(host: Host) -> str:
     """Return the page."""
     lines = ["# Errors", "", GENERATED, ""]
     lines += [
@@ -402,7 +398,7 @@ IGNORED = """\
 Accepted with any value: they tune or name parts that waltap does not have or need."""
 
 
-def debezium_page(host: "Host") -> str:
+def debezium_page(host: Host) -> str:
     """Return the page."""
     # A declared property is honoured, so an entry of the known names does not count for it.
     declared = {d.name for _, _, model in components(host) for d in declarations(model)}
@@ -470,11 +466,8 @@ class ReferencePage:
     text: Callable[[], str]
 
 
-def pages(host: "Host") -> list[ReferencePage]:
+def pages(host: Host) -> list[ReferencePage]:
     """Return the pages for the plugins of ``host``."""
-    from waltap.changes.mapping.type_reference import types_page
-    from waltap.cli.reference.properties import properties_page
-
     return [
         ReferencePage("reference/properties.md", lambda: properties_page(host)),
         ReferencePage("reference/debezium.md", lambda: debezium_page(host)),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.text import GENERATED
@@ -10,11 +10,8 @@ from waltap.changes.capture.properties import CaptureProperties
 from waltap.config.debezium import OLD_NAMES
 from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 from waltap.config.profile import SelectionProperties
-
-if TYPE_CHECKING:
-    from waltap.plugins.host import Host
-    from waltap.ports.specs import Spec
-
+from waltap.plugins.host import Host
+from waltap.ports.specs import Spec
 
 INTRODUCTION = """\
 A property that means the same as one of Debezium's has its name and default, so a connector's
@@ -51,7 +48,7 @@ REACH = {
 }
 
 
-def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
+def components(host: Host) -> Iterator[tuple[str, str, type[Properties]]]:
     """Yield (heading, section, model) of each component with properties."""
     yield "Pipeline", "[source]", SelectionProperties
     yield "Capture and events", "[source]", CaptureProperties
@@ -78,7 +75,7 @@ def components(host: "Host") -> Iterator[tuple[str, str, type[Properties]]]:
                 yield f"{noun} `{name}`", section, spec.properties
 
 
-def properties_page(host: "Host") -> str:
+def properties_page(host: Host) -> str:
     """Return the page."""
     lines = ["# Properties", "", GENERATED, "", INTRODUCTION]
     shown: dict[str, list[_Row]] = {}
@@ -199,7 +196,7 @@ def _code(value: object) -> str:
 SCALARS = {"type": ["string", "number", "boolean"]}
 
 
-def profile_schema(host: "Host") -> dict[str, Any]:
+def profile_schema(host: Host) -> dict[str, Any]:
     """Return the schema of a profile."""
     # A dotted name is a nested table in TOML. The four sections share one namespace, so each
     # section accepts the properties of all.
@@ -236,7 +233,7 @@ def profile_schema(host: "Host") -> dict[str, Any]:
     }
 
 
-def _branch_schema(shared: dict[str, Any], host: "Host") -> dict[str, Any]:
+def _branch_schema(shared: dict[str, Any], host: Host) -> dict[str, Any]:
     """Return the schema of one entry of ``[[sinks]]``."""
     branch = _choice(host.sinks)
     branch["properties"] |= _nested({d.name: d for d in declarations(SinkBranchProperties)})
@@ -257,7 +254,7 @@ def _section(
     return section | {"required": ["type"]} if required else section
 
 
-def _choice(specs: "Mapping[str, Spec]", others: dict[str, Any] | None = None) -> dict[str, Any]:
+def _choice(specs: Mapping[str, Spec], others: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the schema of an object whose ``type`` decides its properties.
 
     ``others`` are allowed for every type.
