@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
 from pydantic import Field, ValidationError, create_model
 
@@ -22,6 +22,7 @@ from waltap.config.profile import (
     TransformUse,
 )
 from waltap.encoders.format.conversion import RECORD_PARTS, headed, joined
+from waltap.encoders.format.converter import Converter, ConverterContext
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.ports.specs import (
     ColumnConverterSpec,
@@ -32,10 +33,6 @@ from waltap.ports.specs import (
     Spec,
     TransformSpec,
 )
-
-if TYPE_CHECKING:
-    from waltap.encoders.format.converter import Converter, ConverterContext
-
 
 # Which format writes keys, values and header values, and with which properties.
 #
@@ -352,7 +349,7 @@ def _joined(
     )
 
 
-def _made(part: Component[FormatSpec], context: "ConverterContext") -> "Converter":
+def _made(part: Component[FormatSpec], context: ConverterContext) -> Converter:
     assert part.spec.converter is not None
     return part.spec.converter(part.properties, context)
 

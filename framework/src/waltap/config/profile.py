@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations, declare
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.events.plan import EventForm
+from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
 from waltap.ports.specs import (
     ColumnConverterSpec,
     ConnectorSpec,
@@ -22,11 +24,6 @@ from waltap.ports.specs import (
     TopicNamingSpec,
     TransformSpec,
 )
-
-if TYPE_CHECKING:
-    from waltap.changes.capture.properties import CaptureProperties
-    from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
-
 
 S = TypeVar("S", bound=Spec)
 
@@ -67,7 +64,7 @@ class SinkBranchProfile:
     format: Component[FormatSpec]
     # The sink's own transforms, after the pipeline's.
     transforms: tuple[TransformUse, ...]
-    properties: "SinkBranchProperties"
+    properties: SinkBranchProperties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +80,8 @@ class Profile:
     """Decides about the SELECTs of a snapshot instead of ``snapshotter``."""
     snapshot_lock: Component[SnapshotterSpec] | None = None
     """Decides about the locks of a snapshot instead of ``snapshotter``."""
-    capture: "CaptureProperties"
-    engine: "EngineProperties"
+    capture: CaptureProperties
+    engine: EngineProperties
     format: Component[FormatSpec]
     topic_naming: Component[TopicNamingSpec]
     sink: Component[SinkSpec]

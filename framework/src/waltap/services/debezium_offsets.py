@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,16 +25,13 @@ from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.clock import Clock
+from waltap.config.profile import Profile
 from waltap.errors import OffsetError, SourceError
+from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import ConnectOffsets, Offset
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.connector import ChangeStream
-
-if TYPE_CHECKING:
-    from waltap.config.profile import Profile
-    from waltap.plugins.host import Host
-
 
 DebeziumOffsetsUnreadable = OffsetError.define("DebeziumOffsetsUnreadable", "WT-6301")
 DebeziumOffsetMissing = OffsetError.define("DebeziumOffsetMissing", "WT-6302")
@@ -425,7 +422,7 @@ class FileOffsets(ConnectOffsets):
             raise DebeziumOffsetsUnwritable(what, location=self._path) from error
 
 
-def storage_at(text: str, profile: "Profile", host: "Host", *, new: bool = False) -> ConnectOffsets:
+def storage_at(text: str, profile: Profile, host: Host, *, new: bool = False) -> ConnectOffsets:
     """Return the storage that ``text`` names.
 
     ``text`` is a file's path, or a location that a plugin's ``choose_connect_offsets`` knows. With ``new``

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from waltap.changes.transactions.transaction import Notification
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
@@ -21,7 +22,7 @@ from waltap.pipeline.setup.build import PipelineStages
 from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host
 from waltap.ports.signals.inbox import SignalAnswer
-from waltap.ports.source.connector import MadeByRun
+from waltap.ports.source.connector import MadeByRun, PreflightCheck
 from waltap.services.monitor.status import (
     PipelineStatus,
     StatusHistory,
@@ -29,11 +30,6 @@ from waltap.services.monitor.status import (
     status_document,
 )
 from waltap.services.telemetry.observers import observed
-
-if TYPE_CHECKING:
-    from waltap.changes.transactions.transaction import Notification
-    from waltap.ports.source.connector import PreflightCheck
-
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +87,7 @@ class Pipeline:
         """Return whether a started run has not ended."""
         return self._thread is not None and self._thread.is_alive()
 
-    def check(self) -> "list[PreflightCheck]":
+    def check(self) -> list[PreflightCheck]:
         """Run the checks of a start, as `waltap doctor` does, without changes.
 
         Raises: ConnectionLost.
@@ -191,7 +187,7 @@ class Pipeline:
             raise RuntimeError(f"pipeline {self.name} does not run")
         return self._engine.signal(kind, data, identifier=identifier)
 
-    def on_notification(self, call: "Callable[[Notification], object]") -> None:
+    def on_notification(self, call: Callable[[Notification], object]) -> None:
         """Call ``call`` with each notification of this and later runs.
 
         It runs in the engine's thread.

@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -45,11 +45,8 @@ from waltap.ports.sink.roles import (
     SnapshotChoosingSink,
     SplitReadingSink,
 )
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
-
-if TYPE_CHECKING:
-    from waltap.ports.snapshot.chunk_source import SnapshotChunk
-
 
 log = logging.getLogger(__name__)
 
@@ -584,7 +581,7 @@ class SinkWriter:
         with self.counts.calls.call("a note of what it missed"):
             self._sink.record_gap(table)
 
-    def assign_splits(self, chunks: "Sequence[SnapshotChunk]") -> str:
+    def assign_splits(self, chunks: Sequence[SnapshotChunk]) -> str:
         """Give chunks to the sink (`SplitReadingSink.assign_splits`). Raises: SinkError."""
         assert isinstance(self._sink, SplitReadingSink)
         self.check()

@@ -6,20 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
 from waltap.plugins.host import Host
-from waltap.ports.notifications.channel import LossCounting
+from waltap.ports.notifications.channel import LossCounting, NotificationChannel
 from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
-from waltap.ports.signals.signal import Signal
-
-if TYPE_CHECKING:
-    from waltap.ports.notifications.channel import NotificationChannel
-    from waltap.ports.signals.signal import SignalChannel
-
+from waltap.ports.signals.signal import Signal, SignalChannel
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +156,7 @@ class PipelineChannels:
         return answer
 
 
-def _sent(channel: "NotificationChannel", notification: Notification) -> bool:
+def _sent(channel: NotificationChannel, notification: Notification) -> bool:
     channel.send(notification)
     return True
 

@@ -10,11 +10,11 @@ import json
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import field_validator
 
-from waltap.base.http import WebhookSignature
+from waltap.base.http import HttpAnswer, WebhookSignature
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.property import Properties, declare, declare_family
 from waltap.base.redaction import host_of, whole_address
@@ -22,10 +22,6 @@ from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
 from waltap.errors import WaltapError
-
-if TYPE_CHECKING:
-    from waltap.base.http import HttpAnswer
-
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +218,7 @@ class WebhookNotifications:
         with self._change:
             return not self._change.wait_for(lambda: self._cut, seconds)
 
-    def _post(self, identifier: str, body: bytes) -> "HttpAnswer":
+    def _post(self, identifier: str, body: bytes) -> HttpAnswer:
         now = self._clock.time_ns() // 1_000_000_000
         headers = {"webhook-id": identifier, "webhook-timestamp": str(now)}
         if self._signature is not None:

@@ -9,20 +9,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.replica_identity import ReplicaIdentity
 from waltap.changes.events import EventContext
+from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.position import Position, Positions, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch
 from waltap.encoders.format.record_block import RecordBlock, pieces_of
 from waltap.errors import SinkError
-
-if TYPE_CHECKING:
-    from waltap.changes.capture.capture import CaptureRules
-    from waltap.changes.decode.relation import Relation
-    from waltap.changes.decode.replica_identity import ReplicaIdentity
-    from waltap.changes.mapping.type_mapping import TypeMapper
-
 
 # The engine then stops as if it had been asked to. Accepted batches count as delivered; the next
 # run delivers the rest.
@@ -67,14 +63,14 @@ class SinkContext:
     # The pipeline's name, and a folder for the sink's own state.
     pipeline: str
     state_dir: Path
-    types: "TypeMapper | None" = None
-    describe: "Callable[[Relation], Relation] | None" = None
+    types: TypeMapper | None = None
+    describe: Callable[[Relation], Relation] | None = None
     """Completes a relation from the catalogue (types, nullability, key); call it once per version."""
-    renew: "Callable[[Relation], Relation] | None" = None
+    renew: Callable[[Relation], Relation] | None = None
     """Returns a described relation with its present data types; the same object if unchanged."""
-    identity: "Callable[[Relation], ReplicaIdentity] | None" = None
+    identity: Callable[[Relation], ReplicaIdentity] | None = None
     """Returns the replica identity of a relation; call it once per version."""
-    capture: "CaptureRules | None" = None
+    capture: CaptureRules | None = None
     """The captured and masked columns."""
     has_offset: bool = False
     """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""

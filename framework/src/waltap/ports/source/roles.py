@@ -5,14 +5,17 @@ with `isinstance`, and does without what the source does not offer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
 from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
@@ -21,11 +24,6 @@ from waltap.ports.source.connector import (
     StartPosition,
 )
 from waltap.ports.source.slot_status import SlotStatus
-
-if TYPE_CHECKING:
-    from waltap.changes.decode.decoder import Decoder
-    from waltap.ports.signals.signal import SnapshotRequest
-    from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
 
 
 @runtime_checkable
@@ -66,7 +64,7 @@ class QueryableSource(Protocol):
 class DecodingSource(Protocol):
     """A source whose decoder can be inspected."""
 
-    def decoder(self) -> "Decoder":
+    def decoder(self) -> Decoder:
         """Return a decoder as a stream would have it. Raises: SourceError."""
 
 
@@ -138,7 +136,7 @@ class SnapshotHoldingSource(Protocol):
 class SnapshotSharingSource(SnapshotHoldingSource, Protocol):
     """A source whose snapshot other processes can read."""
 
-    def chunks(self, start: StartPosition) -> "Sequence[SnapshotChunk]":
+    def chunks(self, start: StartPosition) -> Sequence[SnapshotChunk]:
         """Return the rows of `Connector.snapshot` as chunks that other processes can read.
 
         All chunks see one snapshot. Until `snapshot_ended` or `close` no session can rewrite or truncate
@@ -173,8 +171,8 @@ class TableReadingSource(Protocol):
 
     def read_tables(
         self,
-        requests: "Sequence[SnapshotRequest]",
-        refused: "Callable[[SnapshotRequest, str], None]",
+        requests: Sequence[SnapshotRequest],
+        refused: Callable[[SnapshotRequest, str], None],
     ) -> Iterator[SnapshotRows]:
         """Read the present rows of tables, for a blocking snapshot.
 
@@ -191,7 +189,7 @@ class TableReadingSource(Protocol):
 class ChunkedSource(Protocol):
     """A source that takes incremental snapshots."""
 
-    def chunk_source(self, signal_table: tuple[str, str] | None) -> "ChunkSource":
+    def chunk_source(self, signal_table: tuple[str, str] | None) -> ChunkSource:
         """Return the reader of table chunks.
 
         ``signal_table`` receives the watermarks. Without it, each chunk carries its position in the stream

@@ -17,13 +17,12 @@ from rich.text import Text
 
 from waltap.base.redaction import redacted
 from waltap.plugins.hookspecs import hookimpl
+from waltap.services.monitor.status import PipelineStatus
 from waltap.services.telemetry.lifecycle import summary_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
-
-    from waltap.services.monitor.status import PipelineStatus
 
 
 class _RowsColumn(ProgressColumn):
@@ -66,7 +65,7 @@ class ProgressDisplay:
     drawing.
     """
 
-    def __init__(self, console: "Console", status: "Callable[[], PipelineStatus]") -> None:
+    def __init__(self, console: "Console", status: Callable[[], PipelineStatus]) -> None:
         self._console, self._status = console, status
         self._progress = _ProgressBars(
             SpinnerColumn(finished_text="[green]✓[/]"),
