@@ -5,14 +5,11 @@ import os
 import stat
 import urllib.parse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from waltap.base.arrow import fs
 from waltap.base.files.errors import LocationUnknown
 from waltap.base.files.properties import StorageProperties
-
-if TYPE_CHECKING:
-    from pyarrow import fs
-
 
 # Check whether a file or folder can be written.
 #
@@ -107,8 +104,6 @@ def opened(location: str, storage: StorageProperties) -> FileLocation:
 
     Raises: LocationUnknown; OSError and ValueError of pyarrow, which looks up the region of a bucket.
     """
-    from pyarrow import fs
-
     if not location.strip():
         raise LocationUnknown("the path of the destination is empty", path=location)
     if "://" not in location:
@@ -152,8 +147,6 @@ def opened(location: str, storage: StorageProperties) -> FileLocation:
 
 
 def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
-    from pyarrow import fs
-
     endpoint = storage.storage_endpoint or _endpoint_of_environment()
     given: dict[str, Any] = {
         "access_key": storage.storage_access_key,
@@ -184,8 +177,6 @@ def _endpoint_of_environment() -> str | None:
 
 def _region(bucket: str, endpoint: str | None) -> str | None:
     """Return the region of ``bucket``, None where no lookup is needed."""
-    from pyarrow import fs
-
     # Only Amazon's own store can answer the lookup, and its SDK reads the variables itself.
     if endpoint or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return None
@@ -194,8 +185,6 @@ def _region(bucket: str, endpoint: str | None) -> str | None:
 
 
 def _gcs(storage: StorageProperties) -> "fs.FileSystem":
-    from pyarrow import fs
-
     given: dict[str, Any] = {}
     if storage.storage_endpoint:
         scheme, _, host = storage.storage_endpoint.rpartition("://")
@@ -204,8 +193,6 @@ def _gcs(storage: StorageProperties) -> "fs.FileSystem":
 
 
 def _azure(shown: str, host: str, storage: StorageProperties) -> "fs.FileSystem":
-    from pyarrow import fs
-
     account = storage.storage_access_key or host.partition(".")[0]
     if not account:
         raise LocationUnknown(

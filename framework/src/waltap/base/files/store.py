@@ -15,8 +15,9 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from waltap.base.arrow import fs, pa, parquet
 from waltap.base.files.durable_file import lies_in_private, private, private_folder, sync
 from waltap.base.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
 from waltap.base.files.location import opened, refusal
@@ -24,11 +25,6 @@ from waltap.base.files.lock_file import LockFile, holder
 from waltap.base.files.properties import StorageProperties
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.errors import SinkError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import parquet
-
 
 # Locks for locations whose storage keeps none, among the processes of one user on one machine.
 #
@@ -169,7 +165,6 @@ class FileStore:
     def _entries(self, folder: str) -> list[tuple[str, bool]]:
         if self.local:
             return self._local_entries(folder)
-        from pyarrow import fs
 
         try:
             found = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
@@ -206,8 +201,6 @@ class FileStore:
 
         Raises: FilesUnavailable, caused by FileNotFoundError if the file is missing.
         """
-        from pyarrow import fs
-
         try:
             found = self._fs.get_file_info(self.path(path))
             if found.type != fs.FileType.File:
@@ -276,8 +269,6 @@ class FileStore:
 
     @contextlib.contextmanager
     def _segment(self, path: str) -> "Iterator[parquet.ParquetFile]":
-        from pyarrow import parquet
-
         with self._fs.open_input_file(self.path(path)) as stream:
             yield parquet.ParquetFile(
                 stream, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
@@ -510,7 +501,6 @@ class FileStore:
         # A listed object proves the bucket; an empty list may also mean a missing one.
         if self._entries("") or not self._objects:
             return
-        from pyarrow import fs
 
         bucket = self._base.partition("/")[0]
         try:

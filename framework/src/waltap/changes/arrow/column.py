@@ -16,14 +16,11 @@ from binascii import unhexlify
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from waltap.base.arrow import pa, pc
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit
 from waltap.changes.mapping.type_mapping import ArrowMapping, TypeOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Make Arrow arrays of Python lists with few copies.
 #
@@ -39,8 +36,6 @@ LONG: Final = 1 << 20
 
 def string_array(values: Sequence[str | None]) -> "pa.Array":
     """Return ``values`` as an array of strings."""
-    import pyarrow as pa
-
     if len(values) > FEW:
         return pa.array(values, pa.string())
     # Nulls have no bytes; the bitmap marks them.
@@ -66,8 +61,6 @@ def _shown(text: str) -> "pa.Buffer":
     # Python stores ASCII text as its UTF-8 bytes, so the pointer needs no encoding.
     import ctypes
 
-    import pyarrow as pa
-
     utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize
     utf8.restype, utf8.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_void_p)
     return pa.foreign_buffer(utf8(text, None), len(text), base=text)
@@ -78,8 +71,6 @@ def _validity(values: Sequence[object]) -> "tuple[pa.Buffer | None, int]":
 
     The bitmap is None if no value is null.
     """
-    import pyarrow as pa
-
     nulls = sum(value is None for value in values)
     if not nulls:
         return None, 0
@@ -93,8 +84,6 @@ def integer_array(code: str, values: list[int], arrow_type: "pa.DataType") -> "p
 
     ``code`` is a type code of `array.array`.
     """
-    import pyarrow as pa
-
     data = pa.py_buffer(array(code, values))
     return pa.Array.from_buffers(arrow_type, len(values), [None, data])
 
@@ -106,8 +95,6 @@ AS_TEXT = (("waltap.form", "postgres text"),)
 
 
 def _text(values: Sequence[object]) -> "pa.Array":
-    import pyarrow as pa
-
     return pa.array(values, pa.string())
 
 
@@ -120,8 +107,6 @@ def _type(name: str, *arguments: object) -> "Callable[[], pa.DataType]":
     """Return a function that makes an Arrow type of pyarrow's function ``name``."""
 
     def type_() -> "pa.DataType":
-        import pyarrow as pa
-
         return getattr(pa, name)(*arguments)
 
     return type_
@@ -141,8 +126,6 @@ def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.String
     """
 
     def text(values: "pa.StringArray") -> "pa.Array":
-        import pyarrow as pa
-
         try:
             return values.cast(type_())
         except pa.ArrowInvalid as cause:
@@ -172,8 +155,6 @@ def booleans() -> ArrowMapping:
     """Return the mapping of booleans, ``t`` and ``f``."""
 
     def text(values: "pa.StringArray") -> "pa.Array":
-        import pyarrow.compute as pc
-
         true = pc.equal(values, "t")
         # ``min_count=0``: a column of nulls alone has no wrong value.
         if not pc.all(pc.or_(true, pc.equal(values, "f")), min_count=0).as_py():
@@ -187,8 +168,6 @@ def byte_strings() -> ArrowMapping:
     r"""Return the mapping of bytea (``\x…``) to binary."""
 
     def column(values: Texts) -> "pa.Array":
-        import pyarrow as pa
-
         try:
             return pa.array([None if v is None else _unhex(v) for v in values], pa.binary())
         except ValueError as cause:
@@ -220,8 +199,6 @@ def _guarded(
         return strings(AS_TEXT)
 
     def text(values: "pa.StringArray") -> "pa.Array":
-        import pyarrow as pa
-
         try:
             return cast(values)
         except pa.ArrowInvalid:
@@ -278,9 +255,6 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
     type_ = _type("decimal128" if precision <= _WIDE else "decimal256", precision, scale)
 
     def cast(values: "pa.StringArray") -> "pa.Array":
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         longest = pc.max(pc.binary_length(values)).as_py()
         if longest is not None and longest > _WIDEST and any(map(_too_wide, values.to_pylist())):
             raise pa.ArrowInvalid("more digits than any decimal has")
@@ -333,9 +307,6 @@ def clocks(options: TypeOptions) -> ArrowMapping:
     """
 
     def cast(values: "pa.StringArray") -> "pa.Array":
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         # Arrow has no cast from text to a time of day, so the text gets a date.
         full = pc.binary_join_element_wise("1970-01-01", values, " ")
         return full.cast(pa.timestamp("us")).cast(pa.time64("us"))
@@ -359,8 +330,6 @@ def converted(
     """
 
     def column(values: Texts) -> "pa.Array":
-        import pyarrow as pa
-
         try:
             return pa.array([None if v is None else convert(v) for v in values], type_())
         except (ValueError, pa.ArrowInvalid) as cause:
@@ -380,13 +349,9 @@ def lists(
         return strings(AS_TEXT)
 
     def type_() -> "pa.DataType":
-        import pyarrow as pa
-
         return pa.list_(element.type())
 
     def column(values: Texts) -> "pa.Array":
-        import pyarrow as pa
-
         # The elements of all arrays are cast together.
         offsets: list[int | None] = []
         flat: list[str | None] = []

@@ -4,12 +4,10 @@ It is the way back from `column`, for readers of blocks that need text.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from waltap.base.arrow import pa, pc
 from waltap.changes.decode.value_text import float4_text, float8_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def text_column(values: "pa.Array") -> "pa.StringArray":
@@ -18,16 +16,12 @@ def text_column(values: "pa.Array") -> "pa.StringArray":
     `waltap.changes.arrow.column` maps to these types; lists have no text here. A timestamp with a zone
     is in UTC. Raises: TypeError for another type.
     """
-    import pyarrow as pa
-
     kind, types = values.type, pa.types
     if types.is_string(kind):
         return values
     if types.is_null(kind) or types.is_integer(kind) or types.is_date(kind):
         return values.cast(pa.string())
     if types.is_boolean(kind):
-        import pyarrow.compute as pc
-
         return pc.if_else(values, "t", "f")
     if types.is_timestamp(kind):
         text = _clock(values.cast(pa.timestamp("us")))
@@ -45,21 +39,14 @@ def text_column(values: "pa.Array") -> "pa.StringArray":
 
 def _clock(values: "pa.Array") -> "pa.StringArray":
     """Return times with as many digits of a second as they need."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # Arrow prints all six digits, so that the pattern meets no other zeros.
     return pc.replace_substring_regex(values.cast(pa.string()), r"\.?0*$", "")
 
 
 def _zoned(text: "pa.StringArray") -> "pa.StringArray":
-    import pyarrow.compute as pc
-
     return pc.binary_join_element_wise(text, "+00", "")
 
 
 def _each(values: "pa.Array", text: Callable[[Any], str]) -> "pa.StringArray":
-    import pyarrow as pa
-
     found = [None if value is None else text(value) for value in values.to_pylist()]
     return pa.array(found, pa.string())

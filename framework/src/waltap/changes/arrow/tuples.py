@@ -6,9 +6,10 @@ becomes null like NULL; `RelationCodec.unchanged` lists the unchanged ones.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
+from waltap.base.arrow import pa
 from waltap.changes.arrow.column import strings
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
 from waltap.changes.arrow.text_column import text_column
@@ -16,10 +17,6 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # One schema takes kilobytes, and thousands of tables may have equal ones.
 _SCHEMAS: "WeakValueDictionary[bytes, pa.Schema]" = WeakValueDictionary()
@@ -43,8 +40,6 @@ class _ColumnCodec:
         self._textual = str(self._type) == "string"
 
     def field(self) -> "pa.Field":
-        import pyarrow as pa
-
         # Nullable for NOT NULL columns too, since a missing value is null.
 
         metadata = dict(self.arrow.metadata)
@@ -77,8 +72,6 @@ class RelationCodec:
     """
 
     def __init__(self, relation: Relation, mapper: TypeMapper) -> None:
-        import pyarrow as pa
-
         self._columns: list[_ColumnCodec] = []
         for index, column in enumerate(relation.columns):
             mapping = mapper.column(column)
@@ -102,8 +95,6 @@ class RelationCodec:
         policy null the value becomes null and counts in `misfits`. ArrowMalformed for text of another
         type. Both errors name the column.
         """
-        import pyarrow as pa
-
         arrays = self.arrays(rows)
         # `from_arrays` would lose the number of rows of a batch without columns.
         if not arrays:
@@ -138,8 +129,6 @@ class RelationCodec:
 
         The server does not send unchanged TOAST values.
         """
-        import pyarrow as pa
-
         names = [(codec.index, codec.column.name) for codec in self._columns]
         found = [
             [name for index, name in names if row[index] is UNCHANGED] if UNCHANGED in row else []

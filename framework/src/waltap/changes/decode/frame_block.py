@@ -7,11 +7,10 @@ readers a block is a sequence of frames.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.arrow import np
 from waltap.changes.decode.row_block import LazySequence
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from waltap.changes.decode.decoder import Frame
 
 
@@ -26,8 +25,6 @@ def numbers_at(
 
     ``kind`` is a numpy type, such as ">u4". Raises: IndexError for an index outside.
     """
-    import numpy as np
-
     size = np.dtype(kind).itemsize
     # A number at every byte.
     every: np.ndarray[Any, Any] = np.ndarray(
@@ -59,8 +56,6 @@ class FrameBlock(LazySequence["Frame"]):
     @classmethod
     def of(cls, frames: "Sequence[Frame]") -> "FrameBlock":
         """Return ``frames`` as a block, which copies their payloads."""
-        import numpy as np
-
         if isinstance(frames, cls):
             return frames
         sizes = np.fromiter([len(data) for _, data in frames], "i8", len(frames))

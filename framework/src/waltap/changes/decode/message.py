@@ -13,16 +13,14 @@ progress, 0 otherwise.
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from waltap.base.arrow import np
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import LazySequence, RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class OldTuple(enum.Enum):
@@ -111,7 +109,6 @@ def joined(blocks: Sequence[InsertBlock]) -> InsertBlock:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-    import numpy as np
 
     lsns = np.concatenate([block.lsns for block in blocks])
     rows = RowBlock.joined([block.rows for block in blocks])

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
+from waltap.base.arrow import np, pa
 from waltap.changes.decode.tuple_image import Tuple
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -38,9 +36,6 @@ def texts_of(column: "pa.Array") -> list[str | None]:
 
 def is_text(values: "pa.StringArray") -> bool:
     """Return whether a new array has PostgreSQL's text: UTF-8 without NUL."""
-    import numpy as np
-    import pyarrow as pa
-
     _, offsets, data = values.buffers()
     used = int(np.frombuffer(offsets, "i4", len(values) + 1)[-1])
     if not used:
@@ -146,8 +141,6 @@ class RowBlock(LazySequence[Tuple]):
 
         None if a value is neither text nor NULL.
         """
-        import pyarrow as pa
-
         if isinstance(rows, cls):
             return rows
         if not _TEXTS.issuperset(map(type, chain.from_iterable(rows))):
@@ -157,8 +150,6 @@ class RowBlock(LazySequence[Tuple]):
     @classmethod
     def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
         """Return the rows of ``blocks``, which have the same columns, as one block."""
-        import pyarrow as pa
-
         columns = zip(*[block.columns for block in blocks], strict=True)
         return cls([pa.concat_arrays(each) for each in columns], sum(map(len, blocks)))
 
@@ -179,7 +170,6 @@ class RowBlock(LazySequence[Tuple]):
         ``change`` returns text or None.
         """
         # pyarrow is an optional dependency; only a process that has a block has it.
-        import pyarrow as pa
 
         values = [change(value) for value in texts_of(self.columns[index])]
         return pa.array(values, pa.string())

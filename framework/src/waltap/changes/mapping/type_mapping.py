@@ -9,14 +9,12 @@ Every decoder passes values as PostgreSQL text, so all semantics are written onc
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from waltap.base.arrow import pa
 from waltap.changes.arrow.out_of_range import MisfitCount
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.connect_schema import Schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from waltap.base.arrow import pa
 from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.connect_schema import Schema
@@ -13,9 +13,6 @@ from waltap.changes.mapping.conversion import ColumnConverter, conversion_mappin
 from waltap.changes.mapping.json_schema import value_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions, TypeSample
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_value
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

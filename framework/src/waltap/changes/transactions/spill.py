@@ -19,10 +19,11 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from waltap.base.arrow import np, pa
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import private, private_folder, replace_durably
 from waltap.changes.decode.message import (
@@ -40,9 +41,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock, has_columns
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.errors import WaltapError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Reading a buffer back decodes this many changes at once, at most.
 CHUNK_CHANGES = 512
@@ -511,7 +509,6 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
             return None
         rows.append(item.new)
         lsns.append(item.lsn)
-    import numpy as np
 
     block = RowBlock.of(rows)
     return None if block is None else InsertBlock(relation, np.array(lsns, "u8"), block, xid)
@@ -519,16 +516,12 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
 
 def _record_batch(block: InsertBlock) -> "pa.Buffer":
     """Return the LSNs and columns of ``block`` as bytes."""
-    import pyarrow as pa
-
     columns = [pa.array(block.lsns), *block.rows.columns]
     return pa.record_batch(columns, schema=_schema(len(columns) - 1)).serialize()
 
 
 def _block(blob: bytes, relation: Relation, xid: int, width: int) -> InsertBlock:
     """Return the block of a chunk, whose columns stay in ``blob``."""
-    import pyarrow as pa
-
     batch = pa.py_buffer(blob).slice(_BLOCK.size)
     lsns, *columns = pa.ipc.read_record_batch(batch, _schema(width)).columns
     return InsertBlock(relation, lsns.to_numpy(), RowBlock(columns, len(lsns)), xid)
@@ -536,8 +529,6 @@ def _block(blob: bytes, relation: Relation, xid: int, width: int) -> InsertBlock
 
 @lru_cache(maxsize=16)
 def _schema(width: int) -> "pa.Schema":
-    import pyarrow as pa
-
     fields = [("lsn", pa.uint64()), *((str(number), pa.string()) for number in range(width))]
     return pa.schema(fields)
 

@@ -2,15 +2,11 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from waltap.base.arrow import np, pa, pc
 from waltap.changes.decode.row_block import LazySequence
 from waltap.changes.events.event import Header, Record
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
 
 Piece = Any
 """A text or array of texts; bytes or a binary array."""
@@ -44,8 +40,6 @@ class TextRows:
 
     def array(self) -> "pa.StringArray":
         """Return the rows as one array, of binary for rows of bytes."""
-        import pyarrow as pa
-
         parts = [part for part, _ in self._steps()]
         if len(parts) == 1:
             return parts[0]
@@ -93,10 +87,6 @@ def _joined(
     pieces: tuple[Piece, ...], start: int, count: int
 ) -> "tuple[pa.StringArray, pa.Buffer]":
     """Return ``count`` rows as an array and as joined text."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # One array has the values of all columns, then the constant texts; `take` reads it in the order
     # of rows. That costs half of `binary_join_element_wise`, which looks at every argument twice for
     # each row.
@@ -128,8 +118,6 @@ def _row_numbers(varies: tuple[bool, ...]) -> "np.ndarray[Any, Any]":
 
     It is 0 for a constant piece.
     """
-    import numpy as np
-
     rows = np.arange(MOST_ROWS, dtype="i4")[:, None]
     return np.where(np.array(varies, bool), rows, np.int32(0))
 
@@ -246,7 +234,5 @@ def _rows(texts: "pa.StringArray | TextRows") -> TextRows:
 
 
 def _bytes_of(texts: "pa.StringArray") -> list[bytes]:
-    import pyarrow as pa
-
     found: list[bytes] = texts.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
     return found

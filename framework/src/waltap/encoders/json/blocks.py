@@ -4,16 +4,13 @@ The functions that `waltap.encoders.json.codec` generates write the same bytes.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from waltap.base.arrow import pa, pc
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.mapping.json_schema import quote
 from waltap.encoders.format.record_block import RecordBlock, TextRows
 from waltap.encoders.json.codec import ColumnCodec, RowCodec
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Texts and columns of texts, which are joined row by row.
 Pieces = Sequence["pa.StringArray | str"]
@@ -76,7 +73,6 @@ class _ColumnTexts:
             return [self._by_value(column)]
         if not array.null_count:
             return ['"', array, '"'] if column.column.quoted else [array]
-        import pyarrow.compute as pc
 
         # Only values get quotes; the JSON of NULL has its own.
         if column.column.quoted:
@@ -84,8 +80,6 @@ class _ColumnTexts:
         return [array.fill_null(column.other(None))]
 
     def _by_value(self, column: ColumnCodec) -> "pa.StringArray":
-        import pyarrow as pa
-
         text, values = column.text, texts_of(self._block.columns[column.index])
         null = column.other(None)
         if text is None:

@@ -7,15 +7,12 @@ NULL stays null.
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from waltap.base.arrow import np, pa, pc
 from waltap.changes.mapping.type_mapping import JsonColumn
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Control characters that have an escape of two characters in JSON.
 _ESCAPED: Final = frozenset(b"\b\t\n\f\r")
@@ -25,15 +22,11 @@ _BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 def offsets_of(array: "pa.Array") -> Any:
     """Return where each value begins in the array's data, and where the last one ends."""
-    import numpy as np
-
     return np.frombuffer(array.buffers()[1], "<i4", len(array) + 1, 4 * array.offset)
 
 
 def _characters(array: "pa.StringArray") -> Any:
     """Return the bytes of all values, joined."""
-    import numpy as np
-
     offsets, data = offsets_of(array), array.buffers()[2]
     # An array whose values are all empty or null may have no data buffer.
     if data is None:
@@ -54,9 +47,6 @@ def _strings(array: "pa.Array", ends: Any, data: Any) -> "pa.StringArray":
 
     They are null where ``array`` is null.
     """
-    import numpy as np
-    import pyarrow as pa
-
     offsets = np.zeros(len(array) + 1, "<i4")
     offsets[1:] = ends
     validity, nulls = _validity(array)
@@ -70,8 +60,6 @@ def integers_of(array: "pa.Array") -> Any:
 
     The number of a null is arbitrary.
     """
-    import numpy as np
-
     return np.frombuffer(array.buffers()[1], "<i8", len(array), 8 * array.offset)
 
 
@@ -79,8 +67,6 @@ def integers_of(array: "pa.Array") -> Any:
 
 
 def _escaped(array: "pa.StringArray") -> "pa.Array | None":
-    import numpy as np
-
     characters = _characters(array)
     at = np.flatnonzero((characters < 32) | (characters == ord('"')) | (characters == ord("\\")))
     if not at.size:
@@ -102,8 +88,6 @@ AS_IT_IS: Final = JsonColumn(convert=lambda array: array)
 
 
 def _cast(array: "pa.Array") -> "pa.Int64Array | None":
-    import pyarrow as pa
-
     try:
         return array.cast(pa.int64())
     except pa.ArrowInvalid:  # a number of more than 64 bits, or text that is no integer
@@ -118,8 +102,6 @@ def integers(low: int, high: int) -> JsonColumn:
     most = len(str(high))
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
-        import numpy as np
-
         present = array.drop_null() if array.null_count else array
         offsets, characters = offsets_of(present), _characters(present)
         starts, sizes = offsets[:-1] - offsets[0], np.diff(offsets)
@@ -147,8 +129,6 @@ def integers(low: int, high: int) -> JsonColumn:
 
 
 def _words(array: "pa.StringArray") -> "pa.Array | None":
-    import pyarrow.compute as pc
-
     true = pc.equal(array, "t")
     # ``min_count=0``: a column of nulls alone has no wrong value.
     if not pc.all(pc.or_(true, pc.equal(array, "f")), min_count=0).as_py():
@@ -167,9 +147,6 @@ def doubles(to_json: Callable[[str], str]) -> JsonColumn:
     """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if _are_decimals(array.drop_null() if array.null_count else array):
             return array
         pointed = pc.match_substring(array, ".")
@@ -187,8 +164,6 @@ def doubles(to_json: Callable[[str], str]) -> JsonColumn:
 
 def _are_decimals(array: "pa.StringArray") -> bool:
     """Return whether each value is digits, a point and digits, perhaps after a sign."""
-    import numpy as np
-
     offsets, characters = offsets_of(array), _characters(array)
     starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
     points = np.flatnonzero(characters == ord("."))
@@ -222,8 +197,6 @@ def decimals(scale: int) -> JsonColumn:
     """
 
     def unscaled(array: "pa.StringArray") -> "pa.Int64Array | None":
-        import numpy as np
-
         if not scale:
             return _cast(array)
         offsets, characters = offsets_of(array), _characters(array)
@@ -251,8 +224,6 @@ def decimals(scale: int) -> JsonColumn:
 
 def two_complements(numbers: Any) -> tuple[Any, Any]:
     """Return how many bytes hold each 64-bit number, and these at the top of 64 bits."""
-    import numpy as np
-
     # The complement of a negative number needs as many bytes as the number.
     magnitude = np.where(numbers < 0, ~numbers, numbers)
     largest = int(magnitude.max(initial=0))
@@ -266,8 +237,6 @@ def two_complements(numbers: Any) -> tuple[Any, Any]:
 
 def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
     """Return each number in base64, null where ``array`` is null."""
-    import numpy as np
-
     # base64 starts to read at the top.
     size, shifted = two_complements(numbers)
     width = (size + 2) // 3 * 4
@@ -292,8 +261,6 @@ def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
 @functools.cache
 def _pairs() -> Any:
     """Return the two base64 characters of each 12-bit number."""
-    import numpy as np
-
     alphabet = np.frombuffer(_BASE64, "u1")
     both = np.stack((alphabet.repeat(64), np.tile(alphabet, 64)), axis=1)
     return np.ascontiguousarray(both).view("<u2")[:, 0]
@@ -303,8 +270,6 @@ def _pairs() -> Any:
 
 
 def _day_numbers(array: "pa.StringArray") -> "pa.Int64Array | None":
-    import pyarrow as pa
-
     try:
         return array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
     except pa.ArrowInvalid:
@@ -317,8 +282,6 @@ def _number_texts(
     """Return the writer of a column's ``numbers`` in decimal."""
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
-        import pyarrow as pa
-
         found = numbers(array)
         return None if found is None else found.cast(pa.string())
 
@@ -336,8 +299,6 @@ def timestamps(divisor: int) -> JsonColumn:
     """
 
     def since_1970(array: "pa.StringArray") -> "pa.Int64Array | None":
-        import pyarrow as pa
-
         try:
             micros = array.cast(pa.timestamp("us")).cast(pa.int64())
         except pa.ArrowInvalid:
@@ -361,9 +322,6 @@ def zoned(digits: int) -> JsonColumn:
     """
 
     def convert(array: "pa.StringArray") -> "pa.Array | None":
-        import numpy as np
-        import pyarrow.compute as pc
-
         present = array.fill_null("1970-01-01 00:00:00+00")
         sizes = np.diff(offsets_of(present)).astype("i8")
         fraction = sizes - _SHORTEST - 1  # the number of its digits; -1 without a point

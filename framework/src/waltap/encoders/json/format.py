@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from waltap.base.arrow import np, pa
 from waltap.changes.decode.message import (
     Change,
     Delete,
@@ -558,7 +559,6 @@ class JsonFormat(Format):
         codec = self._codec(block.relation)
         if codec is None or INSERTS in self._skipped:
             return None
-        import pyarrow as pa
 
         texts = self._sources([part], now, stamps, None, [])
         a, b, x = texts.frames(range(1))
@@ -573,8 +573,6 @@ class JsonFormat(Format):
         known = run.previous_end_lsn is not None and block.commit_ts.all()
         if codec is None or self._order is not None or INSERTS in self._skipped or not known:
             return None
-        import numpy as np
-        import pyarrow as pa
 
         def texts(numbers: "np.ndarray[Any, Any]") -> "pa.StringArray":
             return pa.array(numbers).cast(pa.string())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from waltap.base.arrow import pa
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.message import (
     Change,
@@ -150,7 +151,6 @@ class ColumnConversions:
             held = [False] * len(part.rows)
             rows = self._converted(part.relation, part.rows, held, lsns, converted_columns)
             return msgspec.structs.replace(part, rows=rows)
-        import pyarrow as pa
 
         columns = list(part.rows.columns)
         for converted in converted_columns:
