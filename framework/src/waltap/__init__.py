@@ -40,5 +40,4 @@ def __getattr__(name: str) -> Any:
         from waltap.pipeline.api import batches
 
         return getattr(batches, name)
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,8 +37,7 @@ def on_first_use(package: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         home = homes().get(name)
         if home is None:
-            message = f"module {package!r} has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(home), name)
 
     return find

@@ -19,8 +19,7 @@ def parse_properties(text: str) -> dict[str, str]:
         try:
             values[_unescaped(key)] = _unescaped(rest)
         except ValueError as cause:
-            message = f"line {number}: {cause}"
-            raise ValueError(message) from cause
+            raise ValueError(f"line {number}: {cause}") from cause
     return values
 
 
@@ -77,8 +76,7 @@ def _unescaped(text: str) -> str:
         if letter == "u":
             digits = text[at : at + 4]
             if len(digits) < 4 or not all(d in "0123456789abcdefABCDEF" for d in digits):
-                message = f"\\u needs four hexadecimal digits, found {digits!r}"
-                raise ValueError(message)
+                raise ValueError(f"\\u needs four hexadecimal digits, found {digits!r}")
             out.append(chr(int(digits, 16)))
             at += 4
         else:

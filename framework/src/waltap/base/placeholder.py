@@ -57,8 +57,7 @@ def _secret(provider: str, argument: str, folder: Path) -> str:
     if provider == "env":
         found = variable(argument)
         if found is None:
-            message = f"needs the environment variable {argument}, which is not set"
-            raise SecretMissing(message)
+            raise SecretMissing(f"needs the environment variable {argument}, which is not set")
         return found
     if provider == "file":
         return _from_file(argument, folder)
@@ -77,16 +76,13 @@ def _from_file(argument: str, folder: Path) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
         reason = cause.strerror if isinstance(cause, OSError) else "not UTF-8 text"
-        message = f"secret file {path} cannot be read: {reason}"
-        raise SecretMissing(message) from cause
+        raise SecretMissing(f"secret file {path} cannot be read: {reason}") from cause
     if not key:
         return text.rstrip("\r\n")
     try:
         values = parse_properties(text)
     except ValueError as cause:
-        message = f"secret file {path} is not a .properties file"
-        raise SecretMissing(message) from cause
+        raise SecretMissing(f"secret file {path} is not a .properties file") from cause
     if key not in values:
-        message = f"secret file {path} has no key {key!r}"
-        raise SecretMissing(message)
+        raise SecretMissing(f"secret file {path} has no key {key!r}")
     return values[key]

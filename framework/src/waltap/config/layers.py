@@ -285,8 +285,7 @@ def _json(text: str, origin: str) -> RawProfile:
         document = {"name": name, **config} if name else config
     nested = [name for name, value in document.items() if isinstance(value, dict | list)]
     if nested:
-        message = f"properties of a connector are flat; {nested[0]!r} is not"
-        raise ValueError(message)
+        raise ValueError(f"properties of a connector are flat; {nested[0]!r} is not")
     return read_debezium(document, origin)
 
 
@@ -305,8 +304,7 @@ def _yaml(text: str, origin: str) -> RawProfile:
         raise ValueError(" ".join(str(cause).split())) from cause
     found = [each for each in documents if isinstance(each, dict) and each.get("kind") == STRIMZI]
     if len(found) != 1:
-        message = f"of YAML one {STRIMZI} of Strimzi is read, and here are {len(found)}"
-        raise ValueError(message)
+        raise ValueError(f"of YAML one {STRIMZI} of Strimzi is read, and here are {len(found)}")
     return _strimzi(found[0], origin)
 
 
@@ -318,8 +316,7 @@ def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
         raise ValueError(message)  # noqa: TRY004 - one of the ways a file cannot be parsed
     nested = [name for name, value in config.items() if isinstance(value, dict | list)]
     if nested:
-        message = f"properties of a connector are flat; {nested[0]!r} in spec.config is not"
-        raise ValueError(message)
+        raise ValueError(f"properties of a connector are flat; {nested[0]!r} in spec.config is not")
     own = {
         "name": metadata.get("name") if isinstance(metadata, dict) else None,
         "connector.class": spec.get("class"),

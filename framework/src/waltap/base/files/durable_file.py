@@ -110,8 +110,7 @@ class StateDocument(Generic[T]):
         except (OSError, ValueError, *UNREADABLE) as error:
             if self._damaged is None:
                 return None
-            text = f"{self._what} cannot be read: {error}"
-            raise self._damaged(text, path=self.path) from error
+            raise self._damaged(f"{self._what} cannot be read: {error}", path=self.path) from error
 
     def save(self, value: T) -> None:
         """Replace the document durably. Raises: the error of an unwritable file."""

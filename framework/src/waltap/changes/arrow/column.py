@@ -178,8 +178,7 @@ def byte_strings() -> ArrowMapping:
 
 def _unhex(text: str) -> bytes:
     if text[:2] != "\\x":
-        msg = "bytea is not in hexadecimal"
-        raise ValueError(msg)
+        raise ValueError("bytea is not in hexadecimal")
     return unhexlify(text[2:])
 
 

@@ -5,6 +5,7 @@ Source: Debezium's PostgreSQL connector documentation, "Connector configuration 
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -26,16 +27,18 @@ _PAIRS = (
     ("message.prefix.include.list", "message.prefix.exclude.list"),
 )
 
+# Sinks of rows have no use for most properties of events.
+of_records = partial(declare, reach=("records",))
+
 
 class CaptureProperties(Properties):
     """Select the captured tables and columns, and shape their events."""
 
-    topic_prefix: str = declare(
+    topic_prefix: str = of_records(
         "topic.prefix",
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="Name of this source: the first part of topics and schema names.",
         examples=("inventory",),
-        reach=("records",),
     )
 
     # --- what is captured -------------------------------------------------------------------------
@@ -87,17 +90,15 @@ class CaptureProperties(Properties):
         examples=(r"public\.users\.password",),
         patterns="columns",
     )
-    message_prefix_include: CommaList = declare(
+    message_prefix_include: CommaList = of_records(
         "message.prefix.include.list",
         default=(),
         summary="Patterns of prefixes of logical messages to capture; others are left out.",
-        reach=("records",),
     )
-    message_prefix_exclude: CommaList = declare(
+    message_prefix_exclude: CommaList = of_records(
         "message.prefix.exclude.list",
         default=(),
         summary="Patterns of prefixes of logical messages to leave out.",
-        reach=("records",),
     )
     read_only: bool = declare(
         "read.only",
@@ -112,35 +113,31 @@ class CaptureProperties(Properties):
         summary="Signal table (schema.table, parts quoted as in SQL where they have dots); captured "
         "whether the lists name it or not.",
     )
-    skipped_operations: CommaList = declare(
+    skipped_operations: CommaList = of_records(
         "skipped.operations",
         default=("t",),
         summary="Operations without events: c, u, d, t, or none.",
         words=("c", "u", "d", "t", "none"),
-        reach=("records",),
     )
-    skip_unchanged: bool = declare(
+    skip_unchanged: bool = of_records(
         "skip.messages.without.change",
         default=False,
         summary="Leave out updates that change no captured column (needs REPLICA IDENTITY FULL).",
-        reach=("records",),
     )
 
     # --- what events look like --------------------------------------------------------------------
 
-    tombstones: bool = declare(
+    tombstones: bool = of_records(
         "tombstones.on.delete",
         default=True,
         summary="Follow every delete by a record with the same key and no value.",
-        reach=("records",),
     )
-    message_key_columns: str | None = declare(
+    message_key_columns: str | None = of_records(
         "message.key.columns",
         default=None,
         summary="Columns to make keys of instead of the primary key: table:column,…;…",
         examples=(r"public\.orders:customer,number",),
         patterns="keys",
-        reach=("records",),
     )
     time_precision_mode: Literal[
         "adaptive",
@@ -149,52 +146,46 @@ class CaptureProperties(Properties):
         "isostring",
         "microseconds",
         "nanoseconds",
-    ] = declare(
+    ] = of_records(
         "time.precision.mode",
         default="adaptive",
         summary="How dates and times without zone are written.",
-        reach=("records",),
     )
-    decimal_handling_mode: Literal["precise", "double", "string"] = declare(
+    decimal_handling_mode: Literal["precise", "double", "string"] = of_records(
         "decimal.handling.mode",
         default="precise",
         summary="How numeric and money are written.",
-        reach=("records",),
     )
-    interval_handling_mode: Literal["numeric", "string"] = declare(
+    interval_handling_mode: Literal["numeric", "string"] = of_records(
         "interval.handling.mode",
         default="numeric",
         summary="How intervals are written.",
-        reach=("records",),
     )
     hstore_handling_mode: Literal["json", "map"] = declare(
         "hstore.handling.mode", default="json", summary="How hstore is written."
     )
-    binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = declare(
+    binary_handling_mode: Literal["bytes", "base64", "base64-url-safe", "hex"] = of_records(
         "binary.handling.mode",
         default="bytes",
         summary="How bytea and messages are written.",
-        reach=("records",),
     )
-    money_fraction_digits: int = declare(
+    money_fraction_digits: int = of_records(
         "money.fraction.digits",
         default=2,
         ge=0,
         summary="Digits after the point of money.",
         advanced=True,
-        reach=("records",),
     )
     include_unknown_datatypes: bool = declare(
         "include.unknown.datatypes",
         default=False,
         summary="Write columns of types without a mapping as bytes of their text.",
     )
-    unavailable_value_placeholder: str = declare(
+    unavailable_value_placeholder: str = of_records(
         "unavailable.value.placeholder",
         default="__debezium_unavailable_value",
         summary="Placeholder for an unchanged TOAST value that the server did not send; hex: allowed.",
         advanced=True,
-        reach=("records",),
     )
     guardrail_max: int = declare(
         "guardrail.collections.max",
@@ -212,14 +203,13 @@ class CaptureProperties(Properties):
         advanced=True,
         reach=(),
     )
-    event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = declare(
+    event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = of_records(
         "event.converting.failure.handling.mode",
         default="warn",
         summary="If a value cannot be converted: fail, as "
         "event.processing.failure.handling.mode says; warn or skip: the field is null, "
         "with or without a warning; dead_letter: write the event to the dead letters.",
         advanced=True,
-        reach=("records",),
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(
         "waltap.arrow.out.of.range",
@@ -243,14 +233,13 @@ class CaptureProperties(Properties):
         advanced=True,
         reach=("rows",),
     )
-    multidimensional_arrays: Literal["debezium", "literal"] = declare(
+    multidimensional_arrays: Literal["debezium", "literal"] = of_records(
         "waltap.multidimensional.arrays",
         default="debezium",
         profile_default="literal",
         summary="How inner arrays are written: as by Debezium (numbers null, texts lost), or as "
         "PostgreSQL's text if the elements are texts.",
         advanced=True,
-        reach=("records",),
     )
     composite_types: Literal["debezium", "struct"] = declare(
         "waltap.composite.types",
@@ -259,46 +248,41 @@ class CaptureProperties(Properties):
         "(include.unknown.datatypes), or structs of their attributes, also nested and "
         "in arrays.",
     )
-    streamed_names: Literal["null", "value"] = declare(
+    streamed_names: Literal["null", "value"] = of_records(
         "waltap.streamed.names",
         default="null",
         profile_default="value",
         summary="Values of PostgreSQL's type `name` while streaming: null, as Debezium writes them (it "
         "has them in snapshots), or the value.",
         advanced=True,
-        reach=("records",),
     )
-    infinite_date: Literal["debezium", "extreme"] = declare(
+    infinite_date: Literal["debezium", "extreme"] = of_records(
         "waltap.infinite.date",
         default="debezium",
         profile_default="extreme",
         summary="How an infinite date is written: as Debezium's overflown number, or as the least or "
         "greatest day there is.",
         advanced=True,
-        reach=("records",),
     )
-    include_comments: bool = declare(
+    include_comments: bool = of_records(
         "include.schema.comments",
         default=False,
         summary="Write column comments into schemas.",
         advanced=True,
-        reach=("records",),
     )
-    column_source_type: CommaList = declare(
+    column_source_type: CommaList = of_records(
         "column.propagate.source.type",
         default=(),
         summary="Patterns of columns whose schema names their type in the database.",
         advanced=True,
         patterns="columns",
-        reach=("records",),
     )
-    datatype_source_type: CommaList = declare(
+    datatype_source_type: CommaList = of_records(
         "datatype.propagate.source.type",
         default=(),
         summary="Patterns of types (schema.table.type) whose columns' schema names it.",
         advanced=True,
         patterns="types",
-        reach=("records",),
     )
     column_truncate: dict[str, str] = declare_family(
         "column.truncate.to.N.chars",
@@ -332,11 +316,10 @@ class CaptureProperties(Properties):
         "delivered, or warn.",
         reach=(),
     )
-    schema_name_adjustment: Adjustment = declare(
+    schema_name_adjustment: Adjustment = of_records(
         "schema.name.adjustment.mode",
         default="none",
         summary="How schema names are made fit for consumers.",
-        reach=("records",),
     )
     field_name_adjustment: Adjustment = declare(
         "field.name.adjustment.mode",
@@ -350,28 +333,25 @@ class CaptureProperties(Properties):
         advanced=True,
         reach=(),
     )
-    provide_transaction_metadata: bool = declare(
+    provide_transaction_metadata: bool = of_records(
         "provide.transaction.metadata",
         default=False,
         summary="Write BEGIN and END records and a transaction block in every event.",
-        reach=("records",),
     )
-    extended_headers: bool = declare(
+    extended_headers: bool = of_records(
         "extended.headers.enabled",
         default=True,
         summary="Give records headers that name pipeline, task, connector and run.",
-        reach=("records",),
     )
 
     # --- topics -----------------------------------------------------------------------------------
 
-    topic_delimiter: str = declare(
+    topic_delimiter: str = of_records(
         "topic.delimiter",
         default=".",
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="What joins the parts of topic names.",
         advanced=True,
-        reach=("records",),
     )
     topic_cache_size: int = declare(
         "topic.cache.size",
@@ -381,76 +361,66 @@ class CaptureProperties(Properties):
         advanced=True,
         reach=(),
     )
-    topic_heartbeat_prefix: str = declare(
+    topic_heartbeat_prefix: str = of_records(
         "topic.heartbeat.prefix",
         default="__debezium-heartbeat",
         summary="First part of the heartbeat topic's name.",
         advanced=True,
-        reach=("records",),
     )
-    topic_heartbeat_name: str | None = declare(
+    topic_heartbeat_name: str | None = of_records(
         "topic.heartbeat.name",
         default=None,
         summary="The heartbeat topic's whole name.",
         advanced=True,
-        reach=("records",),
     )
-    notification_topic: str | None = declare(
+    notification_topic: str | None = of_records(
         "notification.sink.topic.name",
         default=None,
         summary="Topic of the records of notifications, where notification.enabled.channels names sink.",
-        reach=("records",),
     )
-    topic_transaction: str = declare(
+    topic_transaction: str = of_records(
         "topic.transaction",
         default="transaction",
         summary="Last part of the transaction topic's name.",
         advanced=True,
-        reach=("records",),
     )
-    topic_regex: str | None = declare(
+    topic_regex: str | None = of_records(
         "topic.regex",
         default=None,
         summary="Topics to rename (regex naming strategies).",
         advanced=True,
         patterns="unrenamed",
-        reach=("records",),
     )
-    topic_replacement: str | None = declare(
+    topic_replacement: str | None = of_records(
         "topic.replacement",
         default=None,
         summary="What topic.regex's topics are renamed to; $1 is a group.",
         advanced=True,
-        reach=("records",),
     )
-    topic_key_enforce_uniqueness: bool = declare(
+    topic_key_enforce_uniqueness: bool = of_records(
         "topic.key.enforce.uniqueness",
         default=True,
         summary="Add a key field that distinguishes tables of one topic.",
         advanced=True,
-        reach=("records",),
     )
-    topic_key_field_name: str = declare(
+    topic_key_field_name: str = of_records(
         "topic.key.field.name",
         default="__dbz__physicalTableIdentifier",
         summary="Name of that key field.",
         advanced=True,
-        reach=("records",),
     )
-    topic_key_field_regex: str | None = declare(
+    topic_key_field_regex: str | None = of_records(
         "topic.key.field.regex",
         default=None,
         summary="What that key field's value is made from: a pattern of original topic names.",
         advanced=True,
         patterns="unrenamed",
-        reach=("records",),
     )
-    topic_key_field_replacement: str | None = declare(
+    topic_key_field_replacement: str | None = of_records(
         "topic.key.field.replacement",
         default=None,
         summary="What topic.key.field.regex's names become in it.",
         advanced=True,
-        reach=("records",),
     )
 
     @field_validator(

@@ -83,8 +83,7 @@ def _strictly_inside(value: float, fewest: int, most: int, midpoints: _Neighbour
                 fitting, key=lambda n: (abs(Fraction(n) - exact), n.as_tuple().digits[-1] & 1)
             )
             return nearest.copy_sign(Decimal(value))
-    message = f"{value!r} needs more than {most} digits"
-    raise ValueError(message)
+    raise ValueError(f"{value!r} needs more than {most} digits")
 
 
 def _double_midpoints(value: float) -> tuple[Fraction, Fraction]:

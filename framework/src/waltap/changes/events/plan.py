@@ -235,23 +235,6 @@ class EventPlan:
     ``seen`` is the relation as the wire sent it, ``relation`` as the catalogue completed it.
     """
 
-    __slots__ = (
-        "_key_of",
-        "_strict",
-        "cell",
-        "columns",
-        "identifying",
-        "identity",
-        "key_columns",
-        "key_field",
-        "keyless_deletes",
-        "keys",
-        "names",
-        "relation",
-        "seen",
-        "topic",
-    )
-
     def __init__(
         self, seen: Relation, described: Relation, context: EventContext, *, by_row: bool = False
     ) -> None:

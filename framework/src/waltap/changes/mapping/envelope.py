@@ -7,6 +7,8 @@ import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 
 # Transaction metadata counts logical messages under this name.
@@ -64,92 +66,56 @@ _INT64 = Schema(kind=ConnectKind.INT64)
 _OPTIONAL_INT64 = Schema(kind=ConnectKind.INT64, optional=True)
 HEADER = _STRING
 
-TRANSACTION_BLOCK = Schema(
-    kind=ConnectKind.STRUCT,
+
+def _struct(name: str, *fields: Field, optional: bool = False, version: int | None = 1) -> Schema:
+    return Schema(
+        kind=ConnectKind.STRUCT, optional=optional, name=name, version=version, fields=fields
+    )
+
+
+TRANSACTION_BLOCK = _struct(
+    "event.block",
+    Field("id", _STRING),
+    Field("total_order", _INT64),
+    Field("data_collection_order", _INT64),
     optional=True,
-    name="event.block",
-    version=1,
-    fields=(
-        Field("id", _STRING),
-        Field("total_order", _INT64),
-        Field("data_collection_order", _INT64),
+)
+TRANSACTION_KEY = _struct(
+    "io.debezium.connector.common.TransactionMetadataKey", Field("id", _STRING)
+)
+_COLLECTION = _struct(
+    "event.collection",
+    Field("data_collection", _STRING),
+    Field("event_count", _INT64),
+    optional=True,
+)
+TRANSACTION_VALUE = _struct(
+    "io.debezium.connector.common.TransactionMetadataValue",
+    Field("status", _STRING),
+    Field("id", _STRING),
+    Field("event_count", _OPTIONAL_INT64),
+    Field("data_collections", Schema(kind=ConnectKind.ARRAY, optional=True, items=_COLLECTION)),
+    Field("ts_ms", _INT64),
+)
+HEARTBEAT_KEY = _struct("io.debezium.connector.common.ServerNameKey", Field("serverName", _STRING))
+HEARTBEAT_VALUE = _struct("io.debezium.connector.common.Heartbeat", Field("ts_ms", _INT64))
+NOTIFICATION_KEY = _struct("io.debezium.connector.common.NotificationKey", Field("id", _STRING))
+NOTIFICATION_VALUE = _struct(
+    "io.debezium.connector.common.Notification",
+    Field("id", _STRING),
+    Field("type", _STRING),
+    Field("aggregate_type", _STRING),
+    Field(
+        "additional_data",
+        Schema(kind=ConnectKind.MAP, optional=True, keys=_STRING, values=_STRING),
     ),
-)
-TRANSACTION_KEY = Schema(
-    kind=ConnectKind.STRUCT,
-    name="io.debezium.connector.common.TransactionMetadataKey",
-    version=1,
-    fields=(Field("id", _STRING),),
-)
-TRANSACTION_VALUE = Schema(
-    kind=ConnectKind.STRUCT,
-    name="io.debezium.connector.common.TransactionMetadataValue",
-    version=1,
-    fields=(
-        Field("status", _STRING),
-        Field("id", _STRING),
-        Field("event_count", _OPTIONAL_INT64),
-        Field(
-            "data_collections",
-            Schema(
-                kind=ConnectKind.ARRAY,
-                optional=True,
-                items=Schema(
-                    kind=ConnectKind.STRUCT,
-                    optional=True,
-                    name="event.collection",
-                    version=1,
-                    fields=(Field("data_collection", _STRING), Field("event_count", _INT64)),
-                ),
-            ),
-        ),
-        Field("ts_ms", _INT64),
-    ),
-)
-HEARTBEAT_KEY = Schema(
-    kind=ConnectKind.STRUCT,
-    name="io.debezium.connector.common.ServerNameKey",
-    version=1,
-    fields=(Field("serverName", _STRING),),
-)
-HEARTBEAT_VALUE = Schema(
-    kind=ConnectKind.STRUCT,
-    name="io.debezium.connector.common.Heartbeat",
-    version=1,
-    fields=(Field("ts_ms", _INT64),),
-)
-NOTIFICATION_KEY = Schema(
-    kind=ConnectKind.STRUCT,
-    name="io.debezium.connector.common.NotificationKey",
-    version=1,
-    fields=(Field("id", _STRING),),
-)
-NOTIFICATION_VALUE = Schema(
-    kind=ConnectKind.STRUCT,
-    name="io.debezium.connector.common.Notification",
-    version=1,
-    fields=(
-        Field("id", _STRING),
-        Field("type", _STRING),
-        Field("aggregate_type", _STRING),
-        Field(
-            "additional_data",
-            Schema(kind=ConnectKind.MAP, optional=True, keys=_STRING, values=_STRING),
-        ),
-        Field("timestamp", _INT64),
-    ),
+    Field("timestamp", _INT64),
 )
 
 
 def renamed(schema: Schema, name: Callable[[str], str]) -> Schema:
     """Return ``schema`` with its own name changed by ``name``."""
-    return Schema(
-        kind=schema.kind,
-        optional=schema.optional,
-        name=name(schema.name or ""),
-        version=schema.version,
-        fields=schema.fields,
-    )
+    return msgspec.structs.replace(schema, name=name(schema.name or ""))
 
 
 def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
@@ -164,32 +130,29 @@ def source_schema(connector: str, form: EnvelopeForm = NEWEST) -> Schema:
     )
     fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
     origin = (Field("origin", _OPTIONAL_STRING), Field("origin_lsn", _OPTIONAL_INT64))
-    return Schema(
-        kind=ConnectKind.STRUCT,
-        name=f"io.debezium.connector.{connector}.Source",
+    return _struct(
+        f"io.debezium.connector.{connector}.Source",
+        Field("version", _STRING),
+        Field("connector", _STRING),
+        Field("name", _STRING),
+        Field("ts_ms", _INT64),
+        Field("snapshot", marker),
+        Field("db", _STRING),
+        Field("sequence", _OPTIONAL_STRING),
+        *(fine if form.fine_stamps else ()),
+        Field("schema", _STRING),
+        Field("table", _STRING),
+        Field("txId", _OPTIONAL_INT64),
+        Field("lsn", _OPTIONAL_INT64),
+        Field("xmin", _OPTIONAL_INT64),
+        *(origin if form.origins else ()),
         version=form.source_version,
-        fields=(
-            Field("version", _STRING),
-            Field("connector", _STRING),
-            Field("name", _STRING),
-            Field("ts_ms", _INT64),
-            Field("snapshot", marker),
-            Field("db", _STRING),
-            Field("sequence", _OPTIONAL_STRING),
-            *(fine if form.fine_stamps else ()),
-            Field("schema", _STRING),
-            Field("table", _STRING),
-            Field("txId", _OPTIONAL_INT64),
-            Field("lsn", _OPTIONAL_INT64),
-            Field("xmin", _OPTIONAL_INT64),
-            *(origin if form.origins else ()),
-        ),
     )
 
 
 def key_schema(name: str, fields: Sequence[Field]) -> Schema:
     """Return the schema of keys; ``name`` is full and adjusted."""
-    return Schema(kind=ConnectKind.STRUCT, name=name, fields=tuple(fields))
+    return _struct(name, *fields, version=None)
 
 
 def row_schema(name: str, fields: Sequence[Field]) -> Schema:
@@ -197,7 +160,7 @@ def row_schema(name: str, fields: Sequence[Field]) -> Schema:
 
     ``name`` is full and adjusted.
     """
-    return Schema(kind=ConnectKind.STRUCT, optional=True, name=name, fields=tuple(fields))
+    return _struct(name, *fields, optional=True, version=None)
 
 
 def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm = NEWEST) -> Schema:
@@ -207,31 +170,25 @@ def envelope_schema(name: str, row: Schema, source: Schema, form: EnvelopeForm =
     """
     transaction = (Field("transaction", TRANSACTION_BLOCK),)
     fine = (Field("ts_us", _OPTIONAL_INT64), Field("ts_ns", _OPTIONAL_INT64))
-    return Schema(
-        kind=ConnectKind.STRUCT,
-        name=name,
+    return _struct(
+        name,
+        Field("before", row),
+        Field("after", row),
+        Field("source", source),
+        *(() if form.transaction_last else transaction),
+        Field("op", _STRING),
+        Field("ts_ms", _OPTIONAL_INT64),
+        *(fine if form.fine_stamps else ()),
+        *(transaction if form.transaction_last else ()),
+        *((Field("unsent", _UNSENT),) if form.unsent else ()),
         version=form.version,
-        fields=(
-            Field("before", row),
-            Field("after", row),
-            Field("source", source),
-            *(() if form.transaction_last else transaction),
-            Field("op", _STRING),
-            Field("ts_ms", _OPTIONAL_INT64),
-            *(fine if form.fine_stamps else ()),
-            *(transaction if form.transaction_last else ()),
-            *((Field("unsent", _UNSENT),) if form.unsent else ()),
-        ),
     )
 
 
 def message_key_schema(connector: str) -> Schema:
     """Return the schema of keys of logical messages."""
-    return Schema(
-        kind=ConnectKind.STRUCT,
-        name=f"io.debezium.connector.{connector}.MessageKey",
-        version=1,
-        fields=(Field("prefix", _OPTIONAL_STRING),),
+    return _struct(
+        f"io.debezium.connector.{connector}.MessageKey", Field("prefix", _OPTIONAL_STRING)
     )
 
 
@@ -241,21 +198,16 @@ def message_value_schema(connector: str, source: Schema, *, binary: bool) -> Sch
     ``binary`` says that the content is bytes.
     """
     content = Schema(kind=ConnectKind.BYTES if binary else ConnectKind.STRING, optional=True)
-    message = Schema(
-        kind=ConnectKind.STRUCT,
-        name=f"io.debezium.connector.{connector}.Message",
-        version=1,
-        fields=(Field("prefix", _OPTIONAL_STRING), Field("content", content)),
+    message = _struct(
+        f"io.debezium.connector.{connector}.Message",
+        Field("prefix", _OPTIONAL_STRING),
+        Field("content", content),
     )
-    return Schema(
-        kind=ConnectKind.STRUCT,
-        name=f"io.debezium.connector.{connector}.MessageValue",
-        version=1,
-        fields=(
-            Field("op", _STRING),
-            Field("ts_ms", _OPTIONAL_INT64),
-            Field("source", source),
-            Field("transaction", TRANSACTION_BLOCK),
-            Field("message", message),
-        ),
+    return _struct(
+        f"io.debezium.connector.{connector}.MessageValue",
+        Field("op", _STRING),
+        Field("ts_ms", _OPTIONAL_INT64),
+        Field("source", source),
+        Field("transaction", TRANSACTION_BLOCK),
+        Field("message", message),
     )

@@ -194,6 +194,5 @@ def single(text: str) -> float:
     try:
         value: float = struct.unpack(">f", struct.pack(">f", float(text)))[0]
     except OverflowError as cause:
-        msg = "number beyond the largest float"
-        raise ValueError(msg) from cause
+        raise ValueError("number beyond the largest float") from cause
     return value

@@ -89,8 +89,7 @@ class OutOfRange:
     def connect(self, reason: str) -> object:
         """Return None for a misfit; raise ValueError under fail."""
         if self._fail:
-            msg = f"column {self._column!r}: {reason}"
-            raise ValueError(msg)
+            raise ValueError(f"column {self._column!r}: {reason}")
         if self._report is not None:
             self._report(self._column, reason)
         return None

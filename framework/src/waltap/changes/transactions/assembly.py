@@ -457,14 +457,9 @@ class TransactionAssembler:
             _out_of_order(message, "an open transaction")
         buffer, begin = self._unhold(), self._begun
         self._begun = None
-        self._deliver(
-            buffer,
-            parts,
-            xid=begin.xid or message.xid,
-            commit_lsn=message.commit_lsn or message.end_lsn,
-            commit_ts=message.commit_ts or begin.commit_ts,
-            end_lsn=message.end_lsn,
-        )
+        commit_lsn = message.commit_lsn or message.end_lsn
+        commit_ts = message.commit_ts or begin.commit_ts
+        self._deliver(buffer, begin.xid or message.xid, commit_lsn, commit_ts, message.end_lsn)
 
     def _origin(self, message: Origin, _parts: list[TransactionPart]) -> None:
         target = self._open or self._buffer
@@ -557,17 +552,10 @@ class TransactionAssembler:
         self._unhold()
         self._area.relieve()
 
-    def _stream_commit(self, message: StreamCommit, parts: list[TransactionPart]) -> None:
+    def _stream_commit(self, message: StreamCommit, _parts: list[TransactionPart]) -> None:
         buffer = self._streamed(message)
         del self._streams[message.xid]
-        self._deliver(
-            buffer,
-            parts,
-            xid=message.xid,
-            commit_lsn=message.commit_lsn,
-            commit_ts=message.commit_ts,
-            end_lsn=message.end_lsn,
-        )
+        self._deliver(buffer, message.xid, message.commit_lsn, message.commit_ts, message.end_lsn)
 
     def _stream_abort(self, message: StreamAbort, _parts: list[TransactionPart]) -> None:
         buffer = self._streamed(message)
@@ -584,25 +572,20 @@ class TransactionAssembler:
         self._begun = message
         self._hold(self._area.new_buffer(0), message.lsn)
 
-    def _prepare(self, message: Prepare, parts: list[TransactionPart]) -> None:
+    def _prepare(self, message: Prepare, _parts: list[TransactionPart]) -> None:
         if not isinstance(self._begun, BeginPrepare):
             _out_of_order(message, "an open prepared transaction")
         self._begun = None
         buffer = self._unhold()
         buffer.xid = message.xid
-        self._keep(buffer, message, parts)
+        self._keep(buffer, message)
 
-    def _stream_prepare(self, message: StreamPrepare, parts: list[TransactionPart]) -> None:
+    def _stream_prepare(self, message: StreamPrepare, _parts: list[TransactionPart]) -> None:
         buffer = self._streamed(message)
         del self._streams[message.xid]
-        self._keep(buffer, message, parts)
+        self._keep(buffer, message)
 
-    def _keep(
-        self,
-        buffer: TransactionBuffer,
-        message: Prepare | StreamPrepare,
-        parts: list[TransactionPart],
-    ) -> None:
+    def _keep(self, buffer: TransactionBuffer, message: Prepare | StreamPrepare) -> None:
         """Deliver or keep a prepared transaction.
 
         The policy decides whether it is delivered here or at its commit.
@@ -613,12 +596,7 @@ class TransactionAssembler:
         if (self._policy == "prepare" or begun) and not before_resume:
             self._early.note(message.xid, message.gid, message.end_lsn)
             self._deliver(
-                buffer,
-                parts,
-                xid=message.xid,
-                commit_lsn=message.prepare_lsn,
-                commit_ts=message.prepare_ts,
-                end_lsn=message.end_lsn,
+                buffer, message.xid, message.prepare_lsn, message.prepare_ts, message.end_lsn
             )
             return
         key = message.xid, message.gid
@@ -636,11 +614,10 @@ class TransactionAssembler:
             return
         self._deliver(
             buffer,
-            parts,
-            xid=message.xid,
-            commit_lsn=message.commit_lsn,
-            commit_ts=message.commit_ts,
-            end_lsn=message.end_lsn,
+            message.xid,
+            message.commit_lsn,
+            message.commit_ts,
+            message.end_lsn,
             prepared=True,
         )
 
@@ -700,12 +677,11 @@ class TransactionAssembler:
     def _deliver(
         self,
         buffer: TransactionBuffer,
-        parts: list[TransactionPart],
-        *,
         xid: int,
         commit_lsn: int,
         commit_ts: int,
         end_lsn: int,
+        *,
         prepared: bool = False,
     ) -> None:
         """Hand out the committed transaction in ``buffer``."""

@@ -95,8 +95,7 @@ def parse_lsn(text: str) -> int:
     high, _, low = text.strip().partition("/")
     # int() also accepts signs, underscores and digits of other scripts.
     if len(high) > 8 or len(low) > 8 or not (high + low).isascii() or not (high + low).isalnum():
-        message = f"not an LSN: {text!r}"
-        raise ValueError(message)
+        raise ValueError(f"not an LSN: {text!r}")
     return (int(high, 16) << 32) | int(low, 16)
 
 

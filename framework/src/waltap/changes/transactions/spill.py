@@ -184,26 +184,6 @@ class TransactionBuffer:
     before they call anything else.
     """
 
-    __slots__ = (
-        "_area",
-        "_blobs",
-        "_columns",
-        "_file",
-        "_file_bytes",
-        "_numbers",
-        "_relations",
-        "_savepoints",
-        "begin_lsn",
-        "count",
-        "memory_bytes",
-        "origin",
-        "origin_lsn",
-        "path",
-        "record_path",
-        "tail",
-        "xid",
-    )
-
     def __init__(self, area: SpillArea, xid: int) -> None:
         self._area, self.xid = area, xid
         self.tail: list[Item] = []
@@ -367,8 +347,7 @@ class TransactionBuffer:
         # More bytes are no damage: only the record's bytes are read.
         if actual < record.size:
             self.close()
-            message = f"{path.name} has {actual} of {record.size} bytes"
-            raise OSError(message)
+            raise OSError(f"{path.name} has {actual} of {record.size} bytes")
         self._file_bytes, self.count = record.size, record.count
         self.begin_lsn = record.begin_lsn
         self.origin, self.origin_lsn = record.origin, record.origin_lsn
@@ -414,8 +393,7 @@ class TransactionBuffer:
         assert self._file is not None
         data = self._file.read(size)
         if len(data) != size:
-            message = f"{self.path}: {len(data)} of {size} bytes left"
-            raise OSError(message)
+            raise OSError(f"{self.path}: {len(data)} of {size} bytes left")
         return data
 
     def _add(self, items: list[Item]) -> None:

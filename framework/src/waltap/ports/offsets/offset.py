@@ -124,8 +124,7 @@ def decoded(data: bytes) -> Offset:
     try:
         version = msgspec.json.decode(data, type=_OffsetVersion).version
         if version != NEWEST_VERSION:
-            message = f"it has version {version}; this waltap knows {NEWEST_VERSION}"
-            raise ValueError(message)
+            raise ValueError(f"it has version {version}; this waltap knows {NEWEST_VERSION}")
         return msgspec.json.decode(data, type=Offset)
     except UNREADABLE as error:
         raise ValueError(str(error)) from error
