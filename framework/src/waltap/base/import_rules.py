@@ -1,7 +1,8 @@
 """Decide when modules are imported.
 
 A package with names from many modules would load all of them for one name, which delays ``waltap --help``;
-so it imports its public names on first use (PEP 562). And pyarrow imports an installed pandas to check
+so it imports its public names on first use (PEP 562). pyarrow and numpy take a tenth of a second, which
+most commands and a run with few rows can spare. And pyarrow imports an installed pandas to check
 whether a list is a pandas object. That costs 57 MiB and half a second, which a thread can spare.
 """
 
@@ -12,7 +13,15 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import fs, parquet
+
+__all__ = ["fs", "np", "on_first_use", "pa", "parquet", "pc", "spare_pandas"]
 
 
 def on_first_use(package: str) -> Callable[[str], Any]:
@@ -43,6 +52,26 @@ def on_first_use(package: str) -> Callable[[str], Any]:
     return find
 
 
+class _LaterModule:
+    """A module that is imported when one of its names is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module(self._name), name)
+        setattr(self, name, found)  # the next use is a plain attribute
+        return found
+
+
+if not TYPE_CHECKING:
+    fs = _LaterModule("pyarrow.fs")
+    np = _LaterModule("numpy")
+    pa = _LaterModule("pyarrow")
+    parquet = _LaterModule("pyarrow.parquet")
+    pc = _LaterModule("pyarrow.compute")
+
+
 class _PandasBlocker:
     """An import finder that hides pandas from the thread that created it."""
 
@@ -60,8 +89,6 @@ def spare_pandas() -> None:
 
     A program that has imported pandas is left alone. ``to_pandas`` still imports pandas on demand.
     """
-    import pyarrow as pa
-
     # The memory is spent already.
     if "pandas" in sys.modules:
         return

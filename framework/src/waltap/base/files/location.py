@@ -7,9 +7,9 @@ import urllib.parse
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from waltap.base.arrow import fs
 from waltap.base.files.errors import LocationUnknown
 from waltap.base.files.properties import StorageProperties
+from waltap.base.import_rules import fs
 
 # Check whether a file or folder can be written.
 #

@@ -17,12 +17,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from waltap.base.arrow import fs, pa, parquet
 from waltap.base.files.durable_file import lies_in_private, private, private_folder, sync
 from waltap.base.files.errors import BucketMissing, FilesInUse, FilesUnavailable, kind_of
 from waltap.base.files.location import opened, refusal
 from waltap.base.files.lock_file import LockFile, holder
 from waltap.base.files.properties import StorageProperties
+from waltap.base.import_rules import fs, pa, parquet
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.errors import SinkError
 

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from waltap.base.arrow import pa
-from waltap.changes.arrow.column import strings
+from waltap.base.import_rules import pa
+from waltap.changes.arrow.column import strings, text_column
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
-from waltap.changes.arrow.text_column import text_column
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple

@@ -7,7 +7,7 @@ readers a block is a sequence of frames.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.base.arrow import np
+from waltap.base.import_rules import np
 from waltap.changes.decode.row_block import LazySequence
 
 if TYPE_CHECKING:

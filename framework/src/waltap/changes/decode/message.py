@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from waltap.base.arrow import np
+from waltap.base.import_rules import np
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import LazySequence, RowBlock
 from waltap.changes.decode.tuple_image import Tuple

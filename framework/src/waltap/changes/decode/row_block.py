@@ -11,7 +11,7 @@ from itertools import chain
 from types import NoneType
 from typing import Any, Final, TypeVar, overload
 
-from waltap.base.arrow import np, pa
+from waltap.base.import_rules import np, pa
 from waltap.changes.decode.tuple_image import Tuple
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class RowBlock(LazySequence[Tuple]):
     def columns(self) -> "tuple[pa.Array, ...]":
         """Return the columns as text, which is written at the first access."""
         if self._columns is None:
-            from waltap.changes.arrow.text_column import text_column
+            from waltap.changes.arrow.column import text_column
 
             self._columns = tuple(map(text_column, self.arrays))
         return self._columns

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from waltap.base.arrow import pa
+from waltap.base.import_rules import pa
 from waltap.changes.arrow.out_of_range import MisfitCount
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.connect_schema import Schema

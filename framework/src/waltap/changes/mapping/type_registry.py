@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waltap.base.arrow import pa
+from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.connect_schema import Schema

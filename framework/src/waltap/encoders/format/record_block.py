@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from waltap.base.arrow import np, pa, pc
+from waltap.base.import_rules import np, pa, pc
 from waltap.changes.decode.row_block import LazySequence
 from waltap.changes.events.event import Header, Record
 

@@ -6,7 +6,7 @@ The functions that `waltap.encoders.json.codec` generates write the same bytes.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from waltap.base.arrow import pa, pc
+from waltap.base.import_rules import pa, pc
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.mapping.json_schema import quote
 from waltap.encoders.format.record_block import RecordBlock, TextRows

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waltap.base.arrow import np, pa, pc
+from waltap.base.import_rules import np, pa, pc
 from waltap.changes.mapping.type_mapping import JsonColumn
 
 # Control characters that have an escape of two characters in JSON.

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from waltap.base.arrow import np, pa
+from waltap.base.import_rules import np, pa
 from waltap.changes.decode.message import (
     Change,
     Delete,

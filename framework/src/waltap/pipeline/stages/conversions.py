@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from waltap.base.arrow import pa
+from waltap.base.import_rules import pa
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.message import (
     Change,
