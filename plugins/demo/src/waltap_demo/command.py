@@ -171,7 +171,7 @@ class _DemoRun:
         # Progress is read from the output's files, as any other process could.
         progress = ReplayProgress(self.folder / "lake")
         with self._spinner("reading the snapshot") as status:
-            engine.wait_until(engine.ready_file.exists, 120, "the snapshot", lambda: None)
+            engine.wait_until(engine.ready_file.exists, 120, "the snapshot")
             elapsed = time.monotonic() - started
             rows = progress.logged_rows()
             self._note(
@@ -179,7 +179,7 @@ class _DemoRun:
             )
             self.rates.append(("snapshot, start of waltap included", _rate(rows, elapsed)))
             status("Spark builds the tables")
-            engine.wait_until(lambda: progress.applied_rows() >= rows, 120, "Spark", lambda: None)
+            engine.wait_until(lambda: progress.applied_rows() >= rows, 120, "Spark")
         elapsed = time.monotonic() - started
         self._note(f"{progress.applied_rows():,} rows are in Spark tables after {elapsed:.1f} s")
         self.rates.append(
@@ -215,7 +215,7 @@ class _DemoRun:
 
     def _wait(self, engine: EngineProcess, replay: OperationReplay) -> None:
         with self._spinner("Spark catches up"):
-            engine.wait_until(replay.caught_up, 120, "catching up", lambda: None)
+            engine.wait_until(replay.caught_up, 120, "catching up")
 
     def _compare(self, server: EmbeddedServer) -> bool:
         from waltap_sinks.comparison import comparison_table

@@ -160,10 +160,8 @@ class EngineProcess:
             start_new_session=True,
         )
 
-    def wait_until(
-        self, condition: Callable[[], bool], seconds: float, what: str, tick: Callable[[], None]
-    ) -> None:
-        """Wait for ``condition``, calling ``tick`` in between.
+    def wait_until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait for ``condition``.
 
         Raises: DemoStuck.
         """
@@ -176,16 +174,15 @@ class EngineProcess:
                 raise self._stuck(f"the engine ended with status {code}: {self.last_words()}")
             if time.monotonic() > limit:
                 raise self._stuck(f"{what} took more than {seconds:.0f} s")
-            tick()
             time.sleep(POLL_S)
 
     def stop(self) -> int:
         """End the engine cleanly and return its exit code."""
-        return self._end(signal.SIGTERM, END_S)
+        return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the engine immediately, as a crash would."""
-        self._end(signal.SIGKILL, END_S)
+        self._end(signal.SIGKILL)
 
     def last_words(self) -> str:
         """Return the last lines of the engine's log."""
@@ -197,18 +194,18 @@ class EngineProcess:
         if self._log is not None:
             self._log.close()
 
-    def _end(self, number: signal.Signals, seconds: float) -> int:
+    def _end(self, number: signal.Signals) -> int:
         process = self._process
         if process is None:
             return 0
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            code = process.wait(timeout=seconds)
+            code = process.wait(timeout=END_S)
         except subprocess.TimeoutExpired as cause:
             process.kill()
             process.wait()
-            raise self._stuck(f"the engine did not end within {seconds:.0f} s") from cause
+            raise self._stuck(f"the engine did not end within {END_S:.0f} s") from cause
         finally:
             self.leave()
         self._process = None

@@ -54,6 +54,8 @@ NATIVE: Final = "native call"
 # Standard modules whose native calls reach beyond the process; `AUDITED` covers files.
 DRIVERS: Final = frozenset({"sqlite3", "_sqlite3", "_socket", "_ssl", "mmap"})
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+# Seconds of a child.
+LONGEST_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +193,13 @@ def limit_file_size(size: int | None) -> None:
 
 
 def in_child(
-    action: Callable[[CrashChild], None],
-    kill: KillPoint,
-    *,
-    seconds: int = 60,
-    own: tuple[str, ...] = (),
+    action: Callable[[CrashChild], None], kill: KillPoint, *, own: tuple[str, ...] = ()
 ) -> ChildOutcome:
     """Run ``action`` in a forked process and return its outcome.
 
     ``own`` are the path prefixes of files whose native calls are steps (`own_files`).
 
-    Raises: AssertionError when the child runs longer than ``seconds``.
+    Raises: AssertionError when the child runs longer than `LONGEST_S`.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
@@ -214,12 +212,12 @@ def in_child(
         # Objects of the parent may belong to threads that the child does not have.
         gc.freeze()
         os.close(reading)
-        _live(action, CrashChild(writing, kill, own), seconds)
+        _live(action, CrashChild(writing, kill, own))
     os.close(writing)
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a file descriptor
         lines = pipe.read().split(b"\n")
     _, status = os.waitpid(pid, 0)
-    return _outcome(lines, status, seconds)
+    return _outcome(lines, status)
 
 
 class _ImitatedDeath(BaseException):
@@ -261,12 +259,12 @@ def imitated(action: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutc
 _GRAVES: list[BaseException] = []
 
 
-def _live(action: Callable[[CrashChild], None], child: CrashChild, seconds: int) -> NoReturn:
+def _live(action: Callable[[CrashChild], None], child: CrashChild) -> NoReturn:
     """Run the child's whole life; never return into the parent's code."""
     code = 1
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
+        signal.alarm(LONGEST_S)
         child.watch()
         action(child)
         code = 0
@@ -279,7 +277,7 @@ def _live(action: Callable[[CrashChild], None], child: CrashChild, seconds: int)
         os._exit(code)
 
 
-def _outcome(lines: list[bytes], status: int, seconds: int) -> ChildOutcome:
+def _outcome(lines: list[bytes], status: int) -> ChildOutcome:
     found = ChildOutcome()
     for line in lines[:-1]:
         kind, value = msgspec.json.decode(line)
@@ -292,7 +290,7 @@ def _outcome(lines: list[bytes], status: int, seconds: int) -> ChildOutcome:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         # The child's own alarm: it neither ended nor died in time.
-        assert number != signal.SIGALRM, f"still busy after {seconds} s, after {found.steps[-3:]}"
+        assert number != signal.SIGALRM, f"still busy after {LONGEST_S} s, after {found.steps[-3:]}"
         found.killed = number in (signal.SIGKILL, signal.SIGXFSZ)
         if not found.killed:
             found.error = f"died of {signal.Signals(number).name}"

@@ -156,23 +156,23 @@ class OffsetStoreSuite(FolderRigSuite):
         rig.build().store(OLD)
         counted = in_child(_storing(rig), KillPoint())
         assert counted.error is None, counted.error
-        for step in range(1, len(counted.steps) + 1):
-            rig.build().store(OLD)
-            outcome = in_child(_storing(rig), KillPoint(step=step))
-            # Once `store` has returned, the engine may confirm the position: the old offset is
-            # wrong then.
-            expected = (NEW,) if outcome.reports else (OLD, NEW)
-            at = f"killed before {counted.steps[step - 1]}"
-            assert rig.build().load() in expected, at
+        for step, name in enumerate(counted.steps, 1):
+            self._kill(rig, KillPoint(step=step), f"killed before {name}")
 
     def test_a_kill_inside_a_write_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         for size in TORN_AT:
-            rig.build().store(OLD)
-            outcome = in_child(_storing(rig), KillPoint(at_bytes=size))
-            expected = (NEW,) if outcome.reports else (OLD, NEW)
-            assert rig.build().load() in expected, f"torn at byte {size}"
+            self._kill(rig, KillPoint(at_bytes=size), f"torn at byte {size}")
+
+    @staticmethod
+    def _kill(rig: OffsetStoreRig, point: KillPoint, at: str) -> None:
+        rig.build().store(OLD)
+        outcome = in_child(_storing(rig), point)
+        # Once `store` has returned, the engine may confirm the position: the old offset is wrong
+        # then.
+        expected = (NEW,) if outcome.reports else (OLD, NEW)
+        assert rig.build().load() in expected, at
 
     def test_a_full_disk_is_an_error_and_keeps_the_old(self, rig: OffsetStoreRig) -> None:
         """On a full disk `store` stores, or raises OffsetError.

@@ -31,7 +31,7 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError, WaltapError
 from waltap.ports.sink.roles import stored_position_of
 from waltap.ports.sink.sink import Sink
-from waltap_testing.crash import CrashChild, KillPoint
+from waltap_testing.crash import ChildOutcome, CrashChild, KillPoint
 from waltap_testing.sink_crash import (
     SinkCrash,
     crashes,
@@ -549,11 +549,7 @@ class SinkSuite(
 
         outcome = run(rig, act, KillPoint())
         assert outcome.error is None, f"only a SinkError may come out:\n{outcome.error}"
-        promised = [Position(*report) for report in outcome.reports]
-        stored = promised[-1] if promised else START
-        resume(rig, tmp_path, workload, stored)
-        doubled = None if capabilities.exactly_once else stored
-        assert_complete(rig, capabilities, workload, doubled=doubled)
+        _assert_resumes(rig, tmp_path, workload, outcome)
 
     def test_a_process_that_may_write_no_more_shows_nothing(
         self, rig: SinkRig, tmp_path: Path
@@ -623,7 +619,15 @@ class SinkSuite(
                 "its flushes could be made to fail: give the rig an outage",
             )
             pytest.skip("no flush of it could be made to fail: give the rig an outage")
-        stored = Position(*outcome.reports[-1]) if outcome.reports else START
-        resume(rig, tmp_path, workload, stored)
-        doubled = None if capabilities.exactly_once else stored
-        assert_complete(rig, capabilities, workload, doubled=doubled)
+        _assert_resumes(rig, tmp_path, workload, outcome)
+
+
+def _assert_resumes(
+    rig: SinkRig, folder: Path, workload: ScriptedWorkload, outcome: ChildOutcome
+) -> None:
+    """Check that a new sink completes what the child delivered."""
+    stored = Position(*outcome.reports[-1]) if outcome.reports else START
+    capabilities = rig.build(folder).capabilities
+    resume(rig, folder, workload, stored)
+    doubled = None if capabilities.exactly_once else stored
+    assert_complete(rig, capabilities, workload, doubled=doubled)

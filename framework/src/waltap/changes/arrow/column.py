@@ -104,7 +104,7 @@ def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], 
     return lambda values: text(_text(values))
 
 
-def _type(name: str, *arguments: object) -> "Callable[[], pa.DataType]":
+def arrow_type(name: str, *arguments: object) -> "Callable[[], pa.DataType]":
     """Return a function that makes an Arrow type of pyarrow's function ``name``."""
 
     def type_() -> "pa.DataType":
@@ -116,7 +116,10 @@ def _type(name: str, *arguments: object) -> "Callable[[], pa.DataType]":
 def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
     """Return the mapping of text to string."""
     return ArrowMapping(
-        type=_type("string"), column=string_array, metadata=metadata, text=lambda values: values
+        type=arrow_type("string"),
+        column=string_array,
+        metadata=metadata,
+        text=lambda values: values,
     )
 
 
@@ -137,7 +140,7 @@ def _cast(name: str, type_: "Callable[[], pa.DataType]") -> "Callable[[pa.String
 
 def integers(bits: int) -> ArrowMapping:
     """Return the mapping of 16-, 32- or 64-bit integers."""
-    type_ = _type(f"int{bits}")
+    type_ = arrow_type(f"int{bits}")
     text = _cast("integer", type_)
     return ArrowMapping(type=type_, column=_listed(text), text=text)
 
@@ -147,7 +150,7 @@ def floats(bits: int) -> ArrowMapping:
 
     NaN and infinities are valid values.
     """
-    type_ = _type(f"float{bits}")
+    type_ = arrow_type(f"float{bits}")
     text = _cast("floating point", type_)
     return ArrowMapping(type=type_, column=_listed(text), text=text)
 
@@ -162,7 +165,7 @@ def booleans() -> ArrowMapping:
             raise ArrowMalformed("boolean")
         return true
 
-    return ArrowMapping(type=_type("bool_"), column=_listed(text), text=text)
+    return ArrowMapping(type=arrow_type("bool_"), column=_listed(text), text=text)
 
 
 def byte_strings() -> ArrowMapping:
@@ -174,7 +177,7 @@ def byte_strings() -> ArrowMapping:
         except ValueError as cause:
             raise ArrowMalformed("bytea") from cause
 
-    return ArrowMapping(type=_type("binary"), column=column)
+    return ArrowMapping(type=arrow_type("binary"), column=column)
 
 
 def _unhex(text: str) -> bytes:
@@ -252,7 +255,7 @@ def decimals(precision: int, scale: int, options: TypeOptions) -> ArrowMapping:
     if precision > widest:
         return strings(AS_TEXT)
 
-    type_ = _type("decimal128" if precision <= _WIDE else "decimal256", precision, scale)
+    type_ = arrow_type("decimal128" if precision <= _WIDE else "decimal256", precision, scale)
 
     def cast(values: "pa.StringArray") -> "pa.Array":
         longest = pc.max(pc.binary_length(values)).as_py()
@@ -287,7 +290,7 @@ def _far_date(text: str) -> str | None:
 
 def dates(options: TypeOptions) -> ArrowMapping:
     """Return the mapping of dates to date32."""
-    type_ = _type("date32")
+    type_ = arrow_type("date32")
     return _guarded("date", options, type_, lambda values: values.cast(type_()), _far_date)
 
 
@@ -296,7 +299,7 @@ def timestamps(options: TypeOptions, zone: str | None = None) -> ArrowMapping:
 
     A timestamptz has a ``zone``, which is UTC.
     """
-    type_ = _type("timestamp", "us", zone)
+    type_ = arrow_type("timestamp", "us", zone)
     return _guarded("timestamp", options, type_, lambda values: values.cast(type_()), _far_date)
 
 
@@ -314,7 +317,7 @@ def clocks(options: TypeOptions) -> ArrowMapping:
     def misfit(text: str) -> str | None:
         return "time 24:00" if text[:2] == "24" else None
 
-    return _guarded("time", options, _type("time64", "us"), cast, misfit)
+    return _guarded("time", options, arrow_type("time64", "us"), cast, misfit)
 
 
 def converted(

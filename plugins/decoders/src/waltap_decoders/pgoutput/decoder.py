@@ -499,18 +499,13 @@ class PgOutput(Decoder):
     # --- prepared transactions -------------------------------------------------------------------
 
     def _begin_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
-        prepare_lsn = payload.number(8, "prepare LSN")
-        end_lsn = payload.number(8, "end LSN")
-        prepare_ts = payload.time("prepare time")
-        xid = payload.number(4, "xid")
-        gid = payload.string("gid")
-        payload.end()
-        begin = BeginPrepare(payload.lsn, xid, prepare_lsn, end_lsn, prepare_ts, gid)
+        begin = BeginPrepare(payload.lsn, *self._prepared(payload))
         self._state, self._open = _SessionState.PREPARED, begin
         self._readers = self._cache.session.readers
         messages.append(begin)
 
     def _prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
+        payload.zero("flags")
         prepare = Prepare(payload.lsn, *self._prepared(payload))
         begin = self._open
         assert isinstance(begin, BeginPrepare)
@@ -524,6 +519,7 @@ class PgOutput(Decoder):
         messages.append(prepare)
 
     def _stream_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
+        payload.zero("flags")
         prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
         # Only transactions that were streamed end by Stream Prepare.
         if prepare.xid not in self._cache.streams:
@@ -534,14 +530,9 @@ class PgOutput(Decoder):
 
     def _commit_prepared(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.zero("flags")
-        commit_lsn = payload.number(8, "commit LSN")
-        end_lsn = payload.number(8, "end LSN")
-        commit_ts = payload.time("commit time")
-        xid = payload.number(4, "xid")
-        gid = payload.string("gid")
-        payload.end()
-        self._ends(payload, commit_lsn, end_lsn, 10)
-        messages.append(CommitPrepared(payload.lsn, xid, commit_lsn, end_lsn, commit_ts, gid))
+        commit = CommitPrepared(payload.lsn, *self._prepared(payload, "commit"))
+        self._ends(payload, commit.commit_lsn, commit.end_lsn, 10)
+        messages.append(commit)
 
     def _rollback_prepared(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.zero("flags")
@@ -561,19 +552,20 @@ class PgOutput(Decoder):
 
     # --- parts of the above ----------------------------------------------------------------------
 
-    def _prepared(self, payload: PayloadReader) -> tuple[int, int, int, int, str]:
-        """Read the body that Prepare and Stream Prepare share.
+    def _prepared(
+        self, payload: PayloadReader, act: str = "prepare"
+    ) -> tuple[int, int, int, int, str]:
+        """Read the rest of a message about a prepared transaction.
 
         Returns xid, LSNs, time and gid.
         """
-        payload.zero("flags")
-        prepare_lsn = payload.number(8, "prepare LSN")
+        lsn = payload.number(8, f"{act} LSN")
         end_lsn = payload.number(8, "end LSN")
-        prepare_ts = payload.time("prepare time")
+        ts = payload.time(f"{act} time")
         xid = payload.number(4, "xid")
         gid = payload.string("gid")
         payload.end()
-        return xid, prepare_lsn, end_lsn, prepare_ts, gid
+        return xid, lsn, end_lsn, ts, gid
 
     def _leave(self) -> None:
         self._state, self._open = _SessionState.BETWEEN, None

@@ -3,9 +3,8 @@
 import base64
 from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from waltap.changes.arrow.column import byte_strings, converted, strings
+from waltap.changes.arrow.column import arrow_type, byte_strings, converted, strings
 from waltap.changes.decode.relation import Column, DataType
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
@@ -16,9 +15,6 @@ from waltap.changes.mapping.value_form import (
     placeholder_text,
 )
 from waltap_postgres.types.builtin import builtin_name
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def bytea_bytes(text: str) -> bytes:
@@ -111,12 +107,6 @@ def _bit_json(text: str) -> str:
     return "true" if int(text, 2) else "false"
 
 
-def _bool_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.bool_()
-
-
 def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean."""
     assert isinstance(column.data_type, DataType)
@@ -131,7 +121,7 @@ def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_connect=_bit,
             zero=False,
             default=default_value(column.default, "0", _bit),
-            arrow=converted("bit", _bool_type, _bit),
+            arrow=converted("bit", arrow_type("bool_"), _bit),
         )
     else:
         form = ValueForm(

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from waltap.changes.arrow.column import converted
+from waltap.changes.arrow.column import arrow_type, converted
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.json_schema import quote
@@ -116,18 +116,12 @@ def _map_type() -> "pa.DataType":
     return pa.map_(pa.string(), pa.string())
 
 
-def _string_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.string()
-
-
 def _pairs(text: str) -> list[tuple[str, str | None]]:
     return list(parse_hstore(text).items())
 
 
 _MAP_ARROW = converted("hstore", _map_type, _pairs)
-_JSON_ARROW = converted("hstore", _string_type, _object, (("waltap.form", "json"),))
+_JSON_ARROW = converted("hstore", arrow_type("string"), _object, (("waltap.form", "json"),))
 
 
 def build_hstore(column: Column, mapper: TypeMapper) -> ColumnMapping:

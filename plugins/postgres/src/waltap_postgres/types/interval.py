@@ -4,9 +4,9 @@ Text is in IntervalStyle postgres. Infinite intervals (PostgreSQL 17) have no Co
 """
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from waltap.changes.arrow.column import converted
+from waltap.changes.arrow.column import arrow_type, converted
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
@@ -17,10 +17,6 @@ from waltap.changes.mapping.value_form import (
     default_value,
     placeholder_text,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Debezium's own constant: 30.4375 days.
 _DAYS_PER_MONTH = 365.25 / 12.0
@@ -108,18 +104,14 @@ def _duration(interval: Interval) -> str:
 _INFINITE = frozenset({"infinity", "-infinity"})
 
 
-def _string_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.string()
-
-
 def _arrow_text(text: str) -> str:
     """Return an ISO duration, or the word for an infinite interval."""
     return text if text in _INFINITE else _duration(parse_interval(text))
 
 
-_ARROW = converted("interval", _string_type, _arrow_text, (("waltap.form", "iso8601 duration"),))
+_ARROW = converted(
+    "interval", arrow_type("string"), _arrow_text, (("waltap.form", "iso8601 duration"),)
+)
 
 
 def build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:

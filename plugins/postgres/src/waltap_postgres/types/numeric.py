@@ -7,9 +7,8 @@ written in two's complement, big-endian, in the fewest bytes that hold it (zero 
 from binascii import b2a_base64
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import TYPE_CHECKING
 
-from waltap.changes.arrow.column import AS_TEXT, converted, decimals, strings
+from waltap.changes.arrow.column import AS_TEXT, arrow_type, converted, decimals, strings
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.json_schema import number_json, quote
@@ -22,10 +21,6 @@ from waltap.changes.mapping.value_form import (
     placeholder_text,
 )
 from waltap.encoders.json import columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # PostgreSQL text → the text of Debezium's `decimal.handling.mode` = string.
 SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
@@ -329,13 +324,7 @@ def _money(text: str) -> Decimal:
     return -amount if negative else amount
 
 
-def _money_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.decimal128(19, 2)
-
-
-_MONEY_ARROW = converted("money", _money_type, _money)
+_MONEY_ARROW = converted("money", arrow_type("decimal128", 19, 2), _money)
 
 
 def build_money(column: Column, mapper: TypeMapper) -> ColumnMapping:

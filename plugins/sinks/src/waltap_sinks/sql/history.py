@@ -307,7 +307,7 @@ class HistoryWriter:
         keys, current = list(closes), self._current(table)
         times = list(closes.values())
         if self._target.change_keys(table, keys, self._ended(table), current, times) < len(keys):
-            self._rows.require_gone(table, keys, "UPDATE", current)
+            self._rows.require(table, keys, "UPDATE", there=False, where=current)
 
     def _close_all(self, table: BoundTable, ts: int) -> None:
         target, current = self._target, escaped(self._current(table))

@@ -29,7 +29,7 @@ class RowWriter:
             return
         if not (table.shape.key and table.shape.unique):
             self._ignored(table, "INSERT", "")
-        self._require(table, self._keys(table, rows), "INSERT", there=True)
+        self.require(table, self._keys(table, rows), "INSERT", there=True)
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> None:
         """Insert rows, or replace those with the same keys.
@@ -39,7 +39,7 @@ class RowWriter:
         if self._target.upsert(table, rows, keep=keep) >= len(rows):
             return
         if keep or not table.settable:
-            self._require(table, self._keys(table, rows), "INSERT", there=True)
+            self.require(table, self._keys(table, rows), "INSERT", there=True)
         else:
             self._refuse_first(table, rows, lambda some: self._target.upsert(table, some))
 
@@ -60,7 +60,7 @@ class RowWriter:
         """
         shape = table.shape
         if not self._target.move(table, [values[0] for values in shape.keys([old])], row):
-            self._require(table, [old], "UPDATE", there=False)
+            self.require(table, [old], "UPDATE", there=False)
             self.update(table, shape.sent(row), [row])
 
     def delete(self, table: BoundTable, keys: Sequence[Any], due: int) -> None:
@@ -69,7 +69,7 @@ class RowWriter:
         At least ``due`` of them exist unless the target has fewer rows than the source.
         """
         if self._target.change_keys(table, keys) < due:
-            self._require(table, keys, "DELETE", there=False)
+            self.require(table, keys, "DELETE", there=False)
 
     def mark_deleted(
         self, table: BoundTable, keys: Sequence[Any], times: Sequence[int], due: int
@@ -77,7 +77,7 @@ class RowWriter:
         """Set the column for soft deletes; ``due`` as for `delete`."""
         assert table.soft is not None
         if self._target.change_keys(table, keys, {table.soft: None}, times=times) < due:
-            self._require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
+            self.require(table, keys, "UPDATE", there=False, where=f"{table.soft} IS NULL")
 
     def delete_row(self, table: BoundTable, row: Tuple) -> None:
         if not self._target.change_row(table, table.shape, row):
@@ -100,10 +100,6 @@ class RowWriter:
         if self._target.run(f"SELECT 1 FROM {table.quoted}{condition} LIMIT 1"):
             self._ignored(table, verb, "")
 
-    def require_gone(self, table: BoundTable, keys: Sequence[Any], verb: str, where: str) -> None:
-        """Check that no row of ``keys`` meets the SQL ``where``."""
-        self._require(table, keys, verb, there=False, where=where)
-
     def refuse(self, table: BoundTable, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
         """Raise the error for an ignored statement.
 
@@ -116,7 +112,7 @@ class RowWriter:
         assert table.shape.key_of is not None
         return list(map(table.shape.key_of, rows))
 
-    def _require(
+    def require(
         self, table: BoundTable, keys: Sequence[Any], verb: str, *, there: bool, where: str = ""
     ) -> None:
         """Check that all rows of ``keys`` exist, or none.

@@ -56,44 +56,6 @@ def location_of(part: Part, at: int = 0) -> str:
     return "a snapshot"
 
 
-def take_in_pieces(
-    parts: Sequence[TransactionPart | SnapshotRows],
-    apply: Callable[[Part], None],
-    *,
-    target: SqlTarget,
-    failure: Callable[[Exception, str], SinkError],
-    forget: Callable[[], None],
-) -> None:
-    """Apply ``parts`` in pieces within the open transaction.
-
-    A piece that fails is split in halves, in order, each in a savepoint. ``forget`` is called after a
-    piece was undone. Raises: RecordsRefused, and nothing was applied; SinkError for a failure that no
-    single change caused.
-    """
-
-    def attempt(piece: Part) -> None:
-        try:
-            with target.attempt():
-                apply(piece)
-        except Exception as error:
-            forget()
-            failed = error if isinstance(error, RecordError) else failure(error, location_of(piece))
-            if not is_of_a_record(failed):
-                raise failed from error
-            raise RecordError(failed.problem) from failed
-
-    try:
-        with target.attempt():
-            found = failing(parts, attempt)
-            if found:
-                raise RecordsRefused(  # noqa: TRY301 - the block undoes what was applied
-                    [_refused(parts, *each) for each in found.items()]
-                )
-    except RecordsRefused:
-        forget()
-        raise
-
-
 def _refused(
     parts: Sequence[TransactionPart | SnapshotRows], where: tuple[int, int], error: RecordError
 ) -> RefusedEvent:
@@ -579,13 +541,37 @@ class SqlSink(Sink):
         applier.apply()
 
     def _in_pieces(self, parts: Parts, apply: Callable[[Part], None]) -> None:
-        """Apply ``parts`` in pieces.
+        """Apply ``parts`` in pieces within the open transaction.
 
-        Raises: RecordsRefused with the refused changes.
+        A piece that fails is split in halves, in order, each in a savepoint. Raises: RecordsRefused, and
+        nothing was applied; SinkError for a failure that no single change caused.
         """
-        take_in_pieces(
-            parts, apply, target=self._target, failure=self._failure, forget=self._forget
-        )
+
+        def attempt(piece: Part) -> None:
+            try:
+                with self._target.attempt():
+                    apply(piece)
+            except Exception as error:
+                self._forget()
+                failed = (
+                    error
+                    if isinstance(error, RecordError)
+                    else self._failure(error, location_of(piece))
+                )
+                if not is_of_a_record(failed):
+                    raise failed from error
+                raise RecordError(failed.problem) from failed
+
+        try:
+            with self._target.attempt():
+                found = failing(parts, attempt)
+                if found:
+                    raise RecordsRefused(  # noqa: TRY301 - the block undoes what was applied
+                        [_refused(parts, *each) for each in found.items()]
+                    )
+        except RecordsRefused:
+            self._forget()
+            raise
 
     def _carefully(self, parts: Parts, *, midway: bool) -> None:
         """Apply ``parts`` change by change, as the source did.

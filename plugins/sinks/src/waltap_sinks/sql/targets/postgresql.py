@@ -61,7 +61,6 @@ from waltap_sinks.sql.targets.target import (
     changing,
     chunks,
     escaped,
-    on_conflict,
     shape_of,
 )
 from waltap_sinks.sql.targets.typed import is_wider
@@ -402,7 +401,7 @@ class PostgresTarget(SqlTarget):
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         kind = "keep" if keep else "upsert"
-        build = partial(insert_statement, table, on_conflict(table, keep=keep))
+        build = partial(insert_statement, table, self.on_conflict(table, keep=keep))
         return sum(
             self._unnested(build, kind, table, table.columns, some)
             for some in chunks(rows, AT_ONCE)
@@ -433,7 +432,7 @@ class PostgresTarget(SqlTarget):
         for some in chunks(rows, AT_ONCE):
             count = self._unnested(partial(update_statement, table), "update", table, chosen, some)
             if count < len(some):
-                build = partial(insert_statement, table, on_conflict(table, keep=True))
+                build = partial(insert_statement, table, self.on_conflict(table, keep=True))
                 count += self._unnested(build, "keep", table, chosen, some)
             total += count
         return total

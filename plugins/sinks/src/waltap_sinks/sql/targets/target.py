@@ -468,7 +468,11 @@ class SqlTarget(abc.ABC):
 
     def on_conflict(self, table: BoundTable, *, keep: bool) -> str:
         """Return the end of an INSERT whose keys may exist."""
-        return on_conflict(table, keep=keep)
+        names = ", ".join(escaped(key.quoted) for key in table.key)
+        sets = assignments(table, table.set_by_upsert(), lambda c: f"excluded.{escaped(c.quoted)}")
+        if keep or not sets:
+            return f" ON CONFLICT ({names}) DO NOTHING"
+        return f" ON CONFLICT ({names}) DO UPDATE SET {sets}"
 
     def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
         """Give the row with key ``old`` the values of ``row``.
@@ -703,15 +707,6 @@ def changing(table: BoundTable, sets: Assignments, moment: str, alias: str = "")
         return f"DELETE FROM {quoted}"
     values = ", ".join(f"{escaped(column)} = {value or moment}" for column, value in sets.items())
     return f"UPDATE {quoted} SET {values}"
-
-
-def on_conflict(table: BoundTable, *, keep: bool) -> str:
-    """Return the end of an INSERT whose keys may exist."""
-    names = ", ".join(escaped(key.quoted) for key in table.key)
-    sets = assignments(table, table.set_by_upsert(), lambda c: f"excluded.{escaped(c.quoted)}")
-    if keep or not sets:
-        return f" ON CONFLICT ({names}) DO NOTHING"
-    return f" ON CONFLICT ({names}) DO UPDATE SET {sets}"
 
 
 def _of_key(table: BoundTable) -> str:
