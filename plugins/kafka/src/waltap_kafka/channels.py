@@ -98,8 +98,9 @@ class KafkaSignals:
             if error.code() in PASSING:
                 return []
             if error.code() == KafkaError._UNKNOWN_PARTITION:
-                text = f"topic {self._topic}, for signals, does not exist"
-                raise KafkaSignalTopicMissing(text, topic=self._topic) from raised
+                raise KafkaSignalTopicMissing(
+                    f"topic {self._topic}, for signals, does not exist", topic=self._topic
+                ) from raised
             raise self._clients.failure(raised, self._topic) from raised
         self._clients.watch.passed()
         return [signal for each in messages if (signal := self._signal(each)) is not None]
@@ -205,8 +206,9 @@ class KafkaNotifications:
         except KafkaException as raised:
             raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
         except BufferError as raised:
-            text = f"topic {self._topic}: too many notifications wait for a broker"
-            raise SinkError(text) from raised
+            raise SinkError(
+                f"topic {self._topic}: too many notifications wait for a broker"
+            ) from raised
         self._log_failures()
 
     def close(self) -> None:

@@ -72,11 +72,13 @@ class TopicOffsets:
         reported = delivery_reports(made, self._topic, value, key, WAIT_S)
         # librdkafka itself has not given up on the record yet.
         if not reported:
-            text = f"topic {self._topic} took no record in {WAIT_S:.0f} s"
-            raise KafkaNotDelivered(text, topic=self._topic)
+            raise KafkaNotDelivered(
+                f"topic {self._topic} took no record in {WAIT_S:.0f} s", topic=self._topic
+            )
         if reported[0] is not None:
-            error = self._clients.watch.trouble or reported[0]
-            raise self._clients.failures.of(error, topic=self._topic)
+            raise self._clients.failures.of(
+                self._clients.watch.trouble or reported[0], topic=self._topic
+            )
 
     def _missing(self) -> SinkError:
         return KafkaTopicMissing(

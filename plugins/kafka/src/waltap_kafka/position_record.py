@@ -90,8 +90,10 @@ def last_position(
     try:
         found = last_value(settings, client, topic, key, stopping)
     except KafkaException as raised:
-        text = f"the position in topic {topic} cannot be read: {kafka_error(raised).str()}"
-        raise KafkaPositionUnusable(text, topic=topic) from raised
+        raise KafkaPositionUnusable(
+            f"the position in topic {topic} cannot be read: {kafka_error(raised).str()}",
+            topic=topic,
+        ) from raised
     if not found:
         return None
     stored = _decoded(found, topic)
@@ -206,11 +208,12 @@ def _decoded(value: bytes, topic: str) -> _StoredPosition:
     try:
         stored = msgspec.json.decode(value, type=_StoredPosition)
     except UNREADABLE as error:
-        text = f"topic {topic} holds a record that is no position: {error}"
-        raise KafkaPositionUnusable(text, topic=topic) from error
+        raise KafkaPositionUnusable(
+            f"topic {topic} holds a record that is no position: {error}", topic=topic
+        ) from error
     if stored.version != VERSION:
-        text = (
-            f"topic {topic} holds positions of version {stored.version}, which is a later waltap's"
+        raise KafkaPositionUnusable(
+            f"topic {topic} holds positions of version {stored.version}, which is a later waltap's",
+            topic=topic,
         )
-        raise KafkaPositionUnusable(text, topic=topic)
     return stored

@@ -428,8 +428,9 @@ class KafkaSink(Sink):
         if isinstance(failure, SinkError | StopRequested):
             raise failure
         if failure is not None:
-            text = f"Kafka takes and promises nothing more: it failed before ({failure!r})"
-            raise SinkError(text) from failure
+            raise SinkError(
+                f"Kafka takes and promises nothing more: it failed before ({failure!r})"
+            ) from failure
 
     # --- settings -----------------------------------------------------------------------------
 

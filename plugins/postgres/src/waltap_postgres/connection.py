@@ -263,9 +263,10 @@ def _opened(
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
         # libpq refuses the connection string itself.
         if unsent or re.match(r"invalid \S+ value", words):
-            names = ", ".join(sorted(properties.libpq)) or "database.*"
             raise ConfigurationError.of(
-                names, words, allowed="what libpq's documentation says of it"
+                ", ".join(sorted(properties.libpq)) or "database.*",
+                words,
+                allowed="what libpq's documentation says of it",
             ) from error
         meaning = driver_error(error, properties, plugin)
         if isinstance(meaning, AuthenticationRefused) and properties.changing_password:

@@ -24,8 +24,7 @@ OF_TABLES = "snapshot.select.statement.overrides", "snapshot.max.threads.multipl
 
 def _slot_name(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9_]{1,63}", value):
-        message = "a slot name has 1 to 63 characters of a-z, 0-9 and _"
-        raise ValueError(message)
+        raise ValueError("a slot name has 1 to 63 characters of a-z, 0-9 and _")
     return value
 
 
@@ -478,8 +477,7 @@ class PostgresProperties(Properties):
         try:
             words = shlex.split(value)
         except ValueError as error:
-            message = f"cannot be split into words: {str(error).lower()}"
-            raise ValueError(message) from None
+            raise ValueError(f"cannot be split into words: {str(error).lower()}") from None
         if not words:
             raise ValueError("names no command")
         return value
@@ -520,8 +518,7 @@ class PostgresProperties(Properties):
     def _multipliers(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
-                message = f"{name} is {text!r}: a number from 1 to 99999"
-                raise ValueError(message)
+                raise ValueError(f"{name} is {text!r}: a number from 1 to 99999")
         return value
 
     @field_validator("snapshot_include_collection_list")
@@ -536,7 +533,8 @@ class PostgresProperties(Properties):
     def _identities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for entry in value:
             if not re.fullmatch(r"[^:]+:(DEFAULT|FULL|NOTHING|INDEX\s+\S+)", entry, re.IGNORECASE):
-                message = f"{entry!r} is not TABLE-REGEX:DEFAULT, FULL, NOTHING or INDEX name"
-                raise ValueError(message)
+                raise ValueError(
+                    f"{entry!r} is not TABLE-REGEX:DEFAULT, FULL, NOTHING or INDEX name"
+                )
             java_pattern(entry.rpartition(":")[0])
         return value

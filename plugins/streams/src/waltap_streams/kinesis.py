@@ -200,7 +200,10 @@ class KinesisSink(AcknowledgedSink):
             entries = [entry for entry, _ in refused]
             refusal = refused[0][1]
             if time.monotonic() >= until:
-                text = f"{stream}: {refusal['ErrorCode']}: {refusal.get('ErrorMessage', '')}"
-                raise StreamFull(text, location=self._location, property=SHARDS)
+                raise StreamFull(
+                    f"{stream}: {refusal['ErrorCode']}: {refusal.get('ErrorMessage', '')}",
+                    location=self._location,
+                    property=SHARDS,
+                )
             if not waits.wait():
                 raise StopRequested

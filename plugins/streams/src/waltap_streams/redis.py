@@ -185,8 +185,11 @@ class RedisPosition:
                 # remain. A key of another type would fail, so check before.
                 kind = transaction.type(name)
                 if kind not in (b"stream", b"none"):
-                    text = f"{name} is there, and no stream"
-                    raise StreamUnfit(text, location=self._server.location, property="the topic")
+                    raise StreamUnfit(
+                        f"{name} is there, and no stream",
+                        location=self._server.location,
+                        property="the topic",
+                    )
                 self._seen.add(name)
             transaction.multi()
             add(transaction)
@@ -214,9 +217,10 @@ class RedisPosition:
                 else msgspec.json.decode(found, type=StoredRedisPosition)
             )
         except UNREADABLE as error:
-            text = f"{self._key} holds no position of waltap: {error}"
             raise StreamUnfit(
-                text, location=self._server.location, property="position.key"
+                f"{self._key} holds no position of waltap: {error}",
+                location=self._server.location,
+                property="position.key",
             ) from error
 
     def _changed(self, found: StoredRedisPosition) -> SinkError:

@@ -129,8 +129,7 @@ def load_recordings(path: Path) -> list[FrameRecording]:
                 )
             )
         elif frames:
-            text = "a frame before any line that names a recording"
-            raise ValueError(text)
+            raise ValueError("a frame before any line that names a recording")
         frames.clear()
         means.clear()
 
@@ -145,8 +144,9 @@ def load_recordings(path: Path) -> list[FrameRecording]:
                 frames.append((parse_lsn(item["lsn"]), payload))
                 means.append(item.get("means"))
         except (ValueError, KeyError, TypeError) as cause:
-            text = f"{path.name}, line {number}: not a line of a recording: {cause}"
-            raise ValueError(text) from cause
+            raise ValueError(
+                f"{path.name}, line {number}: not a line of a recording: {cause}"
+            ) from cause
     finish()
     return found
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 def _items(text: str) -> list[str]:
     """Return the texts of the numbers of ``[1,2,3]``."""
     if text[:1] != "[" or text[-1:] != "]":
-        msg = "malformed vector"
-        raise ValueError(msg)
+        raise ValueError("malformed vector")
     inner = text[1:-1]
     # ``"".split(",")`` would give one empty number.
     return inner.split(",") if inner else []
@@ -55,8 +54,7 @@ def _sparse(text: str) -> tuple[int, dict[int, float]]:
     """Return dimensions and the numbers that are not zero of ``{1:1.5,3:2}/5``."""
     body, slash, dimensions = text.rpartition("/")
     if not slash or body[:1] != "{" or body[-1:] != "}":
-        msg = "malformed sparse vector"
-        raise ValueError(msg)
+        raise ValueError("malformed sparse vector")
     pairs = {}
     for item in body[1:-1].split(","):
         index, colon, number = item.partition(":")

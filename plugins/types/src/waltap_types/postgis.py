@@ -48,8 +48,7 @@ def _spatial(text: str) -> tuple[bytes, int | None]:
     try:
         return data, ewkb_srid(data)
     except (struct.error, IndexError) as cause:
-        msg = "malformed geometry"
-        raise ValueError(msg) from cause
+        raise ValueError("malformed geometry") from cause
 
 
 def _spatial_json(text: str) -> str:

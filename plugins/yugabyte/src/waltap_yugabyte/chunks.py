@@ -239,8 +239,10 @@ def _code_sql(relation: Relation, order: Sequence[int]) -> str:
     """
     names = {column.number: column.name for column in relation.columns}
     if not names.keys() >= set(order):
-        problem = f"the key of {relation.name} has other columns than when its reading began"
-        raise HashedColumnGone(problem, table=relation.name)
+        raise HashedColumnGone(
+            f"the key of {relation.name} has other columns than when its reading began",
+            table=relation.name,
+        )
     return f"yb_hash_code({', '.join(identifier(names[number]) for number in order)})"
 
 

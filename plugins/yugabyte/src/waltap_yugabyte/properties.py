@@ -230,27 +230,22 @@ class YugabyteProperties(PostgresProperties):
         if self.streaming_mode == "default":
             for name, value in given.items():
                 if value:
-                    message = f"{name} is only valid with streaming.mode 'parallel'"
-                    raise ValueError(message)
+                    raise ValueError(f"{name} is only valid with streaming.mode 'parallel'")
             return self
         for name, value in given.items():
             if not value:
-                message = f"streaming.mode 'parallel' needs {name}"
-                raise ValueError(message)
+                raise ValueError(f"streaming.mode 'parallel' needs {name}")
         ranges = self.ranges
         if not len(self.slot_names) == len(self.publication_names) == len(ranges):
-            message = (
+            raise ValueError(
                 f"slot.names, publication.names and slot.ranges have {len(self.slot_names)}, "
                 f"{len(self.publication_names)} and {len(ranges)} entries: they must have as many"
             )
-            raise ValueError(message)
         _chained(ranges)
         if len(set(self.slot_names)) < len(self.slot_names):
-            message = "slot.names: a slot streams one range"
-            raise ValueError(message)
+            raise ValueError("slot.names: a slot streams one range")
         if self.streaming_order == "hybrid_time" and self.slot_lsn_type != "HYBRID_TIME":
-            message = "yb.streaming.order=hybrid_time needs slot.lsn.type=HYBRID_TIME"
-            raise ValueError(message)
+            raise ValueError("yb.streaming.order=hybrid_time needs slot.lsn.type=HYBRID_TIME")
         return self
 
     @property
@@ -269,12 +264,12 @@ class YugabyteProperties(PostgresProperties):
                 continue
             numbers = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", part)
             if numbers is None:
-                message = f"slot.ranges: {part.strip()!r} is not FROM,TO"
-                raise ValueError(message)
+                raise ValueError(f"slot.ranges: {part.strip()!r} is not FROM,TO")
             low, high = int(numbers[1]), int(numbers[2])
             if not 0 <= low < high <= HASH_CODES:
-                message = f"slot.ranges: {low},{high} is no range of hash codes (0 to {HASH_CODES})"
-                raise ValueError(message)
+                raise ValueError(
+                    f"slot.ranges: {low},{high} is no range of hash codes (0 to {HASH_CODES})"
+                )
             found.append((low, high))
         return tuple(found)
 
@@ -320,18 +315,16 @@ def _addresses(text: str, port: int) -> list[tuple[str, int]]:
     """
     if ":" not in text:
         if "," in text or not HOST.fullmatch(text):
-            message = (
+            raise ValueError(
                 f"{text!r} has invalid format (specify multiple hosts in the format "
                 "ip1:port1,ip2:port2,ip3:port3)"
             )
-            raise ValueError(message)
         return [(text, port)]
     found = []
     for part in text.split(","):
         host, _, number = part.strip().rpartition(":")
         if not HOST.fullmatch(host) or not number.isdigit() or not 1 <= int(number) <= 65535:
-            message = f"{part.strip()!r} is not HOST:PORT"
-            raise ValueError(message)
+            raise ValueError(f"{part.strip()!r} is not HOST:PORT")
         found.append((host, int(number)))
     return found
 
@@ -344,12 +337,11 @@ def _chained(ranges: tuple[tuple[int, int], ...]) -> None:
     end = 0
     for low, high in sorted(ranges):
         if low > end:
-            message = f"Tablet range starting from hash_code {end} is missing"
-            raise ValueError(message)
+            raise ValueError(f"Tablet range starting from hash_code {end} is missing")
         if low < end:
-            message = f"slot.ranges: hash codes from {low} are in two ranges"
-            raise ValueError(message)
+            raise ValueError(f"slot.ranges: hash codes from {low} are in two ranges")
         end = high
     if end != HASH_CODES:
-        message = f"Incomplete ranges provided. Range starting from hash_code {end} is missing"
-        raise ValueError(message)
+        raise ValueError(
+            f"Incomplete ranges provided. Range starting from hash_code {end} is missing"
+        )

@@ -186,11 +186,11 @@ class YugabytePublications(PublicationSet):
         )
         if old:
             hours = age_ms / 3_600_000
-            problem = (
+            raise TableTooLate(
                 f"{', '.join(old)}: to join the publication of slot {entry.name!r}, which was made "
-                f"{hours:.1f} hours ago and has not streamed them since"
+                f"{hours:.1f} hours ago and has not streamed them since",
+                names=", ".join(old),
             )
-            raise TableTooLate(problem, names=", ".join(old))
 
     def _refresh_s(self) -> float:
         """Return how long the slot may take to follow its publication."""

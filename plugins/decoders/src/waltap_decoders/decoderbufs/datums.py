@@ -43,8 +43,7 @@ def date_text(days: int) -> str:
     if days == _DAY_MINUS_INFINITY:
         return "-infinity"
     if not _FIRST_DAY <= days <= _LAST_DAY:
-        message = f"days from {_FIRST_DAY} to {_LAST_DAY}"
-        raise ValueError(message)
+        raise ValueError(f"days from {_FIRST_DAY} to {_LAST_DAY}")
     day, era = day_text(days)
     return day + era
 
@@ -71,8 +70,7 @@ def time_text(micros: int) -> str:
     Raises: ValueError.
     """
     if not 0 <= micros <= DAY_MICROS:
-        message = f"microseconds from 0 to {DAY_MICROS}"
-        raise ValueError(message)
+        raise ValueError(f"microseconds from 0 to {DAY_MICROS}")
     return clock_text(micros)
 
 
@@ -83,8 +81,7 @@ def timetz_text(micros: float) -> str:
     Raises: ValueError.
     """
     if not -DAY_MICROS <= micros <= 2 * DAY_MICROS or micros != int(micros):
-        message = f"whole microseconds from {-DAY_MICROS} to {2 * DAY_MICROS}"
-        raise ValueError(message)
+        raise ValueError(f"whole microseconds from {-DAY_MICROS} to {2 * DAY_MICROS}")
     return clock_text(int(micros) % DAY_MICROS) + "+00"
 
 
@@ -136,8 +133,7 @@ _MODIFIER = re.compile(r"\((\d+)(?:,(-?\d+))?\)").search
 def _between(low: int, high: int) -> Callable[[int], str]:
     def text(value: int) -> str:
         if not low <= value <= high:
-            message = f"a number from {low} to {high}"
-            raise ValueError(message)
+            raise ValueError(f"a number from {low} to {high}")
         return str(value)
 
     return text
@@ -170,11 +166,9 @@ def _point(value: Any) -> str:
 
 def _string(value: str) -> str:
     if value.__class__ is not str:  # protobuf hands out a string that is not UTF-8 as bytes
-        message = "text in UTF-8"
-        raise ValueError(message)
+        raise ValueError("text in UTF-8")
     if "\0" in value:
-        message = "text without NUL"
-        raise ValueError(message)
+        raise ValueError("text without NUL")
     return value
 
 
@@ -182,8 +176,7 @@ def _text_bytes(value: bytes) -> str:
     try:
         return _string(value.decode())
     except UnicodeDecodeError as error:
-        message = f"text in UTF-8 (byte {error.start} of it is not)"
-        raise ValueError(message) from error
+        raise ValueError(f"text in UTF-8 (byte {error.start} of it is not)") from error
 
 
 _STRING = DatumKind("datum_string", _string)

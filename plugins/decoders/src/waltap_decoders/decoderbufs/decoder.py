@@ -47,8 +47,7 @@ def unquoted(identifier: str) -> str:
     if quoted:
         return quoted[1].replace('""', '"')
     if not identifier or '"' in identifier:
-        message = "an identifier, quoted or plain"
-        raise ValueError(message)
+        raise ValueError("an identifier, quoted or plain")
     return identifier
 
 
@@ -59,8 +58,7 @@ def unquoted_pair(identifier: str) -> tuple[str, str]:
     """
     pair = _PAIR(identifier)
     if pair is None:
-        message = "schema.table, each quoted or plain"
-        raise ValueError(message)
+        raise ValueError("schema.table, each quoted or plain")
     return unquoted(pair[1]), unquoted(pair[2])
 
 

@@ -96,8 +96,7 @@ def _integer(low: int, high: int, *, as_string: bool) -> ToText:
             value = int(value) if len(value) < 20 else None
         if value.__class__ is int and low <= value <= high:
             return str(value)
-        message = f"an integer from {low} to {high}"
-        raise WrongValue(message)
+        raise WrongValue(f"an integer from {low} to {high}")
 
     return convert
 
@@ -107,8 +106,7 @@ def _number(value: Any) -> str:
         return str(value)
     if value.__class__ is JsonNumber:
         return str.__str__(value)
-    message = "a number"
-    raise WrongValue(message)
+    raise WrongValue("a number")
 
 
 def _number_or_string(value: Any) -> str:
@@ -122,22 +120,19 @@ def _boolean(value: Any) -> str:
         return "t"
     if value is False:
         return "f"
-    message = "true or false"
-    raise WrongValue(message)
+    raise WrongValue("true or false")
 
 
 def _bytea(value: Any) -> str:
     if value.__class__ is str and _HEX(value):
         return "\\x" + str(value)
-    message = "an even number of hexadecimal digits"
-    raise WrongValue(message)
+    raise WrongValue("an even number of hexadecimal digits")
 
 
 def _text(value: Any) -> str:
     if value.__class__ is str:
         return str(value)
-    message = "a string"
-    raise WrongValue(message)
+    raise WrongValue("a string")
 
 
 def _anything(value: Any) -> str:
@@ -147,8 +142,7 @@ def _anything(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return str.__str__(value)
-    message = "a string, a number or a boolean"
-    raise WrongValue(message)
+    raise WrongValue("a string, a number or a boolean")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -333,10 +333,9 @@ class SnapshotReader:
         if self._given is None and self.steady:
             self._given = self._opened().export()
         if self._given is None:
-            message = (
+            raise SourceLacks(
                 "there is no snapshot to share: snapshot.isolation.mode, or the server, has none"
             )
-            raise SourceLacks(message)
         leader, point, works = self._prepared(captured, published_as, start, shared=True)
         held = leader.hold([target for work in works for target in work.targets])
         return [

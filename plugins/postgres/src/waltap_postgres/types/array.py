@@ -49,8 +49,7 @@ def quoted(text: str, at: int, what: str) -> tuple[str, int]:
     while True:
         close = text.find('"', at)
         if close < 0:
-            msg = f"malformed {what}: a quote is never closed"
-            raise ValueError(msg)
+            raise ValueError(f"malformed {what}: a quote is never closed")
         # `find` per part instead of a loop per character: most strings have no backslash.
         slash = text.find("\\", at, close)
         if slash < 0:
@@ -110,8 +109,7 @@ def parse_array(text: str, delimiter: str = ",") -> Nested:
     """
     at = text.find("{") if text[:1] == "[" else 0
     if text[at : at + 1] != "{" or text[-1:] != "}":
-        msg = "malformed array"
-        raise ValueError(msg)
+        raise ValueError("malformed array")
     # The usual case: one dimension without quotes is a plain split.
     if '"' not in text and text.find("{", at + 1) < 0:
         inner = text[at + 1 : -1]
@@ -154,8 +152,7 @@ def _parse_nested(text: str, at: int, delimiter: str) -> Nested:
             current.append(None if item == "NULL" else item)
             at = stop
     if stack or len(current) != 1 or not isinstance(current[0], list):
-        msg = "malformed array: braces do not match"
-        raise ValueError(msg)
+        raise ValueError("malformed array: braces do not match")
     return current[0]
 
 

@@ -23,8 +23,7 @@ def bytea_bytes(text: str) -> bytes:
     Raises ValueError for another ``bytea_output``.
     """
     if text[:2] != "\\x":
-        msg = "bytea is not in hexadecimal: bytea_output must be hex"
-        raise ValueError(msg)
+        raise ValueError("bytea is not in hexadecimal: bytea_output must be hex")
     return unhexlify(text[2:])
 
 

@@ -49,8 +49,7 @@ class PlanePoint(NamedTuple):
 def parse_point(text: str) -> PlanePoint:
     """Return the point of ``(x,y)``."""
     if text[:1] != "(" or text[-1:] != ")":
-        msg = "malformed point"
-        raise ValueError(msg)
+        raise ValueError("malformed point")
     x, y = text[1:-1].split(",")
     return PlanePoint(float(x), float(y))
 

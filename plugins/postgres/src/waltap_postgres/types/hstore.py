@@ -31,12 +31,10 @@ def parse_hstore(text: str) -> dict[str, str | None]:
     at, end = 0, len(text)
     while at < end:
         if text[at] != '"':
-            msg = "malformed hstore"
-            raise ValueError(msg)
+            raise ValueError("malformed hstore")
         key, at = quoted(text, at + 1, "hstore")
         if text[at : at + 2] != "=>":
-            msg = "malformed hstore: a key without value"
-            raise ValueError(msg)
+            raise ValueError("malformed hstore: a key without value")
         at += 2
         if text[at : at + 4] == "NULL":
             pairs[key] = None
@@ -44,11 +42,9 @@ def parse_hstore(text: str) -> dict[str, str | None]:
         elif text[at : at + 1] == '"':
             pairs[key], at = quoted(text, at + 1, "hstore")
         else:
-            msg = "malformed hstore: a value without quotes"
-            raise ValueError(msg)
+            raise ValueError("malformed hstore: a value without quotes")
         if at < end and text[at : at + 2] != ", ":
-            msg = "malformed hstore: junk between pairs"
-            raise ValueError(msg)
+            raise ValueError("malformed hstore: junk between pairs")
         at += 2
     return pairs
 

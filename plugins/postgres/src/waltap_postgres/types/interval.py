@@ -40,21 +40,18 @@ def parse_interval(text: str) -> Interval:
     months = days = micros = 0
     words = text.split()
     if not words:
-        msg = "malformed interval: nothing there"
-        raise ValueError(msg)
+        raise ValueError("malformed interval: nothing there")
     if ":" in words[-1]:
         micros = _clock(words.pop())
     if len(words) % 2:
-        msg = "malformed interval: IntervalStyle must be postgres"
-        raise ValueError(msg)
+        raise ValueError("malformed interval: IntervalStyle must be postgres")
     for number, unit in zip(words[::2], words[1::2], strict=True):
         if unit in _MONTHS:
             months += int(number) * _MONTHS[unit]
         elif unit in {"day", "days"}:
             days += int(number)
         else:
-            msg = "malformed interval: IntervalStyle must be postgres"
-            raise ValueError(msg)
+            raise ValueError("malformed interval: IntervalStyle must be postgres")
     return Interval(months, days, micros)
 
 

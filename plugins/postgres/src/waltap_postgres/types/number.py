@@ -30,8 +30,7 @@ class _BooleanTexts(dict[str, str]):
     """
 
     def __missing__(self, text: str) -> str:
-        msg = "boolean is neither t nor f"
-        raise ValueError(msg)
+        raise ValueError("boolean is neither t nor f")
 
 
 BOOLEANS = _BooleanTexts(t="true", f="false")
@@ -56,8 +55,7 @@ def whole_json(text: str) -> str:
     Raises ValueError for any other text.
     """
     if text != "0" and _INTEGER(text) is None:
-        msg = "integer is not digits"
-        raise ValueError(msg)
+        raise ValueError("integer is not digits")
     return text
 
 
@@ -126,8 +124,7 @@ def _number(text: str) -> str:
     """
     # Only an exponent or very many digits can lead beyond the largest number.
     if _NUMBER(text) is None or ((len(text) > 38 or "e" in text) and math.isinf(float(text))):
-        msg = "floating-point number is not digits of a finite number"
-        raise ValueError(msg)
+        raise ValueError("floating-point number is not digits of a finite number")
     return text
 
 
@@ -156,8 +153,7 @@ def _ranged(size: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         value = int(text)
         if not -limit <= value < limit:
-            msg = "integer out of range"
-            raise ValueError(msg)
+            raise ValueError("integer out of range")
         return value
 
     return convert

@@ -65,12 +65,10 @@ def _unscaled(text: str, scale: int) -> int:
     """
     number = Decimal(text)
     if not number.is_finite():
-        msg = "numeric is not a number"
-        raise ValueError(msg)
+        raise ValueError("numeric is not a number")
     scaled = number.scaleb(scale, _EXACT)
     if scaled != scaled.to_integral_value(context=_EXACT):
-        msg = "numeric has more decimals than its column"
-        raise ValueError(msg)
+        raise ValueError("numeric has more decimals than its column")
     return int(scaled)
 
 
@@ -113,8 +111,7 @@ def _unscaled_text(text: str, scale: int) -> int:
     try:
         return _unscaled(text, scale)
     except ArithmeticError as cause:
-        msg = "malformed numeric"
-        raise ValueError(msg) from cause
+        raise ValueError("malformed numeric") from cause
 
 
 def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
@@ -161,8 +158,7 @@ def _exponent_scale(text: str) -> int:
     try:
         return max(0, -int(Decimal(text).normalize(_EXACT).as_tuple().exponent))
     except ArithmeticError as cause:
-        msg = "malformed numeric"
-        raise ValueError(msg) from cause
+        raise ValueError("malformed numeric") from cause
 
 
 def _variable_json(misfit: OutOfRange) -> Callable[[str], str]:
@@ -319,8 +315,7 @@ def _money(text: str) -> Decimal:
     try:
         amount = Decimal(text.translate(_MONEY_SIGNS).strip("-()"))
     except ArithmeticError as cause:
-        msg = "malformed money"
-        raise ValueError(msg) from cause
+        raise ValueError("malformed money") from cause
     return -amount if negative else amount
 
 

@@ -49,8 +49,7 @@ class _EpochDays(dict[str, int]):
     def __missing__(self, text: str) -> int:
         # Other widths are BC or far years, which need `parse_day`.
         if len(text) != 10 or text[4] != "-" or text[7] != "-":
-            msg = "not a date of a year between 1 and 9999"
-            raise ValueError(msg)
+            raise ValueError("not a date of a year between 1 and 9999")
         seconds = _day_number(int(text[:4]), int(text[5:7]), int(text[8:])) * 86_400
         if len(self) >= _CACHED_DAYS:
             self.clear()
@@ -69,14 +68,12 @@ class _DaySeconds(dict[str, int]):
 
     def __missing__(self, text: str) -> int:
         if len(text) != 8 or text[2] != ":" or text[5] != ":":
-            msg = "not a time of day"
-            raise ValueError(msg)
+            raise ValueError("not a time of day")
         hours, minutes, seconds = int(text[:2]), int(text[3:5]), int(text[6:])
         total = (hours * 60 + minutes) * 60 + seconds
         # 24:00:00 is a time of day in PostgreSQL, so there are at most 86,401 entries.
         if minutes > 59 or seconds > 59 or total > 86_400:
-            msg = "time of day out of range"
-            raise ValueError(msg)
+            raise ValueError("time of day out of range")
         self[text] = total
         return total
 
@@ -90,8 +87,7 @@ def _day_number(year: int, month: int, day: int) -> int:
     Raises ValueError for a month or day out of range.
     """
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        msg = "month or day out of range"
-        raise ValueError(msg)
+        raise ValueError("month or day out of range")
     return day_number(year, month, day)
 
 
@@ -103,8 +99,7 @@ def parse_day(text: str) -> int:
     before_christ = text.endswith(" BC")
     parts = (text[:-3] if before_christ else text).split("-")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        msg = "not an ISO date: DateStyle must be ISO"
-        raise ValueError(msg)
+        raise ValueError("not an ISO date: DateStyle must be ISO")
     year, month, day = map(int, parts)
     return _day_number(1 - year if before_christ else year, month, day)
 
@@ -113,8 +108,7 @@ def parse_clock(text: str) -> int:
     """Return microseconds since midnight of ``HH:MM:SS[.ffffff]``."""
     fraction = text[9:]
     if text[8:9] not in {"", "."} or len(fraction) > 6:
-        msg = "not a time of day"
-        raise ValueError(msg)
+        raise ValueError("not a time of day")
     return SECONDS[text[:8]] * 1_000_000 + (int(fraction.ljust(6, "0")) if fraction else 0)
 
 
@@ -123,8 +117,7 @@ def parse_zone(text: str) -> int:
     sign = {"+": 1, "-": -1}.get(text[:1], 0)
     parts = text[1:].split(":")
     if not sign or len(parts) > 3:
-        msg = "not a zone offset"
-        raise ValueError(msg)
+        raise ValueError("not a zone offset")
     seconds = 0
     for part, weight in zip(parts, (3600, 60, 1), strict=False):
         seconds += int(part) * weight
@@ -141,8 +134,7 @@ def parse_timestamp(text: str) -> int:
         text, era = text[:-3], " BC"
     date, space, clock = text.partition(" ")
     if not space:
-        msg = "not a timestamp: DateStyle must be ISO"
-        raise ValueError(msg)
+        raise ValueError("not a timestamp: DateStyle must be ISO")
     zone = max(clock.find("+"), clock.find("-"))
     offset = 0
     if zone > 0:
@@ -383,8 +375,7 @@ def _near_micros(text: str) -> int:
     """
     fraction = text[20:]
     if text[19:20] not in {"", "."} or (fraction and not fraction.isdigit()) or len(text) > 26:
-        msg = "not a timestamp of a year between 1 and 9999"
-        raise ValueError(msg)
+        raise ValueError("not a timestamp of a year between 1 and 9999")
     seconds = DAYS[text[:10]] + SECONDS[text[11:19]]
     return seconds * 1_000_000 + (int(fraction.ljust(6, "0")) if fraction else 0)
 
@@ -568,8 +559,7 @@ def build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
 def _split_zone(text: str) -> tuple[str, str]:
     zone = max(text.find("+"), text.find("-"))
     if zone < 0:
-        msg = "time without zone offset"
-        raise ValueError(msg)
+        raise ValueError("time without zone offset")
     return text[:zone], text[zone:]
 
 

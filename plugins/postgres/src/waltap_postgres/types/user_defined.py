@@ -46,8 +46,7 @@ def parse_record(text: str) -> list[str | None]:
     Raises ValueError for other text.
     """
     if len(text) < 2 or text[0] != "(" or text[-1] != ")":
-        msg = "malformed composite value"
-        raise ValueError(msg)
+        raise ValueError("malformed composite value")
     if '"' not in text and "\\" not in text:
         # Nothing between two commas is NULL; an empty text has quotes.
         return [part or None for part in text[1:-1].split(",")]
@@ -71,8 +70,7 @@ def _attribute(text: str, at: int, end: int) -> tuple[str | None, int]:
     while at < end or inside:
         char = text[at : at + 1]
         if not char:
-            msg = "malformed composite value: a quote is never closed"
-            raise ValueError(msg)
+            raise ValueError("malformed composite value: a quote is never closed")
         if char == "\\":
             parts.append(text[at + 1 : at + 2])
             at += 2

@@ -206,8 +206,7 @@ def _log(path: str) -> ChangeLog:
         return below[0]
     place = _place(log)
     if below:
-        text = f"{place} has several change logs: {', '.join(map(_place, below))}"
-        raise ChangeLogMissing(text)
+        raise ChangeLogMissing(f"{place} has several change logs: {', '.join(map(_place, below))}")
     raise ChangeLogMissing(f"{place} is not a change log, and no folder in it is one")
 
 

@@ -41,8 +41,9 @@ def log_identity(store: FileStore) -> str:
     try:
         return msgspec.json.decode(store.read(IDENTITY_FILE), type=_LogIdentity).id
     except UNREADABLE as cause:
-        text = f"{IDENTITY_FILE} has no id: {cause}"
-        raise ChangeLogDamaged(text, path=store.uri(IDENTITY_FILE)) from cause
+        raise ChangeLogDamaged(
+            f"{IDENTITY_FILE} has no id: {cause}", path=store.uri(IDENTITY_FILE)
+        ) from cause
 
 
 def make_log_identity(store: FileStore) -> str:

@@ -221,10 +221,10 @@ def parse_manifest(data: bytes | str, path: str) -> Manifest:
     except UNREADABLE as cause:
         raise ChangeLogDamaged(f"{path} is not a manifest: {cause}", path=path) from cause
     if manifest.version not in {VERSION, WITH_EXTERNAL_ROWS}:
-        text = (
-            f"{path} has version {manifest.version}, this program reads up to {WITH_EXTERNAL_ROWS}"
+        raise ChangeLogDamaged(
+            f"{path} has version {manifest.version}, this program reads up to {WITH_EXTERNAL_ROWS}",
+            path=path,
         )
-        raise ChangeLogDamaged(text, path=path)
     _require_sum(data.encode() if isinstance(data, str) else data, path)
     return msgspec.structs.replace(manifest, path=path)
 
@@ -238,5 +238,6 @@ def _require_sum(data: bytes, path: str) -> None:
     at = len(data) - len(_SUM % 0) + 1
     checksum = data[at:]
     if checksum[:10] == _SUM[:10] and checksum + b"\n" != _SUM % zlib.crc32(data[:at]):
-        text = f"{path} is not as it was written: its checksum is another"
-        raise ChangeLogDamaged(text, path=path)
+        raise ChangeLogDamaged(
+            f"{path} is not as it was written: its checksum is another", path=path
+        )

@@ -253,8 +253,7 @@ class ChangeLogSink(Sink):
         if published is None:
             return
         if last is None:
-            text = "is empty, but this pipeline has written to it"
-            raise self._gone(text, has=Positions())
+            raise self._gone("is empty, but this pipeline has written to it", has=Positions())
         if last.log_position < published:
             raise ChangeLogOlder(
                 f"{self._store.location} ends at {lsn_text(last.log_position.end_lsn)}; this pipeline has "

@@ -347,8 +347,9 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
         raise ConnectionLost(str(cause).strip()) from cause
     # the message quotes the text, which may have a password
     except (psycopg.ProgrammingError, UnicodeError) as cause:
-        text = "cannot be read: postgres://user@host/db or key=value pairs"
-        raise typer.BadParameter(text, param_hint="--dsn") from cause
+        raise typer.BadParameter(
+            "cannot be read: postgres://user@host/db or key=value pairs", param_hint="--dsn"
+        ) from cause
     try:
         with connection:
             yield connection

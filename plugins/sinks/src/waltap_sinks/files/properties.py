@@ -17,14 +17,17 @@ def _layout(text: str) -> str:
     ]
     unknown = sorted(set(named).difference(PARTS))
     if unknown:
-        problem = f"{{{unknown[0]}}} is none of " + ", ".join(f"{{{part}}}" for part in PARTS)
-        raise ValueError(problem)
+        raise ValueError(
+            f"{{{unknown[0]}}} is none of " + ", ".join(f"{{{part}}}" for part in PARTS)
+        )
     if not {"table", "topic"}.intersection(named):
-        problem = "it must name {table} or {topic}: rows of one table are files of their own"
-        raise ValueError(problem)
+        raise ValueError(
+            "it must name {table} or {topic}: rows of one table are files of their own"
+        )
     if text.startswith(("/", "_", ".")) or ".." in text.split("/"):
-        problem = "it must be a folder below the sink's, whose name begins with neither _ nor a dot"
-        raise ValueError(problem)
+        raise ValueError(
+            "it must be a folder below the sink's, whose name begins with neither _ nor a dot"
+        )
     return text
 
 

@@ -214,8 +214,9 @@ def parse(data: bytes, path: str) -> FileCommit:
     except UNREADABLE as cause:
         raise FilesDamaged(f"{path} is not a commit: {cause}", path=path) from cause
     if found.version != VERSION:
-        text = f"{path} has version {found.version}, this program reads {VERSION}"
-        raise FilesDamaged(text, path=path)
+        raise FilesDamaged(
+            f"{path} has version {found.version}, this program reads {VERSION}", path=path
+        )
     return found
 
 

@@ -108,8 +108,7 @@ class ScriptedWalsender:
         Raises: RuntimeError outside the ``with`` block.
         """
         if self._listener is None:
-            text = "the scripted server runs inside its with block only"
-            raise RuntimeError(text)
+            raise RuntimeError("the scripted server runs inside its with block only")
         return int(self._listener.getsockname()[1])
 
     @property
@@ -146,8 +145,7 @@ class ScriptedWalsender:
         with self._changed:
             held = self._changed.wait_for(lambda: until(self), within)
         if not held:
-            text = f"what the test waited for did not come within {within} s"
-            raise ScriptFailed(text)
+            raise ScriptFailed(f"what the test waited for did not come within {within} s")
 
     # --- life ---
 

@@ -414,6 +414,5 @@ def _bound(rest: bytes) -> tuple[str | bytes | None, ...]:
         at += max(size, 0)
     (results,) = struct.unpack_from("!h", rest, at)
     if any(struct.unpack_from(f"!{results}h", rest, at + 2)):
-        text = "binary results: the scripted server speaks text"
-        raise ValueError(text)
+        raise ValueError("binary results: the scripted server speaks text")
     return tuple(values)

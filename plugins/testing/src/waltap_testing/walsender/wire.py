@@ -148,8 +148,7 @@ def parse_feedback(payload: bytes, seconds: float) -> StandbyStatus | None:
     if payload[:1] != b"r":
         return None
     if len(payload) != STATUS.size:
-        text = f"standby status update of {len(payload)} bytes, must be {STATUS.size}"
-        raise ValueError(text)
+        raise ValueError(f"standby status update of {len(payload)} bytes, must be {STATUS.size}")
     _, written, flushed, applied, time, reply = STATUS.unpack(payload)
     return StandbyStatus(written, flushed, applied, time + EPOCH_US, bool(reply), seconds)
 
@@ -176,8 +175,7 @@ class FrontendMessages:
                 return
             (size,) = unpack_from("!I", self._buffer, head)
             if not 4 <= size <= LARGEST_MESSAGE:
-                text = f"message length {size}"
-                raise ValueError(text)
+                raise ValueError(f"message length {size}")
             if len(self._buffer) < head + size:
                 return
             kind, body = bytes(self._buffer[:head]), bytes(self._buffer[head + 4 : head + size])
@@ -193,8 +191,7 @@ class FrontendMessages:
 
 def _startup(body: bytes) -> StartupMessage:
     if len(body) < 4:
-        text = "startup packet ends early"
-        raise ValueError(text)
+        raise ValueError("startup packet ends early")
     (code,) = unpack_from("!I", body)
     if code in (CANCEL, SSL, GSS):
         return StartupMessage(code, {})
