@@ -20,6 +20,7 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
+from waltap_kafka.errors import KafkaRecordTooLarge
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
@@ -315,7 +316,7 @@ class KafkaSink(Sink):
                     self._context.may_write()
                 except KafkaException as raised:
                     error = self._named(kafka_error(raised), record)
-                    if not oversize.caused(error):
+                    if not isinstance(error, KafkaRecordTooLarge):
                         raise error from raised
                     named = RefusedEvent(index=_index(batch, record), error=error)
                     raise RecordsRefused([named]) from raised
@@ -342,11 +343,11 @@ class KafkaSink(Sink):
                 self._drain()
             except KafkaException as raised:
                 error = self._named(kafka_error(raised), record)
-                if self._oversize.stops or not self._oversize.caused(error):
+                if self._oversize.stops or not isinstance(error, KafkaRecordTooLarge):
                     raise error from raised
             except SinkError as reported:
                 error = reported
-                if self._oversize.stops or not self._oversize.caused(error):
+                if self._oversize.stops or not isinstance(error, KafkaRecordTooLarge):
                     raise
                 self._undelivered = None
             else:

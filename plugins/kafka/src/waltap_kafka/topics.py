@@ -233,10 +233,6 @@ class OversizePolicy:
         problem = f"topic {record.topic}: a record of {size} bytes is too large"
         return KafkaRecordTooLarge(problem, topic=record.topic, bytes=size)
 
-    def caused(self, error: SinkError) -> bool:
-        """Return whether a record's size caused ``error``."""
-        return isinstance(error, KafkaRecordTooLarge)
-
     def instead_of(self, record: Record) -> Record | None:
         """Log a skipped record and return its replacement.
 

@@ -58,7 +58,7 @@ from waltap_postgres.snapshot.snapshot_reader import SnapshotReader
 from waltap_postgres.start.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.start.resume_check import ResumeCheck
 from waltap_postgres.start.server_checks import status_interval, wal_level_explained
-from waltap_postgres.start.setup_plan import SetupPlanner, set_identities
+from waltap_postgres.start.setup_plan import set_identities, setup_plan
 from waltap_postgres.start.startup_plan import (
     StartupPlan,
     given_up,
@@ -188,9 +188,17 @@ class PostgresConnector(
             )
 
     def plan(self, offset: Offset | None) -> SetupPlan:
-        decision, parts = self._decide(offset), (self.catalogue, self._publications, self._slots)
-        planner = SetupPlanner(self.properties, self.context, *parts)
-        return planner.plan(decision, self.captured(), self._snapshot_tables, self.check(offset))
+        return setup_plan(
+            self._decide(offset),
+            self.captured(),
+            self._snapshot_tables,
+            self.check(offset),
+            properties=self.properties,
+            context=self.context,
+            catalogue=self.catalogue,
+            publications=self._publications,
+            slots=self._slots,
+        )
 
     def offset_at(self, position: Position) -> Offset:
         slot, at = self._read_slot(), position.end_lsn

@@ -16,7 +16,7 @@ from waltap.encoders.json.lines import JsonLines
 from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PreflightCheck
-from waltap_streams.delivery import AcknowledgedSink
+from waltap_streams.delivery import AcknowledgedSink, StreamServer
 from waltap_streams.errors import (
     StreamFull,
     StreamMissing,
@@ -25,7 +25,6 @@ from waltap_streams.errors import (
     StreamUnfit,
 )
 from waltap_streams.properties import KinesisProperties
-from waltap_streams.server import StreamServer
 
 RIGHTS: Final = "kinesis:PutRecords, and kinesis:ListStreams for the check"
 # Beginnings of error codes: the service appends Exception, Token and the like.

@@ -15,7 +15,7 @@ from waltap.changes.events.event import Record
 from waltap.errors import SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PreflightCheck
-from waltap_streams.delivery import AcknowledgedSink
+from waltap_streams.delivery import AcknowledgedSink, StreamServer
 from waltap_streams.errors import (
     StreamFull,
     StreamMissing,
@@ -24,7 +24,6 @@ from waltap_streams.errors import (
     StreamUnfit,
 )
 from waltap_streams.properties import NatsProperties
-from waltap_streams.server import StreamServer
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -19,6 +19,7 @@ from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import DestinationBehind, begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
+from waltap_streams.delivery import StreamServer
 from waltap_streams.errors import (
     StreamFenced,
     StreamFull,
@@ -27,7 +28,6 @@ from waltap_streams.errors import (
     StreamUnfit,
 )
 from waltap_streams.properties import RedisProperties
-from waltap_streams.server import StreamServer
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -183,15 +183,15 @@ def streams_new(
     catalogue: PostgresCatalogue, names: Iterable[str], schema: str, version_num: int
 ) -> bool:
     """Return whether a publication covers new tables of ``schema``."""
-    names = list(names)
-    sql = "SELECT 1 FROM pg_publication p WHERE pubname = ANY(%s) AND (puballtables"
+    sql, parameters = "puballtables", [list(names)]
     if version_num >= 150000:
         sql += (
             " OR EXISTS (SELECT FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid"
-            " WHERE s.pnpubid = p.oid AND n.nspname = %s)"
+            " WHERE s.pnpubid = p.oid AND n.nspname = ANY(%s))"
         )
-        return bool(catalogue.query(sql + ")", (names, schema)))
-    return bool(catalogue.query(sql + ")", (names,)))
+        parameters.append([schema])
+    query = f"SELECT 1 FROM pg_publication p WHERE pubname = ANY(%s) AND ({sql})"
+    return bool(catalogue.query(query, tuple(parameters)))
 
 
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:

@@ -331,6 +331,13 @@ def status_interval(catalogue: PostgresCatalogue, wanted_ms: int) -> float:
 SLOW_MS = 1000
 
 
+def _set(hosting: ServerHosting | None, setting: str) -> str:
+    """Return the SQL, or the service's own way, that sets ``setting``."""
+    if hosting is not None:
+        return hosting.set(setting)
+    return f"ALTER SYSTEM SET {setting}; SELECT pg_reload_conf();"
+
+
 def slot_limits(
     settings: dict[str, str], hosting: ServerHosting | None, *, limits_wal: bool
 ) -> list[PreflightCheck]:
@@ -349,9 +356,7 @@ def slot_limits(
                 "slot limits",
                 f"idle_replication_slot_timeout is {duration(idle)}: a slot without a reader for "
                 "longer is invalidated, and a pipeline that was down for so long has a gap",
-                "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"
-                if hosting is None
-                else hosting.set("idle_replication_slot_timeout = 0"),
+                _set(hosting, "idle_replication_slot_timeout = 0"),
             )
         )
     if keep >= 0:
@@ -359,16 +364,13 @@ def slot_limits(
         text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is invalidated"
         found.append(PreflightCheck.ok("slot limits", text))
     elif not limits_wal and "max_slot_wal_keep_size" in settings:
-        bound = "max_slot_wal_keep_size = '50GB'"
         # A timeout does not count: a slot that is read slowly is not idle.
         found.append(
             PreflightCheck.warning(
                 "slot limits",
                 "neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
                 "keeps: while nothing reads it, the server's disk can fill up",
-                f"ALTER SYSTEM SET {bound}; SELECT pg_reload_conf();"
-                if hosting is None
-                else hosting.set(bound),
+                _set(hosting, "max_slot_wal_keep_size = '50GB'"),
             )
         )
     return found
@@ -386,11 +388,7 @@ def failover(settings: dict[str, str], hosting: ServerHosting | None) -> Preflig
         "the slot is copied to standbys, and changes wait for none of them: what a standby lacks "
         "when it is promoted has been delivered all the same",
         "Name the slot that the standby itself streams from (its primary_slot_name): "
-        + (
-            "ALTER SYSTEM SET synchronized_standby_slots = 'SLOT'; SELECT pg_reload_conf();"
-            if hosting is None
-            else hosting.set("synchronized_standby_slots = 'SLOT'")
-        ),
+        + _set(hosting, "synchronized_standby_slots = 'SLOT'"),
     )
 
 

@@ -112,77 +112,69 @@ SELECT c.oid::int8,
 SQL = re.compile(r"(?:ALTER|CREATE|DROP|GRANT|REVOKE|SELECT) ")
 
 
-class SetupPlanner:
-    """Plan the changes of a connector with these parts."""
+def setup_plan(
+    decision: StartupPlan,
+    captured: Sequence[CatalogTable],
+    snapshot_tables: Callable[[], Iterable[CatalogTable]],
+    checks: Iterable[PreflightCheck],
+    *,
+    properties: PostgresProperties,
+    context: ConnectorContext,
+    catalogue: PostgresCatalogue,
+    publications: PublicationSet,
+    slots: SlotAdmin,
+) -> SetupPlan:
+    """Return the changes of a start by ``decision``.
 
-    def __init__(
-        self,
-        properties: PostgresProperties,
-        context: ConnectorContext,
-        catalogue: PostgresCatalogue,
-        publications: PublicationSet,
-        slots: SlotAdmin,
-    ) -> None:
-        self._properties, self._context, self._catalogue = properties, context, catalogue
-        self._publications, self._slots = publications, slots
-
-    def plan(
-        self,
-        decision: StartupPlan,
-        captured: Sequence[CatalogTable],
-        snapshot_tables: Callable[[], Iterable[CatalogTable]],
-        checks: Iterable[PreflightCheck],
-    ) -> SetupPlan:
-        """Return the changes of a start by ``decision``.
-
-        ``snapshot_tables`` returns the tables that its snapshot reads; ``checks`` report obstacles.
-        Raises: SourceError, OffsetError.
-        """
-        properties, slot = self._properties, None
-        read = snapshot_tables() if decision.snapshot else ()
-        statements = [
-            each for _, each in identity_statements(self._catalogue, properties, captured)
-        ]
-        if decision.stream:
-            with suppress(PublicationMissing, IdentityMissing):  # the checks report them
-                statements += self._publications.statements(new_slot=decision.exports)
-        if decision.exports:
-            decoder = self._context.decoder
-            slot = self._slots.create_sql(
-                properties.slot_name, decoder.output_plugin, two_phase=decoder.two_phase
-            )
-        others = [each for check in checks if check.error for each in _mending(check.error)]
-        signal = self._context.capture.signal_table
-        if signal and set(statements) & set(others) and self._catalogue.relation(*signal) is None:
-            # Another role creates the signal table and the publication, whose statement names only
-            # the present tables.
-            member = identifier(*signal)
-            others.append(
-                f"ALTER PUBLICATION {identifier(properties.publication_name)} ADD TABLE {member}"
-            )
-        return SetupPlan(
-            statements=tuple(each for each in statements if each not in others),
-            by_others=tuple(others),
-            slot=slot,
-            tables=self._tables(captured, {table.relation.oid for table in read}),
+    ``snapshot_tables`` returns the tables that its snapshot reads; ``checks`` report obstacles.
+    Raises: SourceError, OffsetError.
+    """
+    read = snapshot_tables() if decision.snapshot else ()
+    statements = [each for _, each in identity_statements(catalogue, properties, captured)]
+    if decision.stream:
+        with suppress(PublicationMissing, IdentityMissing):  # the checks report them
+            statements += publications.statements(new_slot=decision.exports)
+    slot = None
+    if decision.exports:
+        decoder = context.decoder
+        slot = slots.create_sql(
+            properties.slot_name, decoder.output_plugin, two_phase=decoder.two_phase
         )
+    others = [each for check in checks if check.error for each in _mending(check.error)]
+    signal = context.capture.signal_table
+    if signal and set(statements) & set(others) and catalogue.relation(*signal) is None:
+        # Another role creates the signal table and the publication, whose statement names only
+        # the present tables.
+        member = identifier(*signal)
+        others.append(
+            f"ALTER PUBLICATION {identifier(properties.publication_name)} ADD TABLE {member}"
+        )
+    return SetupPlan(
+        statements=tuple(each for each in statements if each not in others),
+        by_others=tuple(others),
+        slot=slot,
+        tables=_tables(catalogue, captured, {table.relation.oid for table in read}),
+    )
 
-    def _tables(self, captured: Sequence[CatalogTable], read: set[int]) -> tuple[PlannedTable, ...]:
-        oids = [table.relation.oid for table in captured]
-        sizes = {
-            oid: own if leaves is None else leaves
-            for oid, leaves, own in self._catalogue.query(SIZES_SQL, (oids,))
-        }
-        found = [
-            PlannedTable(
-                relation=table.relation,
-                rows=table.estimate or None,
-                bytes=sizes.get(table.relation.oid),
-                read=table.relation.oid in read,
-            )
-            for table in captured
-        ]
-        return tuple(sorted(found, key=lambda each: each.relation.name))
+
+def _tables(
+    catalogue: PostgresCatalogue, captured: Sequence[CatalogTable], read: set[int]
+) -> tuple[PlannedTable, ...]:
+    oids = [table.relation.oid for table in captured]
+    sizes = {
+        oid: own if leaves is None else leaves
+        for oid, leaves, own in catalogue.query(SIZES_SQL, (oids,))
+    }
+    found = [
+        PlannedTable(
+            relation=table.relation,
+            rows=table.estimate or None,
+            bytes=sizes.get(table.relation.oid),
+            read=table.relation.oid in read,
+        )
+        for table in captured
+    ]
+    return tuple(sorted(found, key=lambda each: each.relation.name))
 
 
 def _as_sql(step: str) -> str:

@@ -14,7 +14,6 @@ from waltap_postgres.types import number, temporal, text
 from waltap_postgres.types.array import build_array, is_array
 from waltap_postgres.types.binary import build_bits, build_bytea
 from waltap_postgres.types.builtin import SAMPLES, builtin
-from waltap_postgres.types.enum import build_enum, is_enum
 from waltap_postgres.types.geometry import build_point
 from waltap_postgres.types.hstore import build_hstore
 from waltap_postgres.types.interval import build_interval
@@ -114,7 +113,7 @@ TYPE_SPECS: tuple[TypeSpec, ...] = (
     ),
     _spec("timestamptz", "instants", builtin("timestamptz"), temporal.build_timestamptz),
     _spec("interval", "spans of time", builtin("interval"), build_interval),
-    _spec("enum", "enumerated types", is_enum, build_enum),
+    _spec("enum", "enumerated types", text.is_enum, text.build_enum),
     _spec("array", "arrays; one dimension, as Debezium", is_array, build_array, order=90),
     _spec("point", "points of the plane", builtin("point"), build_point),
     _spec(

@@ -31,8 +31,8 @@ from waltap.changes.mapping.value_form import (
     placeholder_text,
 )
 from waltap_postgres.types.builtin import builtin_name
-from waltap_postgres.types.enum import written_labels
 from waltap_postgres.types.number import INTEGER_LISTS
+from waltap_postgres.types.text import written_labels
 
 # Strings in double quotes, as arrays and hstore print them.
 #

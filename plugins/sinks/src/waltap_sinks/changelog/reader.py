@@ -201,11 +201,7 @@ class ChangeLog:
     # --- manifests --------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
-        for epoch, bucket in self._buckets(newest_first=True):
-            log_positions = self._log_positions(epoch, bucket)
-            if log_positions:
-                return self._load(log_positions[-1][1])
-        return None
+        return next(iter(self.newest(1)), None)
 
     def first(self) -> Manifest | None:
         """Return the oldest remaining manifest, None if the log is empty."""

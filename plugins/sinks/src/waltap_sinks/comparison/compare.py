@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from waltap.base.text import sql_name
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, VerificationSource
 from waltap_sinks.comparison.differences import TableDifferences, keys_shown, rows_shown
 from waltap_sinks.comparison.source import (
@@ -65,7 +66,7 @@ def compare(
         if table is None or table.name in without or (tables and table.name not in tables):
             return None
         if stored.not_compared:
-            return _not_compared(table.name, stored.not_compared)
+            return TableDifferences(table=table.name, not_compared=stored.not_compared)
         pair = _pair(source, target, stored, table, without)
         # A table that is known to be late (suspended in Spark) would use up the patience for
         # nothing.
@@ -129,12 +130,6 @@ def _lag_reason_now(target: VerificationSource, name: str) -> str:
     return next((each.lag_reason for each in target.tables() if each.name == name), "")
 
 
-def _not_compared(name: str, why: str) -> TableDifferences:
-    return TableDifferences(
-        table=name, source_rows=0, target_rows=0, source_hash="", target_hash="", not_compared=why
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TablePair:
     """Pair the readers of a table on both sides."""
@@ -162,8 +157,7 @@ def _pair(
         if column.name in without or f"{table.name}.{column.name}" in without:
             continue
         called = stored.columns.get(column.number, column.name)
-        written = '"' + column.name.replace('"', '""') + '"'
-        text = target.common(stored, written, called, column.type)
+        text = target.common(stored, sql_name(column.name), called, column.type)
         if text is None:
             left_out.append(column.name)
         else:

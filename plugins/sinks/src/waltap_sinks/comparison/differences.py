@@ -34,10 +34,10 @@ class TableDifferences:
     """Describe one table on both sides."""
 
     table: str
-    source_rows: int
-    target_rows: int
-    source_hash: str
-    target_hash: str
+    source_rows: int = 0
+    target_rows: int = 0
+    source_hash: str = ""
+    target_hash: str = ""
     # Columns that the target lacks, or that have no text to compare.
     left_out: tuple[str, ...] = ()
     # For a table with a key: some different columns, and examples of keys that are missing in the

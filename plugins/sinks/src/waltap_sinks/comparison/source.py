@@ -217,12 +217,16 @@ def missing_tables(
         if wanted and relation.name not in wanted:
             continue
         rows = source.count(relation, most=1 if captured.unsure else None)
-        if rows is None:
-            found.append(_missing_table(relation.name, 0, not_compared=UNREADABLE))
-        elif rows:
-            found.append(_missing_table(relation.name, rows, not_compared=captured.unsure))
-        elif wanted:  # the user named it, and it lacks no rows
-            found.append(_missing_table(relation.name, 0))
+        why = UNREADABLE if rows is None else captured.unsure if rows else ""
+        if why or rows or wanted:  # the user named it, and it may lack no rows
+            found.append(
+                TableDifferences(
+                    table=relation.name,
+                    source_rows=0 if why else rows or 0,
+                    absent=True,
+                    not_compared=why,
+                )
+            )
     return found
 
 
@@ -253,15 +257,3 @@ def _above(relations: Mapping[int, SourceRelation], oid: int) -> list[int]:
         found.append(parent)
         oid = parent
     return found
-
-
-def _missing_table(name: str, rows: int, not_compared: str = "") -> TableDifferences:
-    return TableDifferences(
-        table=name,
-        source_rows=0 if not_compared else rows,
-        target_rows=0,
-        source_hash="",
-        target_hash="",
-        absent=True,
-        not_compared=not_compared,
-    )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from waltap.base.text import sql_name
 from waltap.cli.profile_source import FileArgument
 from waltap_sinks.comparison.commands import verify
 
@@ -110,7 +111,7 @@ def _move_sequences(
     """
     moved = []
     for table in tables:
-        table_name = ".".join('"' + part.replace('"', '""') + '"' for part in table.name if part)
+        table_name = sql_name(*filter(None, table.name))
         for sequence, column in connection.execute(OWNED, [table_name]).fetchall():
             query = (
                 f"SELECT setval('{sequence.replace(chr(39), chr(39) * 2)}', top) FROM"

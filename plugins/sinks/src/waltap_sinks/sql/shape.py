@@ -58,18 +58,6 @@ class TargetShape:
     It has the captured columns with a mapped type, in the source's order.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "columns",
-        "history",
-        "key",
-        "key_of",
-        "name",
-        "plan",
-        "relation",
-        "source",
-    )
-
     unique = True
 
     def __init__(self, plan: EventPlan, properties: SqlProperties, *, schemas: bool) -> None:
@@ -250,8 +238,6 @@ class HistoryShape(TargetShape):
     Its tuples have the values of `REPORTED` behind the table's. It has the table's key, of which it
     has many rows.
     """
-
-    __slots__ = ("base", "current", "valid_to")
 
     unique = False
 
