@@ -300,7 +300,6 @@ def _questions(day: dt.date) -> Iterator[tuple[str, str]]:
 
 
 def _answer(title: str, frame: Any) -> "Table":
-    """Return the rows of a data frame as a table for a terminal."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")

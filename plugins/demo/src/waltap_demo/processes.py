@@ -181,16 +181,13 @@ class EngineProcess:
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the engine immediately, as a crash would."""
         self._end(signal.SIGKILL)
 
     def last_words(self) -> str:
-        """Return the last lines of the engine's log."""
         text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
         return " / ".join(line.strip() for line in text.splitlines()[-6:] if line.strip())
 
     def leave(self) -> None:
-        """Leave the engine running and close its log."""
         if self._log is not None:
             self._log.close()
 

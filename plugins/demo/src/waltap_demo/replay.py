@@ -163,7 +163,6 @@ class ReplayProgress:
         self._output = SparkOutput(str(lake / "tables"))
 
     def logged_rows(self) -> int:
-        """Return the number of rows in the change log."""
         return sum(manifest.rows for manifest in self._log.manifests())
 
     def applied_rows(self) -> int:
@@ -217,7 +216,6 @@ class OperationReplay:
             self._poll(event)
 
     def caught_up(self) -> bool:
-        """Return whether Spark has every replayed transaction."""
         self._measure()
         return not self._committed
 

@@ -172,7 +172,6 @@ def _read_field(statement: str, within: tuple[str, ...], messages: Messages) -> 
 
 
 def _proto_differences(old: tuple[str, Messages], new: tuple[str, Messages]) -> Iterator[str]:
-    """Yield the differences between two schemas."""
     if old[0] != new[0]:
         yield f"the package {old[0]} became {new[0]}"
     before, after = old[1], new[1]
@@ -185,7 +184,6 @@ def _proto_differences(old: tuple[str, Messages], new: tuple[str, Messages]) -> 
 
 
 def _message_fields(before: Fields, after: Fields, path: str) -> Iterator[str]:
-    """Yield the differences between fields of the same numbers."""
     for number in sorted({*before, *after}):
         one, other = before.get(number), after.get(number)
         if one is None or other is None:

@@ -78,7 +78,6 @@ class ClientWatch:
         self._reported_at = 0.0
 
     def settings(self) -> dict[str, object]:
-        """Return the client settings that send reports here."""
         return {"error_cb": self._error, "logger": self}
 
     def log(self, level: int, template: str, *values: object) -> None:

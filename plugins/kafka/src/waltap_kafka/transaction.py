@@ -48,7 +48,6 @@ class KafkaTransactions:
 
     @property
     def expired(self) -> bool:
-        """Return whether the open transaction has timed out."""
         return self._begun is not None and time.monotonic() - self._begun >= self._timeout_s
 
     def begin_life(

@@ -136,7 +136,6 @@ class DeltaLake(LakeConnection):
         return LakeTableName(space, name)
 
     def commit(self, versions: list[tuple[str, int]]) -> "CommitProperties":
-        """Return a commit's versions of application transactions."""
         from deltalake import CommitProperties, Transaction
 
         return CommitProperties(

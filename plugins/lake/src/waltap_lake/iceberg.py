@@ -76,7 +76,6 @@ class IcebergLake(LakeConnection):
         return None if text is None else LakeOffset.decode(text)
 
     def keep(self, offset: LakeOffset) -> None:
-        """Commit ``offset`` if the stored one is known."""
         # pyiceberg would overwrite the offset of another instance, so read it before.
         assert self._positions is not None, "open comes first"
         name, before = f"waltap.{self.pipeline}", self._positions

@@ -60,7 +60,6 @@ class PendingBuffers:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the columns so far."""
         return sum(buffer.bytes for buffer in self._buffers)
 
     def convert(self) -> None:
@@ -293,7 +292,6 @@ class LakeSink(Sink):
         self._snapshot, self._snapshot_lsn, self._broken_off = True, lsn, broken_off
 
     def _take_out_unfinished(self, table: LakeTable) -> None:
-        """Delete the rows of aborted snapshots from ``table``."""
         if self._broken_off:
             listed = ", ".join(map(str, self._broken_off))
             self._context.may_write()

@@ -336,7 +336,6 @@ class RedisSink(Sink):
             self._commit()
 
     def flush(self) -> Positions | None:
-        """Commit buffered entries and return their positions."""
         self._fail_stop.check()
         if not self._once:
             return self._accepted or None

@@ -208,7 +208,6 @@ class DecoderSuite(RigSuite):
     # --- meaning of frames ---
 
     def test_recordings_mean_what_is_written(self, rig: DecoderRig) -> None:
-        """Each frame gives the messages of its recording."""
         written = [recording for recording in rig.recordings if recording.means is not None]
         assert written, "no recording says what its frames mean"
         for recording in written:
@@ -220,7 +219,6 @@ class DecoderSuite(RigSuite):
                 assert found == means, f"{recording.name}, frame {number}"
 
     def test_grouping_of_frames_makes_no_difference(self, rig: DecoderRig) -> None:
-        """Frames give the same messages in groups of any size."""
         for recording in rig.recordings:
             ungrouped = neutral(rig.build(recording).feed(recording.frames))
             random = chance(recording.name)
@@ -332,7 +330,6 @@ class DecoderSuite(RigSuite):
     # --- honesty ---
 
     def test_it_does_only_what_it_declares(self, rig: DecoderRig) -> None:
-        """A recording shows no capability that the decoder does not declare."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             shown = carried_by(decoder, recording)
@@ -342,7 +339,6 @@ class DecoderSuite(RigSuite):
     def test_it_does_all_it_declares(
         self, rig: DecoderRig, record_property: Callable[[str, object], None]
     ) -> None:
-        """Recordings show every declared capability."""
         shown: set[str] = set()
         for recording in rig.recordings:
             shown |= carried_by(rig.build(recording), recording)
@@ -353,7 +349,6 @@ class DecoderSuite(RigSuite):
         assert not unseen, f"declared, but no recording shows it: {sorted(unseen)}"
 
     def test_commit_times_are_there_where_declared(self, rig: DecoderRig) -> None:
-        """Commits have a time exactly if ``commit_timestamps`` is declared."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             declared = decoder.capabilities.commit_timestamps
@@ -387,7 +382,6 @@ class DecoderSuite(RigSuite):
                 _assert_sound(case, what, payload)
 
     def test_random_bytes_give_decode_errors(self, rig: DecoderRig) -> None:
-        """Random bytes are refused soon and in little memory."""
         for recording in rig.recordings:
             firsts = sorted({payload[0] for _, payload in recording.frames if payload})
             random = chance(f"noise {recording.name}")
@@ -412,7 +406,6 @@ class DecoderSuite(RigSuite):
                     assert len(_meaningful(outcome)) >= reported, f"skipped: {at}"
 
     def test_frames_out_of_order_give_decode_errors_only(self, rig: DecoderRig) -> None:
-        """Lost, repeated and swapped frames give messages or a DecodeError."""
         for recording in rig.recordings:
             random = chance(f"order {recording.name}")
             for _ in range(30):
@@ -463,7 +456,6 @@ class DecoderSuite(RigSuite):
     # --- bounds ---
 
     def test_memory_does_not_grow_with_the_stream(self, rig: DecoderRig) -> None:
-        """The decoder's memory does not grow over thousands of rows."""
         for recording in rig.recordings:
             decoder = rig.build(recording)
             frame = _repeatable(decoder, recording)

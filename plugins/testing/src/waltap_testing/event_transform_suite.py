@@ -54,7 +54,6 @@ class EventTransformSuite(RigSuite):
     needs = "an EventTransformRig"
 
     def test_no_events_stay_none(self, rig: EventTransformRig) -> None:
-        """An empty list of events stays empty."""
         assert rig.build()([]) == []
 
     @pytest.mark.parametrize("schemas", [False, True])
@@ -88,7 +87,6 @@ class EventTransformSuite(RigSuite):
         assert found[0] == found[1] == found[2]
 
     def test_a_tombstone_comes_with_its_delete(self, rig: EventTransformRig) -> None:
-        """A tombstone has the key and topic of the delete before it."""
         deleted: Record | None = None
         for record in _records(rig.format()):
             if record.value is None:

@@ -105,7 +105,6 @@ class FormatSuite(RigSuite):
             _assert_valid(rig, record)
 
     def test_the_same_parts_give_the_same_bytes(self, rig: FormatRig) -> None:
-        """The same parts give the same bytes, also from another format object."""
         one = rig.build()
         first = _plain(one.render(every_part(), NOW))
         assert _plain(one.render(every_part(), NOW)) == first
@@ -119,7 +118,6 @@ class FormatSuite(RigSuite):
         assert pieces == _plain(rig.build().render(every_part(), NOW))
 
     def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
-        """Rendering does not change its input."""
         parts = every_part()
         before = copy.deepcopy([_without_relations(part) for part in parts])
         rig.build().render(parts, NOW)
@@ -179,7 +177,6 @@ class FormatSuite(RigSuite):
             assert _plain(rig.build().render(form, NOW)) == _plain(rig.build().render(single, NOW))
 
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
-        """No parts give no records."""
         assert rig.build().render([], NOW) == []
 
     # --- events ---
@@ -274,7 +271,6 @@ class FormatSuite(RigSuite):
 
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_any_text_is_rendered_faithfully(self, rig: FormatRig, name: str) -> None:
-        """Any text is valid in a record, and unchanged."""
         record = _only(rig.build(), Insert(ITEMS, 16, ("1", "1", TEXTS[name])))
         _assert_valid(rig, record)
         assert record.value is not None
@@ -289,7 +285,6 @@ class FormatSuite(RigSuite):
             _assert_valid(rig, record)
 
     def test_null_and_unchanged_differ(self, rig: FormatRig) -> None:
-        """An unsent value is never rendered as NULL."""
         render = rig.build()
         null = _only(render, Update(ITEMS, 16, ("1", "2", None)))
         unchanged = _only(render, Update(ITEMS, 16, ("1", "2", UNCHANGED)))
@@ -297,7 +292,6 @@ class FormatSuite(RigSuite):
         assert len({null.value, unchanged.value, empty.value}) == 3
 
     def test_a_schema_change_in_mid_batch_is_followed(self, rig: FormatRig) -> None:
-        """Each row is rendered with its own relation."""
         wider = msgspec.structs.replace(
             ITEMS,
             columns=(*ITEMS.columns, msgspec.structs.replace(ITEMS.columns[2], name="colour")),

@@ -123,7 +123,6 @@ class IdentitySuite(RigSuite):
                 )
 
     def test_before_is_there_when_the_whole_row_was_sent(self, rig: IdentityRig) -> None:
-        """A full old tuple is the before image."""
         if OldTuple.FULL not in rig.old_tuples:
             pytest.skip("no full old tuples come")
         for message, images in _both(rig):
@@ -141,7 +140,6 @@ class IdentitySuite(RigSuite):
                 assert images.old_key is None, message
 
     def test_a_changed_key_is_seen_where_it_can_be(self, rig: IdentityRig) -> None:
-        """A changed value of an identity column gives the old key."""
         if not rig.sees_key_change or rig.old_tuples == (OldTuple.NONE,):
             pytest.skip("the rig says that no old tuple shows key changes")
         held = [n for n, column in enumerate(rig.relation().columns) if column.in_identity]

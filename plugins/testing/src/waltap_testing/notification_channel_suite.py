@@ -69,7 +69,6 @@ class NotificationChannelSuite(RigSuite):
         assert list(rig.read_back()) == []
 
     def test_notifications_arrive_whole_and_in_order(self, rig: NotificationChannelRig) -> None:
-        """Notifications arrive once, in order, with every field."""
         channel = rig.build()
         for notification in NOTIFICATIONS:
             channel.send(notification)
@@ -77,7 +76,6 @@ class NotificationChannelSuite(RigSuite):
         assert _plain(rig.read_back()) == _plain(NOTIFICATIONS, rig)
 
     def test_a_later_channel_adds(self, rig: NotificationChannelRig) -> None:
-        """A later channel keeps the notifications of earlier runs."""
         for notification in NOTIFICATIONS[:2]:
             channel = rig.build()
             channel.send(notification)
@@ -85,7 +83,6 @@ class NotificationChannelSuite(RigSuite):
         assert _plain(rig.read_back()) == _plain(NOTIFICATIONS[:2], rig)
 
     def test_many_notifications_arrive(self, rig: NotificationChannelRig) -> None:
-        """A thousand notifications arrive, without loss or doubles."""
         channel = rig.build()
         sent = [
             Notification(

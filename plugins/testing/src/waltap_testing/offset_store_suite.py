@@ -110,7 +110,6 @@ class OffsetStoreSuite(FolderRigSuite):
         assert rig.build().load() == FULL
 
     def test_an_offset_replaces_all_of_the_one_before(self, rig: OffsetStoreRig) -> None:
-        """A new offset replaces the whole old one, also a longer one."""
         store = rig.build()
         for offset in (FULL, OLD, TWO, NEW, FULL, NEW):
             store.store(offset)
@@ -130,7 +129,6 @@ class OffsetStoreSuite(FolderRigSuite):
         assert store.load() == NEW
 
     def test_pipelines_keep_apart(self, rig: OffsetStoreRig, tmp_path: Path) -> None:
-        """Two pipelines with the same properties have two offsets."""
         if rig.path is not None and rig.path.parent != rig.home:
             pytest.skip("the properties name one file for everything")
         one, other = rig.build(), rig.build(tmp_path / "another pipeline")
@@ -141,7 +139,6 @@ class OffsetStoreSuite(FolderRigSuite):
         assert one.load() == OLD
 
     def test_a_newer_version_is_refused(self, rig: OffsetStoreRig) -> None:
-        """The offset of a later waltap raises OffsetError."""
         if not rig.durable:
             pytest.skip("forgets at the end of the process")
         with pytest.raises(OffsetError):  # noqa: PT012 - either step may refuse it
@@ -217,7 +214,6 @@ class OffsetStoreSuite(FolderRigSuite):
         assert all(offset in (OLD, FULL) for offset in seen)
 
     def test_a_torn_file_is_refused(self, rig: OffsetStoreRig) -> None:
-        """A file that is cut anywhere raises OffsetError."""
         path = self._file(rig)
         complete = path.read_bytes()
         for size in evenly(range(len(complete)), CUTS):
@@ -229,7 +225,6 @@ class OffsetStoreSuite(FolderRigSuite):
             assert found == FULL, f"the first {size} of {len(complete)} bytes: loaded {found}"
 
     def test_a_damaged_file_is_refused_or_read(self, rig: OffsetStoreRig) -> None:
-        """A damaged file raises no other error than OffsetError."""
         path = self._file(rig)
         complete = path.read_bytes()
         for _, data in damaged(complete, 200, chance("offset")):
@@ -240,7 +235,6 @@ class OffsetStoreSuite(FolderRigSuite):
                 continue
 
     def test_a_damaged_file_can_be_cleared(self, rig: OffsetStoreRig) -> None:
-        """A damaged file can be cleared, so that the operator can start over."""
         path = self._file(rig)
         path.write_bytes(b"\0\0\0")
         rig.build().clear()

@@ -89,7 +89,6 @@ class RecordTransformSuite(RigSuite):
     needs = "a RecordTransformRig"
 
     def test_no_records_stay_none(self, rig: RecordTransformRig) -> None:
-        """An empty list of records stays empty."""
         assert rig.build()([]) == []
 
     def test_a_record_that_is_unfit_has_an_error(self, rig: RecordTransformRig) -> None:
@@ -125,7 +124,6 @@ class RecordTransformSuite(RigSuite):
         assert _plain(one) == _plain(other)
 
     def test_cutting_batches_otherwise_makes_no_difference(self, rig: RecordTransformRig) -> None:
-        """The limits of batches do not change the result."""
         records, first_result = list(_fit(rig)), None
         for most in (len(records), 1, 3):
             transform, found = rig.build(), []

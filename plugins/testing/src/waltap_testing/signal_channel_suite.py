@@ -85,7 +85,6 @@ class SignalChannelSuite(RigSuite):
         later.close()
 
     def test_a_signal_sent_before_the_start_is_not_lost(self, rig: SignalChannelRig) -> None:
-        """A signal sent before the pipeline's start is delivered."""
         rig.send(SIGNALS[0])
         channel = rig.build()
         assert _drained(channel) == [_plain(SIGNALS[0])]

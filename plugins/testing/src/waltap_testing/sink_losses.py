@@ -202,11 +202,9 @@ class _History:
         return batches(parts[first:behind], MOST, after, rendered)
 
     def put_back(self, *, emptied: bool) -> None:
-        """Restore an earlier state."""
         self._empty() if emptied else self._older()
 
     def noticed(self) -> None:
-        """Check that a start reports the loss."""
         sink = self._rig.build(self._folder, has_offset=True)
         with pytest.raises(SinkError) as lost:
             _opened(sink, self.stored_position)

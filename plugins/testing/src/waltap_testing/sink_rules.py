@@ -208,7 +208,6 @@ class RefusesSingleRecords:
     def test_a_record_that_is_refused_costs_no_other(
         self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
     ) -> None:
-        """The sink names the refused record and delivers the others in order."""
         rig, workload = tolerant
         sink = rig.build(tmp_path)
         sink.open()

@@ -164,7 +164,6 @@ class SinkSuite(
         assert Positions.of(sink.flush()) == {SOLE: position}
 
     def test_positions_of_two_partitions_keep_apart(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A sink promises the last position of each of several partitions."""
         sink = rig.build(tmp_path)
         if not sink.capabilities.partitions:
             pytest.skip("takes one partition, and says so")
@@ -345,7 +344,6 @@ class SinkSuite(
 
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_text_survives(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
-        """Any text of a column comes back unchanged."""
         workload, sink = ScriptedWorkload(), rig.build(tmp_path)
         workload.insert(ITEMS, 1, TEXTS[name])
         workload.commit()
@@ -445,7 +443,6 @@ class SinkSuite(
         again.close()
 
     def test_a_position_is_of_one_pipeline(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A pipeline never gets the position of another pipeline."""
         if not rig.build(tmp_path).capabilities.exactly_once:
             pytest.skip("declares at least once")
         sink = rig.build(tmp_path)

@@ -56,7 +56,6 @@ class SnapshotterRig:
         return self.spec.factory(self.properties)
 
     def tables(self) -> tuple[Relation, ...]:
-        """Return the tables that the mode decides about."""
         return self.relations or (
             _relation(1, "public", "orders", "id", "total"),
             _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b"),
@@ -124,7 +123,6 @@ class SnapshotterSuite(RigSuite):
     needs = "a SnapshotterRig"
 
     def test_the_truth_table_is_total(self, rig: SnapshotterRig) -> None:
-        """Each of the eight states has exactly one line."""
         assert set(rig.rows()) == set(EVERYTHING)
         assert len(rig.table.strip().splitlines()) == 1 + len(EVERYTHING)
 
@@ -152,7 +150,6 @@ class SnapshotterSuite(RigSuite):
         assert [_answer(rig.build(), known) for known in EVERYTHING] == first
 
     def test_recovery_of_a_lost_position_is_a_snapshot(self, rig: SnapshotterRig) -> None:
-        """A mode that recovers a lost position takes a snapshot for it."""
         if not rig.build().recovers_lost_position():
             pytest.skip("leaves a lost position an error")
         lost = SnapshotFacts(offset=True, snapshot_incomplete=False, position_available=False)

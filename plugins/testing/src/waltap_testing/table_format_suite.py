@@ -165,7 +165,6 @@ class _LogAndTables:
         self.applier.maintain()
 
     def apply_in(self, child: CrashChild) -> None:
-        """Apply the new changes in a driver that may die."""
         self.choice.child = child
         try:
             self.apply()
@@ -393,7 +392,6 @@ class TableFormatSuite(RigSuite):
         assert deaths == 2
 
     def test_all_tables_are_read_as_of_an_earlier_position(self, tables: _LogAndTables) -> None:
-        """Rows and history can be read as of an earlier commit."""
         work, past = tables.workload, []
         for number in range(1, 4):
             work.insert(ITEMS, number, "x")

@@ -97,7 +97,6 @@ class TransformSuite(RigSuite):
                 assert len(part.rows) <= len(original.rows)
 
     def test_changes_keep_their_numbers(self, rig: TransformRig) -> None:
-        """Remaining changes keep their numbers (`TransactionPart.numbers`)."""
         transform = rig.build()
         for part, original in _parts(lambda batch: transformed(transform, batch)):
             if isinstance(part, TransactionPart) and isinstance(original, TransactionPart):
@@ -107,7 +106,6 @@ class TransformSuite(RigSuite):
                 assert part.wire_count == original.wire_count
 
     def test_events_are_counted(self, rig: TransformRig) -> None:
-        """``events`` counts the remaining changes and snapshot rows."""
         transform = rig.build()
         for given in _batches():
             found = transform(given)
@@ -147,7 +145,6 @@ class TransformSuite(RigSuite):
             assert _plain(one(given)) == _plain(other(again))
 
     def test_cutting_batches_otherwise_makes_no_difference(self, rig: TransformRig) -> None:
-        """The limits of batches do not change the result."""
         workload = mixed(truncate=True)
         found: list[list[object]] = []
         for most in (1, 4, 1_000):
@@ -185,7 +182,6 @@ def _batches() -> Iterator[Batch]:
 
 
 def _parts(transform: Callable[[Batch], Batch]) -> Iterator[tuple[Part, Part]]:
-    """Yield each part after the transform, and as it was."""
     # A transform may change its batch in place: the second, equal batch is the reference.
     for given, again in zip(_batches(), _batches(), strict=True):
         parts = transform(given).parts

@@ -103,7 +103,6 @@ class TypeSuite(RigSuite):
         assert not rig.spec.claims(array), "claims its arrays: leave them to the array type"
 
     def test_samples_are_values_of_the_type(self, rig: TypeRig) -> None:
-        """The samples of the reference page are valid values."""
         for sample in rig.spec.samples:
             if rig.spec.claims(sample.data_type):
                 rig.build(data_type=sample.data_type, typmod=sample.typmod).to_connect(sample.text)
@@ -180,7 +179,6 @@ class TypeSuite(RigSuite):
             assert json.loads(value_json(required.schema, required.fallback)) == stand_in
 
     def test_the_placeholder_fits_the_schema(self, rig: TypeRig) -> None:
-        """The placeholder of an unsent value matches the schema, or is null."""
         mapping = rig.build()
         shown = json.loads(mapping.unavailable_json)
         if mapping.unavailable is None:
@@ -233,7 +231,6 @@ class TypeSuite(RigSuite):
     # --- made of it ---
 
     def test_a_domain_over_it_is_the_same(self, rig: TypeRig) -> None:
-        """A domain is mapped like its base type."""
         domain = DataType(
             oid=99_001, schema="public", name="d", kind=TypeKind.DOMAIN, base=rig.data_type
         )

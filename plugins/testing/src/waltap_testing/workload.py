@@ -153,7 +153,6 @@ class ScriptedWorkload:
         self._render(table, "c", row)
 
     def update(self, table: Relation, identifier: int, *values: str | None) -> None:
-        """UPDATE all columns of a row except the key."""
         self._serial += 1
         row = (str(identifier), str(self._serial), *values)
         self._add(
@@ -180,7 +179,6 @@ class ScriptedWorkload:
         self._render(table, "t", ())
 
     def commit(self) -> None:
-        """COMMIT the changes since the last commit."""
         begin, commit = self._lsn, self._step()
         self._xid += 1
         self.parts.append(

@@ -83,7 +83,6 @@ class YugabytePreflight(PreflightChecks):
         return [*super()._of_snapshot(targets), *self._read_time()]
 
     def _read_time(self) -> Iterator[PreflightCheck]:
-        """Check whether the role may read as of the slot's time."""
         assert isinstance(self.properties, YugabyteProperties)
         if not self.properties.consistent_snapshot:
             return
@@ -107,7 +106,6 @@ class YugabytePreflight(PreflightChecks):
         )
 
     def _commands(self) -> Iterator[PreflightCheck]:
-        """Check whether the cluster accepts replication commands."""
         # A release without these settings accepts the commands, so only an off is an error.
         rows = self.catalogue.query(
             "SELECT name, setting FROM pg_settings WHERE setting = 'off' AND name = ANY(%s)",

@@ -581,7 +581,6 @@ class PgOutput(Decoder):
         return payload.number(4, "xid") if self._state is _SessionState.SEGMENT else 0
 
     def _announced(self, payload: PayloadReader) -> AnnouncedRelation:
-        """Read a relation's OID and return the announced relation."""
         start = payload.at
         oid = payload.number(4, "relation OID")
         announced = self._scope().relations.get(oid)
@@ -595,7 +594,6 @@ class PgOutput(Decoder):
         return announced
 
     def _streamed(self, payload: PayloadReader) -> int:
-        """Read the xid of a transaction that was streamed."""
         xid = payload.number(4, "xid")
         if xid not in self._cache.streams:
             payload.fail("the xid of an open stream", str(xid), 1)

@@ -494,7 +494,6 @@ class PostgresCatalogue:
         return next(iter(found), None)
 
     def named_since(self, xid: int) -> list[CatalogTable]:
-        """Return the tables that ``xid`` or later transactions named."""
         return self._tables(
             " AND age((SELECT rt.xmin FROM pg_type rt WHERE rt.oid = c.reltype))"
             " <= age(%s::text::xid)",

@@ -163,7 +163,6 @@ class RelationDescriber:
         return FormerOwner(oid=oid, schema=now.relation.schema, table=now.relation.table)
 
     def forget(self, oid: int) -> None:
-        """Forget a dropped relation without rows to come."""
         self._described.discard(oid)
         self._keyed.pop(oid, None)
 

@@ -265,7 +265,6 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def by_schema(self) -> bool:
-        """Whether a publication has the table because of its schema."""
         return "/schema/" in self.how
 
     def sent_less(self, before: "Membership", *, refuses_missing: bool) -> bool:

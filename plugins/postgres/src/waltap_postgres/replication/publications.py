@@ -199,7 +199,6 @@ class PublicationSet:
             return PublicationPlan(())
 
     def _dropped(self, entry: OwnedObject) -> bool:
-        """Return whether the pipeline's publication was dropped."""
         if self._context.owned_objects.find(*entry.key) is None:
             return False
         return published(self._catalogue, entry.name) is None

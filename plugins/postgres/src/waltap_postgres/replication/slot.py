@@ -396,7 +396,6 @@ class SlotAdmin:
         return any(name == f"waltap {session_role(leased=True)}" for (name,) in rows)
 
     def _end_left_behind(self, slot: ReplicationSlot) -> None:
-        """Terminate a slot's reader that has no client."""
         try:
             self.end_reader(slot)
         except PrivilegeMissing as error:

@@ -112,7 +112,6 @@ class _PartialMessage:
         return large
 
     def keep(self, rest: bytes) -> None:
-        """Keep an incomplete message for the next `add`."""
         if not rest:
             return
         # The length is unknown before the header is complete.

@@ -245,7 +245,6 @@ def _uuid(field: FieldValues) -> "pa.Array":
 
 @functools.cache
 def _hexadecimal() -> "np.ndarray[Any, Any]":
-    """Return the two digits of each byte."""
     import numpy as np
 
     return np.array([b"%02x" % byte for byte in range(256)]).view("u2")

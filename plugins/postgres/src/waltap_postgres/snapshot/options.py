@@ -92,7 +92,6 @@ class SnapshotOptions:
         return target.selected(statement) if statement else None
 
     def locks(self, targets: Sequence[SnapshotTable]) -> list[str]:
-        """Return the statements that lock tables before the snapshot."""
         own: list[str] = []
         shared = []
         for target in targets:

@@ -118,7 +118,6 @@ class TableSplit(msgspec.Struct, frozen=True):
     condition: str = ""
 
     def where(self, shape: CatalogShape) -> str:
-        """Return the WHERE after the table's name."""
         terms = [self.rows.where(shape)] if self.rows is not None else []
         if self.condition:
             terms.append(self.condition)

@@ -215,7 +215,6 @@ class SnapshotReader:
         return self._terms.targets(read, deep=debezium)
 
     def delay(self, pause: Callable[[float], object]) -> None:
-        """Wait for the profile's delay before a snapshot."""
         # Only once: the engine asks for pieces after it could not get chunks.
         if not self._delayed:
             pause(self._properties.snapshot_delay_ms / 1000)
@@ -234,7 +233,6 @@ class SnapshotReader:
             self._opened().lock(statements, self._isolation(exported=exported), targets)
 
     def release_blocking_locks(self) -> None:
-        """Release the locks if they keep a new slot from its creation."""
         # The slot waits for all open transactions, and one of them waits for these locks.
         if self._transaction is None or not self._transaction.blocks(self._now):
             return
@@ -280,7 +278,6 @@ class SnapshotReader:
 
     @property
     def steady(self) -> bool:
-        """Return whether all statements see the same rows."""
         return self._exported or self._terms.steady
 
     def _log_single_reader(self) -> None:
@@ -468,7 +465,6 @@ class SnapshotReader:
         threads: int,
         ends: Callable[[], bool],
     ) -> Iterator[TablesReader]:
-        """Open a thread's reader in the leader's snapshot."""
         assert self._given is not None
         ending = watch(self._properties, ends)
 

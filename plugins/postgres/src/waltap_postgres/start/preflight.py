@@ -484,7 +484,6 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [PreflightCheck.ok("rows", f"{_count(tables)} to read")]
 
     def _signal(self, schema: str, table: str) -> PreflightCheck:
-        """Check that this role can use the signal table."""
         # Signals and watermarks are rows that waltap writes and reads back from the stream.
         name, user = identifier(schema, table), identifier(self.properties.user)
         ((exists, usable, fits, writable),) = self.catalogue.query(

@@ -58,7 +58,6 @@ class HostedService:
     mind: str | None = None
 
     def grant(self, user: str) -> str:
-        """Return the SQL after which ``user`` may replicate."""
         if self.granted is not None and self.granted.startswith("rds_"):
             return f"GRANT {self.granted} TO {quoted(user)}"
         return f"ALTER ROLE {quoted(user)} WITH REPLICATION"
@@ -186,7 +185,6 @@ class ServerHosting:
         return f"On {service.name}: {service.switch}"
 
     def set(self, setting: str) -> str:
-        """Return the instruction for a setting ``name = value``."""
         return f"On {self.service.name}, set {setting} {self.service.where}"
 
     def checks(self) -> Iterator[PreflightCheck]:

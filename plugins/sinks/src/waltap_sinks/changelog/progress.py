@@ -40,7 +40,6 @@ class ReadChunks:
         return chunk in self._chunks.get(oid, ())
 
     def has_all(self, oid: int) -> bool:
-        """Return whether all rows of a table are in the log."""
         return oid in self._complete
 
     def ended(self, oid: int, chunk: int) -> None:

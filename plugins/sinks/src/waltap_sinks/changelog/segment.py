@@ -384,7 +384,6 @@ class TableBuffer:
     def _append_inserts(
         self, part: TransactionPart, block: InsertBlock, numbers: Sequence[int]
     ) -> None:
-        """Add inserts that came as columns."""
         import numpy as np
 
         # Changes are left out before or after a block, never within it.

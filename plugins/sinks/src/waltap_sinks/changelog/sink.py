@@ -481,7 +481,6 @@ class ChangeLogSink(Sink):
         self._skip_below = self._published_below = 0
 
     def _restart(self, relation: Relation) -> None:
-        """Discard the rows of a table in this snapshot."""
         snapshot_table = (relation.schema, relation.table, self._snapshot_id)
         for key in [key for key in self._complete.current if key[:3] == snapshot_table]:
             self._complete.current.pop(key).abandon()
@@ -496,7 +495,6 @@ class ChangeLogSink(Sink):
             self._buffer(self._complete, version, self._snapshot_id).restarts = True
 
     def _end_chunk(self, oid: int, chunk: int, buffer: TableBuffer) -> None:
-        """Add a complete chunk to the rows of its table."""
         version, snapshot_id = buffer.version, buffer.snapshot_id
         del self._complete.current[
             version.relation.schema, version.relation.table, snapshot_id, chunk

@@ -126,7 +126,6 @@ def _missing(
 
 
 def _lag_reason_now(target: VerificationSource, name: str) -> str:
-    """Return the reason of a table that became late."""
     return next((each.lag_reason for each in target.tables() if each.name == name), "")
 
 

@@ -81,7 +81,6 @@ class TableDifferences:
 
     @property
     def equal(self) -> bool:
-        """Return whether both sides have the same rows."""
         return (self.source_rows, self.source_hash) == (self.target_rows, self.target_hash)
 
 

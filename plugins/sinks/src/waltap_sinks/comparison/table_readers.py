@@ -159,7 +159,6 @@ class PostgresTableReader:
         return self._connection.execute(query.encode(), parameters or None).fetchall()
 
     def total(self) -> tuple[int, int]:
-        """Return count and sum of all rows."""
         ((count, total),) = self._all(f"SELECT count(*), {self._hash} FROM {self._table}")
         return int(count), int(total)
 

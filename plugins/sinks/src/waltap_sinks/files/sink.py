@@ -109,7 +109,6 @@ class GatheredColumns:
         return found
 
     def content(self, rows: "pa.Table") -> bytes:
-        """Return the content of a file, the same for the same rows."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -318,7 +317,6 @@ class FilesSink(Sink):
         return None if self._committed_in_snapshot else self._committed or None
 
     def redelivered(self) -> Collection[str]:
-        """Return the dead letters of the last redelivery."""
         return self._dead_letters
 
     def _last(self, names: list[str]) -> FileCommit | None:
@@ -441,7 +439,6 @@ class FilesSink(Sink):
         return self._accepted or None
 
     def _send(self) -> None:
-        """Write files without their commit."""
         if not self._gathered.bytes:
             return
         behind = next(iter(self._committed.values()), None)

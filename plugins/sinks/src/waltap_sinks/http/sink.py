@@ -269,7 +269,6 @@ class HttpSink(Sink):
                 shard.advance()
 
     def _deliver(self, request: HttpRequest, identifier: str) -> None:
-        """Send one request until it is accepted."""
         given = self._properties
         until = time.monotonic() + given.retry_total_ms / 1000
         waits = RetryBackoff(

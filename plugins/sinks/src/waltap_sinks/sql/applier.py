@@ -209,7 +209,6 @@ class SqlApplier:
         self._rows.move(self.at, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
-        """Apply changes of a table without a key."""
         self.apply()
         table = self.at = self._tables.of(shape)
         for change in run:

@@ -162,7 +162,6 @@ class HistoryWriter:
         cause: VersionCause,
         numbers: Iterator[int],
     ) -> None:
-        """Add changes of a table without a key."""
         for change in run:
             number = next(numbers)
             if isinstance(change, Update):
@@ -259,7 +258,6 @@ class HistoryWriter:
     # --- writing ----------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """Write the collected versions."""
         for log in self._logs.values():
             self._apply(log)
 

@@ -669,13 +669,11 @@ class SqlSink(Sink):
         self._tables.forget_relation(oid)
 
     def _forget(self) -> None:
-        """Forget the effects of an undone transaction."""
         self._applier.forget()
         self._tables.forget()
         self._metadata.forget()
 
     def _closed_by(self, error: Exception) -> SinkError:
-        """Disconnect and translate ``error``, which needs the connection."""
         try:
             return self._failure(error)
         finally:

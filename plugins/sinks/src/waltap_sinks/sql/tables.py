@@ -77,7 +77,6 @@ class TargetTables:
         self._created.clear()
 
     def committed(self) -> None:
-        """Note that the open transaction was committed."""
         self._created.clear()
 
     def rebuild(self) -> None:

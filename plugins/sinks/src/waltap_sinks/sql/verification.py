@@ -80,12 +80,10 @@ class _SqlSource(abc.ABC):
         self._target.close()
 
     def position(self) -> int | None:
-        """Return the position that was committed last."""
         found = self._metadata.read()
         return None if found is None else found.end_lsn
 
     def tables(self) -> list[ComparedTable]:
-        """Return the bound tables that still exist."""
         if self._metadata.read() is None and not self._metadata.made:
             return []
         return [

@@ -113,7 +113,6 @@ class ScriptedWalsender:
 
     @property
     def dsn(self) -> str:
-        """Return a libpq connection string for the server."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={self.database}"
 
     @property

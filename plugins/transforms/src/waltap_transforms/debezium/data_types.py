@@ -265,7 +265,6 @@ class GeometryFormatProperties(Properties):
 def _swap_coordinates(
     properties: SwapCoordinatesProperties, _context: RecordTransformContext
 ) -> RecordTransform:
-    """Return the transform that swaps x and y of geometries."""
     srids = frozenset(map(int, properties.srids))
 
     def convert(value: Any) -> Any:

@@ -190,7 +190,6 @@ def event_fields(prefix: str, entries: Iterable[str]) -> tuple[EventField, ...]:
 
 
 def _parts(text: str, separator: str) -> list[str]:
-    """Split ``text`` as Java's String.split does."""
     # Java removes empty parts at the end.
     parts = text.split(separator)
     while len(parts) > 1 and not parts[-1]:

@@ -45,8 +45,6 @@ class SchemaChangeFilterProperties(Properties):
 def _schema_change_filter(
     properties: SchemaChangeFilterProperties, _context: RecordTransformContext
 ) -> RecordTransform:
-    """Return the transform that drops schema change events of some types."""
-
     def stays(record: ConnectRecord) -> bool:
         schema = record.value_schema
         if record.value is None or schema is None or not (schema.name or "").endswith(ENDINGS):

@@ -131,7 +131,6 @@ class EventTracing:
 def _activate_tracing_span(
     properties: TracingProperties, context: RecordTransformContext
 ) -> RecordTransform:
-    """Return the transform that adds the headers of spans to change events."""
     tracing = EventTracing(
         properties.span_context,
         properties.operation,

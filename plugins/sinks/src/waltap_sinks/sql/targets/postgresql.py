@@ -593,7 +593,6 @@ class PostgresTarget(SqlTarget):
 
 
 def _piece_rows(rows: Sequence[Tuple]) -> int:
-    """Return the number of rows of one write to COPY."""
     if not isinstance(rows, RowBlock):
         return PIECE_ROWS
     return max(1, PIECE_BYTES * len(rows) // max(1, rows.nbytes))

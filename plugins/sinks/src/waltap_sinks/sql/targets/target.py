@@ -279,7 +279,6 @@ class SqlTarget(abc.ABC):
         return found
 
     def change(self, statement: str, parameters: Sequence[object]) -> int:
-        """Run one statement and return the number of changed rows."""
         return int(self._executed(statement, parameters).rowcount)
 
     def can_name(self, name: str) -> bool:
@@ -312,7 +311,6 @@ class SqlTarget(abc.ABC):
             self.run(f"UPDATE {table} SET {quoted} = %s", [missing])
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
-        """Change the type of a column and keep its values."""
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
@@ -427,7 +425,6 @@ class SqlTarget(abc.ABC):
     # --- rows: `RowWriter` compares the counts with the number of given rows ---
 
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
-        """Insert rows with new keys and return their number."""
         return self._put("", table, table.written, rows)
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:

@@ -222,7 +222,6 @@ def json_text(kind: "pa.DataType") -> Callable[[Any], str] | None:
 
 
 def _parts(kind: "pa.DataType") -> Callable[[Any], Any]:
-    """Return the conversion to lists, objects and scalars."""
     import pyarrow.types as pat
 
     if pat.is_map(kind):
