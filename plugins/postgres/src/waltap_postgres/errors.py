@@ -6,6 +6,7 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 
 import re
 
+from waltap.base.text import sql_word
 from waltap.errors import (
     NOT_UTF8,
     ConnectionLost,
@@ -29,28 +30,21 @@ GRANTS = {
 OWNED = re.compile(r'must be (?:the )?owner of (\w+(?: table)?) "?([^"]+)"?$')
 
 
-def quoted(name: str) -> str:
-    """Return a name in SQL, quoted if necessary."""
-    return (
-        name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"{}"'.format(name.replace('"', '""'))
-    )
-
-
 def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
     """Return the SQL that grants the right in the server's ``message``.
 
     The server names an object without its schema. ``rights`` are the needed ones of a table. A
     message without an object is about replication.
     """
-    role = quoted(user)
+    role = sql_word(user)
     denied = DENIED.search(message)
     if denied is not None:
-        kind, name = denied[1], quoted(denied[2])
+        kind, name = denied[1], sql_word(denied[2])
         what = GRANTS.get(kind, rights + " ON {name}").format(name=name)
         return f"GRANT {what} TO {role}"
     owned = OWNED.search(message)
     if owned is not None:
-        return f"ALTER {owned[1].upper()} {quoted(owned[2])} OWNER TO {role}"
+        return f"ALTER {owned[1].upper()} {sql_word(owned[2])} OWNER TO {role}"
     return f"ALTER ROLE {role} WITH REPLICATION"
 
 
@@ -275,7 +269,7 @@ def _way_in(text: str, user: str, database: str) -> str:
 
 def _role_step(text: str, user: str, database: str) -> str:
     """Return the statement or setting that lets a role in."""
-    role = quoted(user)
+    role = sql_word(user)
     if "does not exist" in text:
         return f"CREATE ROLE {role} WITH LOGIN REPLICATION PASSWORD '…'; there is no such role"
     if "pg_hba.conf" in text:

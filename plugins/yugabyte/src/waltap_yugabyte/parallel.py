@@ -22,7 +22,6 @@ from waltap.ports.source.connector import (
     Connector,
     ConnectorContext,
     PreflightCheck,
-    SnapshotOverlap,
     StartPosition,
 )
 from waltap.ports.source.roles import (
@@ -226,9 +225,6 @@ class RangedConnector(
 
     def stream(self, position: Position) -> ChangeStream:
         return self._first.stream(position)
-
-    def overlap(self, offset: Offset) -> SnapshotOverlap | None:
-        return None
 
     # --- end ----------------------------------------------------------------------------------
 

@@ -315,8 +315,8 @@ def difference(old: Relation, new: Relation) -> list[str]:
         found.append(f"was {old.name}")
     # A column's number survives a rename; its name identifies it only where the catalogue gave no
     # number.
-    before = {_column_id(column): column for column in old.columns}
-    after = {_column_id(column): column for column in new.columns}
+    before = {column_id(column): column for column in old.columns}
+    after = {column_id(column): column for column in new.columns}
     found += [f"{c.name}: added ({_type(c)})" for p, c in after.items() if p not in before]
     found += [f"{c.name}: dropped" for p, c in before.items() if p not in after]
     for column_id, column in after.items():
@@ -351,7 +351,8 @@ def _of_column(old: Column, new: Column) -> list[str]:
     return found
 
 
-def _column_id(column: Column) -> object:
+def column_id(column: Column) -> int | str:
+    """Return a column's number, which survives a rename, or its name."""
     return column.name if column.number is None else column.number
 
 

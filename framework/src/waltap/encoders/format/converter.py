@@ -8,7 +8,7 @@ import abc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events.event import Header
@@ -17,6 +17,8 @@ from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
+
+Out = TypeVar("Out")
 
 
 class SchemaMismatch(ValueError):
@@ -30,9 +32,15 @@ class SchemaMismatch(ValueError):
         self.way = way
 
 
-def required(what: str, schema: Schema) -> SchemaMismatch:
-    """Return the error for null in a required field."""
-    return SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")
+def required(write: Callable[[Any], Out], what: str, schema: Schema) -> Callable[[Any], Out]:
+    """Return ``write`` with SchemaMismatch for null, of a required field."""
+
+    def strict(value: Any) -> Out:
+        if value is None:
+            raise SchemaMismatch(f"{what} is required ({schema.kind.value}) and null")
+        return write(value)
+
+    return strict
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -91,13 +91,7 @@ def json_writer(
     elif schema.optional:
         null = "null"
     else:
-
-        def strict(value: Any) -> str:
-            if value is None:
-                raise required(what, schema)
-            return write(value)
-
-        return strict
+        return required(write, what, schema)
     return lambda value: null if value is None else write(value)
 
 

@@ -81,27 +81,16 @@ def avro_writer(schema: Schema, *, defaults: bool = True, what: str = "the value
     converter does. The writer raises SchemaMismatch, TypeError or KeyError.
     """
     write = _writer(schema, defaults=defaults)
-    if not schema.optional:
-        return _strict(write, schema, what, defaults=defaults)
-    first, second = b"\x00", b"\x02"
-    # Avro requires a field's default to be of the union's first type.
-    branch, null = (first, second) if schema.default is not None else (second, first)
+    branch = null = b""
+    if schema.optional:
+        # Avro requires a field's default to be of the union's first type.
+        ordered = b"\x00\x02" if schema.default is not None else b"\x02\x00"
+        branch, null = ordered[:1], ordered[1:]
     if defaults and schema.default is not None:
         null = branch + write(schema.default)
+    elif not schema.optional:
+        return required(write, what, schema)
     return lambda value: null if value is None else branch + write(value)
-
-
-def _strict(write: Write, schema: Schema, what: str, *, defaults: bool) -> Write:
-    if defaults and schema.default is not None:
-        null = write(schema.default)
-        return lambda value: null if value is None else write(value)
-
-    def strict(value: Any) -> bytes:
-        if value is None:
-            raise required(what, schema)
-        return write(value)
-
-    return strict
 
 
 def _writer(schema: Schema, *, defaults: bool) -> Write:

@@ -101,13 +101,7 @@ def _member(field: Field, number: int, how: NullPresence, *, entry: bool = False
     if schema.default is not None and how.defaults:
         null = write(schema.default)
     elif not schema.optional:
-
-        def strict(value: Any) -> bytes:
-            if value is None:
-                raise required(what, schema)
-            return write(value)
-
-        return strict
+        return required(write, what, schema)
     return lambda value: null if value is None else write(value)
 
 

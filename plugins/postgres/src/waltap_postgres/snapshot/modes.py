@@ -6,50 +6,14 @@ from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.errors import SnapshotInterrupted
 
 
-class AlwaysSnapshotter(Snapshotter):
-    """Read the tables at every start, but not after a reconnect."""
-
-    def takes_snapshot(self, known: SnapshotFacts) -> bool:
-        return not known.reconnects or known.snapshot_incomplete
-
-    def streams(self, known: SnapshotFacts) -> bool:
-        return True
-
-    def resumes(self, known: SnapshotFacts) -> bool:
-        return known.reconnects  # a start reads everything
-
-
-class InitialSnapshotter(Snapshotter):
-    """Read the tables without an offset, or after an unfinished snapshot."""
-
-    def takes_snapshot(self, known: SnapshotFacts) -> bool:
-        return not known.offset or known.snapshot_incomplete
-
-    def streams(self, known: SnapshotFacts) -> bool:
-        return True
-
-
-class InitialOnly(InitialSnapshotter):
+class InitialOnly(Snapshotter):
     """Snapshot as initial does, then stop: no slot and no publication."""
 
     def streams(self, known: SnapshotFacts) -> bool:
         return False
 
 
-class NoData(Snapshotter):
-    """Stream from the slot's position and read no rows."""
-
-    def takes_snapshot(self, known: SnapshotFacts) -> bool:
-        # This mode takes no other snapshot, so the missing rows would never be read.
-        if known.snapshot_incomplete:
-            raise SnapshotInterrupted("the last run ended in its snapshot")
-        return False
-
-    def streams(self, known: SnapshotFacts) -> bool:
-        return True
-
-
-class WhenNeeded(InitialSnapshotter):
+class WhenNeeded(Snapshotter):
     """Snapshot as initial does, and also after a lost position."""
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
@@ -89,6 +53,7 @@ class ConfigurationBased(Snapshotter):
         self._flags = flags
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
+        # Such a mode takes no other snapshot, so the missing rows would never be read.
         if known.snapshot_incomplete and not self._flags.data:
             raise SnapshotInterrupted("the last run ended in its snapshot")
         if self._flags.data and (not known.reconnects or known.snapshot_incomplete):
@@ -99,7 +64,7 @@ class ConfigurationBased(Snapshotter):
         return self._flags.stream
 
     def resumes(self, known: SnapshotFacts) -> bool:
-        return known.reconnects or not self._flags.data
+        return known.reconnects or not self._flags.data  # a start with data reads everything
 
     def recovers_lost_position(self) -> bool:
         return self._flags.on_data_error
@@ -109,12 +74,12 @@ SNAPSHOTTERS = (
     SnapshotterSpec(
         name="initial",
         summary="Snapshot when there is no offset, then stream (the default).",
-        factory=lambda _: InitialSnapshotter(),
+        factory=lambda _: Snapshotter(),
     ),
     SnapshotterSpec(
         name="always",
         summary="Snapshot at every start, then stream.",
-        factory=lambda _: AlwaysSnapshotter(),
+        factory=lambda _: ConfigurationBased(ConfigurationBasedProperties(data=True, stream=True)),
     ),
     SnapshotterSpec(
         name="initial_only", summary="Snapshot, then stop.", factory=lambda _: InitialOnly()
@@ -123,7 +88,7 @@ SNAPSHOTTERS = (
         name="no_data",
         aliases=("never", "schema_only"),
         summary="Stream only.",
-        factory=lambda _: NoData(),
+        factory=lambda _: ConfigurationBased(ConfigurationBasedProperties(stream=True)),
     ),
     SnapshotterSpec(
         name="when_needed",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from waltap.base.text import duration, size
+from waltap.base.text import duration, size, sql_word
 from waltap.errors import SourceError, WaltapError
 from waltap.ports.source.connector import PreflightCheck
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -17,7 +17,6 @@ from waltap_postgres.errors import (
     ConnectionsUsedUp,
     OutputPluginUnavailable,
     WalLevelTooLow,
-    quoted,
 )
 
 # Services that host PostgreSQL, and their switches for logical decoding.
@@ -59,8 +58,8 @@ class HostedService:
 
     def grant(self, user: str) -> str:
         if self.granted is not None and self.granted.startswith("rds_"):
-            return f"GRANT {self.granted} TO {quoted(user)}"
-        return f"ALTER ROLE {quoted(user)} WITH REPLICATION"
+            return f"GRANT {self.granted} TO {sql_word(user)}"
+        return f"ALTER ROLE {sql_word(user)} WITH REPLICATION"
 
 
 AMAZON = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap.cli.session import beginning
 from waltap.ports.sink.verification import Row, Rows, by_key
 from waltap_sinks.comparison.common_text import reader_of
+from waltap_sinks.sql.targets.target import escaped
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -171,9 +172,7 @@ class PostgresTableReader:
         return {bucket: (int(count), int(total)) for bucket, count, total in self._all(query)}
 
     def rows(self, buckets: Sequence[str]) -> Rows:
-        return self._rows(
-            f"WHERE {_percent(source_bucket(self._keys))} = ANY (%s)", [list(buckets)]
-        )
+        return self._rows(f"WHERE {escaped(source_bucket(self._keys))} = ANY (%s)", [list(buckets)])
 
     def of_keys(self, keys: set[Row]) -> Rows:
         """Return the rows of ``keys``, by the key's index if possible."""
@@ -181,25 +180,20 @@ class PostgresTableReader:
             names = [f"w{n}" for n in range(len(self._key))]
             arrays = ", ".join(["%s::text[]"] * len(names))
             same = " AND ".join(
-                f"{_percent(column)} = w.{name}::{_percent(type_)}"
+                f"{escaped(column)} = w.{name}::{escaped(type_)}"
                 for name, (column, type_, _) in zip(names, self._key, strict=True)
             )
             columns = [list(values) for values in zip(*keys, strict=True)]
             joined = f"JOIN unnest({arrays}) AS w({', '.join(names)}) ON {same}"
             return self._rows(joined, columns)
-        name = f"md5(convert_to({_percent(row_text(self._keys))}, 'UTF8'))"
+        name = f"md5(convert_to({escaped(row_text(self._keys))}, 'UTF8'))"
         wanted = "SELECT md5(convert_to(t, 'UTF8')) FROM unnest(%s::text[]) t"
         return self._rows(f"WHERE {name} IN ({wanted})", [[line_of(key) for key in keys]])
 
     def _rows(self, ending: str, parameters: Sequence[object]) -> Rows:
-        names = _percent(", ".join([*self._keys, *self._texts]))
-        query = f"SELECT {names} FROM {_percent(self._table)} {ending}"
+        names = escaped(", ".join([*self._keys, *self._texts]))
+        query = f"SELECT {names} FROM {escaped(self._table)} {ending}"
         size = len(self._keys)
         return by_key(
             (tuple(row[:size]), tuple(row[size:])) for row in self._all(query, parameters)
         )
-
-
-def _percent(text: str) -> str:
-    """Return SQL for a statement with %s for values."""
-    return text.replace("%", "%%")

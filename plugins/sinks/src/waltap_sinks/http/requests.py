@@ -4,6 +4,7 @@ import base64
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -13,6 +14,8 @@ from waltap.encoders.json.lines import JsonLines
 JSON: Final = "application/json"
 # The prefix of headers in Kafka's binding of CloudEvents; the HTTP binding has a dash.
 CLOUD_EVENTS: Final = "ce_"
+# Printable ASCII without "%", so that receivers can decode it unambiguously.
+PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F)).replace("%", "")
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,10 +23,8 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     body: bytes
     headers: dict[str, str]
-    # The topic of the first record, for messages.
-    topic: str
     # The records in the body.
-    held: Sequence[Record] = ()
+    held: Sequence[Record]
 
 
 Pack = Callable[[Sequence[Record]], Iterator[HttpRequest]]
@@ -73,28 +74,23 @@ def packer(
     def many(records: Sequence[Record]) -> Iterator[HttpRequest]:
         bodies: list[bytes] = []
         held: list[Record] = []
-        size, topic = 0, ""
+        size = 0
         for record in records:
             if record.value is None and not tombstones:
                 continue
             made = item(record)
             if bodies and (len(bodies) >= most or size + len(made) > most_bytes):
-                yield _joined(bodies, held, topic)
+                yield _joined(bodies, held)
                 bodies, held, size = [], [], 0
-            topic = topic if bodies else record.topic
             bodies.append(made)
             held.append(record)
             size += len(made) + len(between)
         if bodies:
-            yield _joined(bodies, held, topic)
+            yield _joined(bodies, held)
 
-    def _joined(items: list[bytes], held: list[Record], topic: str) -> HttpRequest:
-        return HttpRequest(
-            body=begin + between.join(items) + end,
-            headers={"Content-Type": kind},
-            topic=topic,
-            held=held,
-        )
+    def _joined(items: list[bytes], held: list[Record]) -> HttpRequest:
+        body = begin + between.join(items) + end
+        return HttpRequest(body=body, headers={"Content-Type": kind}, held=held)
 
     return many
 
@@ -111,9 +107,7 @@ def _singles(
         for header in record.headers:
             name, value = _header(header, prefix, encode=encode)
             headers[name] = value
-        yield HttpRequest(
-            body=record.value or b"", headers=headers, topic=record.topic, held=(record,)
-        )
+        yield HttpRequest(body=record.value or b"", headers=headers, held=(record,))
 
 
 def _header(header: Header, prefix: str, *, encode: bool) -> tuple[str, str]:
@@ -139,13 +133,7 @@ def _value(value: bytes, *, encode: bool) -> str:
 
 def _plain(text: str) -> str:
     """Return a text for HTTP; only printable ASCII is not percent-encoded."""
-    # "%" too, so that receivers can decode it unambiguously.
-    escaped = (c if " " <= c <= "~" and c != "%" else _percent(c) for c in text)
-    return "".join(escaped)
-
-
-def _percent(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode())
+    return quote(text, safe=PLAIN)
 
 
 def _token(name: str) -> str:

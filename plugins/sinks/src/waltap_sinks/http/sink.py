@@ -34,31 +34,12 @@ if TYPE_CHECKING:
 HttpUnavailable = SinkError.define("HttpUnavailable", "WT-5601", retry=RetryVerdict.SAME_BATCH)
 
 
-class HttpRefused(SinkError):
-    """The address refuses a request; another try would not help."""
-
-    code = "WT-5602"
-    remedy = (
-        "Check what {location} expects: url, body and the profile's format decide the request. "
-        "Nothing after the record was confirmed: the next start continues there. A table "
-        "[[transforms]] of type filter leaves records out; errors.tolerance decides about "
-        "single refused records (400, 409, 413, 415, 422)."
-    )
-
-    @property
-    def of_a_record(self) -> bool:
-        """Return whether the address calls the content wrong."""
-        return self.fields.get("status") in {400, 409, 413, 415, 422}
-
-    @property
-    def too_large(self) -> bool:
-        """Return whether a smaller request may be accepted."""
-        return self.fields.get("status") == 413
-
-
+HttpRefused = SinkError.define("HttpRefused", "WT-5602")
 HttpLoginRefused = SinkError.define("HttpLoginRefused", "WT-5603")
 
 
+# Answers that call the content wrong.
+OF_A_RECORD: Final = {400, 409, 413, 415, 422}
 # A token is renewed so long before its end, so that none ends between the check and the arrival of
 # a request, with clocks that differ a little.
 EARLY_S = 30.0
@@ -196,11 +177,11 @@ class HttpSink(Sink):
             self._pending = batch, [_HttpShard(self._pack(shard)) for shard in shared]
         given = self._pending[1]
         try:
-            self._send([shard for shard in given if not shard.empty])
+            self._send([shard for shard in given if shard.head is not None])
         except HttpRefused as error:
             self._pending = None
             blamed = [shard.blamed for shard in given if shard.blamed is not None]
-            if not (blamed and error.of_a_record):
+            if not (blamed and error.fields["status"] in OF_A_RECORD):
                 raise
             index = [id(record) for record in batch.records or ()].index(id(blamed[0]))
             raise RecordsRefused([RefusedEvent(index=index, error=error)]) from error
@@ -249,16 +230,16 @@ class HttpSink(Sink):
             raise failures[0]
 
     def _empty(self, shard: "_HttpShard") -> None:
-        while (request := shard.next()) is not None:
+        while (request := shard.head) is not None:
             try:
                 self._deliver(request, shard.identifier)
             except HttpRefused as error:
-                several = len(request.held) > 1
-                splits = several and (self._context.tolerant or error.too_large)
-                if not error.of_a_record or not (splits or self._context.tolerant):
+                several, status = len(request.held) > 1, error.fields["status"]
+                # 413 is about the size of the request, so halves may pass even without tolerance.
+                splits = several and (self._context.tolerant or status == 413)
+                if status not in OF_A_RECORD or not (splits or self._context.tolerant):
                     shard.blamed = None if several else request.held[0]
                     raise
-                # 413 is about the size of the request, so halves may pass even without tolerance.
                 if splits:  # find the refused record
                     middle = len(request.held) // 2
                     halves = request.held[:middle], request.held[middle:]
@@ -319,9 +300,8 @@ class HttpSink(Sink):
         status = answer.status
         kind = HttpLoginRefused if status in {401, 403, 407} else HttpRefused
         count = len(request.held)
-        many = f"{count} records, the first of {request.topic}"
-        what = many if count > 1 else f"a record of {request.topic}"
-        text = f"{self._location} answers {status} to {what}"
+        what = f"{count} records, the first" if count > 1 else "a record"
+        text = f"{self._location} answers {status} to {what} of {request.held[0].topic}"
         return kind(text, location=self._location, status=status), 0.0
 
     def _new_client(self) -> "HttpClient":
@@ -377,22 +357,15 @@ class _HttpShard:
 
     def __init__(self, requests: Iterator[HttpRequest]) -> None:
         self._requests = requests
-        self._head = next(requests, None)
+        self.head = next(requests, None)
         self.identifier = f"msg_{uuid4()}"
-        self.refused: list[tuple[Record, HttpRefused]] = []
+        self.refused: list[tuple[Record, SinkError]] = []
         self.blamed: Record | None = None
-
-    @property
-    def empty(self) -> bool:
-        return self._head is None
-
-    def next(self) -> HttpRequest | None:
-        return self._head
 
     def advance(self) -> None:
         # Retries of one request keep their id, by which receivers recognise them (Standard
         # Webhooks).
-        self._head = next(self._requests, None)
+        self.head = next(self._requests, None)
         self.identifier = f"msg_{uuid4()}"
 
     def instead(self, requests: Iterator[HttpRequest]) -> None:
@@ -400,8 +373,8 @@ class _HttpShard:
         self._requests = chain(requests, self._requests)
         self.advance()
 
-    def leave(self, error: HttpRefused) -> None:
+    def leave(self, error: SinkError) -> None:
         """Skip the head, one refused record."""
-        assert self._head is not None
-        self.refused.append((self._head.held[0], error))
+        assert self.head is not None
+        self.refused.append((self.head.held[0], error))
         self.advance()

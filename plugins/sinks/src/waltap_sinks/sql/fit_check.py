@@ -1,10 +1,10 @@
 """Check before a start that MariaDB or MySQL tables hold the source's rows."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from waltap.base.text import sql_word
 from waltap.changes.decode.relation import Column, Relation, TypeKind
 from waltap.errors import SinkError, WaltapError
 from waltap.plugins.check_context import CheckContext
@@ -62,8 +62,8 @@ def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
     if long:
         most = share // 4
         pattern = f"{relation.name}.{long[0]}".replace(".", r"\.")
-        limits = " AND ".join(f"length({_sql(name)}) <= {most}" for name in long)
-        table = f"{_sql(relation.schema)}.{_sql(relation.table)}"
+        limits = " AND ".join(f"length({sql_word(name)}) <= {most}" for name in long)
+        table = f"{sql_word(relation.schema)}.{sql_word(relation.table)}"
         yield PreflightCheck.warning(
             "target keys",
             f"the target holds {most} characters of {', '.join(long)}, of the key of "
@@ -72,12 +72,6 @@ def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
             f"Limit the length in the source: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
             f"digest instead: column.mask.hash.SHA-256.with.salt.SALT = {pattern}",
         )
-
-
-def _sql(name: str) -> str:
-    if re.fullmatch(r"[a-z_][a-z0-9_]*", name):
-        return name
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _may_exceed(column: Column, most: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, column_id
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.changes.events import EventContext, EventPlan, EventPlans
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
@@ -160,8 +160,7 @@ class TargetShapes(EventPlans[TargetShape]):
 
     def of(self, relation: Relation) -> TargetShape | None:
         """Return the shape for changes of ``relation``."""
-        if self._streamed.get(relation.oid) is not relation:
-            self._streamed[relation.oid] = relation
+        self._streamed[relation.oid] = relation
         return super().of(relation)
 
     def read(self, relation: Relation) -> TargetShape | None:
@@ -196,8 +195,8 @@ class TargetShapes(EventPlans[TargetShape]):
         if not computed:
             return frozenset()
         streamed = self._streamed.get(relation.oid)
-        shown = set() if streamed is None else set(map(_named, streamed.columns))
-        return frozenset(n for n, column in computed.items() if _named(column) not in shown)
+        shown = set() if streamed is None else set(map(column_id, streamed.columns))
+        return frozenset(n for n, column in computed.items() if column_id(column) not in shown)
 
     def _report(self, columns: str) -> None:
         if columns not in self._reported:
@@ -208,11 +207,6 @@ class TargetShapes(EventPlans[TargetShape]):
                 "own; where the publication has them, have rows read again once one was streamed)",
                 columns,
             )
-
-
-def _named(column: Column) -> int | str:
-    """Return a column's number, which survives a rename, or its name."""
-    return column.name if column.number is None else column.number
 
 
 # The history's own columns: name (a prefix precedes it), OID and name of PostgreSQL's type.

@@ -15,7 +15,7 @@ from waltap.pipeline import Engine, Limits
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
-from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
+from waltap.ports.snapshot.snapshotter import Snapshotter
 from waltap.ports.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.destination import SimulatedDestination, sink_of
@@ -131,16 +131,6 @@ class SimulatedPipeline:
         )
 
 
-class _SimulatedSnapshotter(Snapshotter):
-    """Takes one snapshot, before the first change."""
-
-    def takes_snapshot(self, known: SnapshotFacts) -> bool:
-        return known.snapshot_incomplete or not known.offset
-
-    def streams(self, known: SnapshotFacts) -> bool:
-        return True
-
-
 def _unused(*_arguments: object) -> Any:
     raise AssertionError("the source gives messages")
 
@@ -153,5 +143,5 @@ _DECODER = DecoderSpec(
     capabilities=DecoderCapabilities(),
 )
 _SNAPSHOTTER = SnapshotterSpec(
-    name="simulated", summary="Once.", factory=lambda _properties: _SimulatedSnapshotter()
+    name="simulated", summary="Once.", factory=lambda _properties: Snapshotter()
 )
