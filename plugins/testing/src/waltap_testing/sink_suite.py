@@ -622,7 +622,7 @@ class SinkSuite(
 def _assert_resumes(
     rig: SinkRig, folder: Path, workload: ScriptedWorkload, outcome: ChildOutcome
 ) -> None:
-    """Check that a new sink completes what the child delivered."""
+    """Check that a new sink completes the delivery of the child."""
     stored = Position(*outcome.reports[-1]) if outcome.reports else START
     capabilities = rig.build(folder).capabilities
     resume(rig, folder, workload, stored)
