@@ -258,7 +258,6 @@ class ConfigurationError(WaltapError):
         allowed: str | None = None,
         origin: str = "profile",
     ) -> Self:
-        """Return the error of one property."""
         return cls([PropertyProblem(property, what, value=value, allowed=allowed)], origin=origin)
 
     def advice(self) -> str:

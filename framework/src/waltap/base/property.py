@@ -280,7 +280,6 @@ class PropertyDeclaration:
 
     @property
     def default(self) -> object:
-        """Return the default, None without one."""
         return None if self.required else self.info.get_default(call_default_factory=True)
 
     def profile_default_of(self, pipeline: str) -> object:

@@ -186,7 +186,6 @@ class LogFile:
             sys.stderr.write(f"{line}\n")
 
     def _named(self) -> bool:
-        """Return whether the open file has the name."""
         try:
             there = self.path.stat()
         except OSError:

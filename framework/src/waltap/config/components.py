@@ -374,7 +374,6 @@ class TransformResolver:
         self._predicates: dict[str, Component[PredicateSpec] | None] = {}
 
     def chosen(self) -> tuple[TransformUse, ...]:
-        """Return the transforms that have no problem."""
         self._predicates = {
             label: self._predicate(label, settings)
             for label, settings in self._raw.predicates.items()

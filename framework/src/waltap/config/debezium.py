@@ -46,11 +46,9 @@ class KnownProperty:
 
     @property
     def harmless_values(self) -> tuple[str, ...]:
-        """Return the values that change nothing."""
         return (self.default, *self.harmless) if self.default else self.harmless
 
     def accepts(self, value: object) -> bool:
-        """Return whether ``value`` changes nothing."""
         text = str(value).strip().casefold()
         return self.ignored or text in {"", *map(str.casefold, self.harmless_values)}
 

@@ -107,7 +107,6 @@ class RawProfile:
 
     @property
     def stem(self) -> str:
-        """Return the file's name without its ending."""
         return Path(self.origin).stem
 
 
@@ -222,7 +221,6 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
 
 
 def _server(given: Mapping[str, str], origin: str) -> RawProfile:
-    """Return the profile that Debezium Server's properties make."""
     raw = RawProfile(origin=origin, debezium=True, written="debezium.")
     file = server_file(given, variable)
     raw.settings = {

@@ -69,7 +69,6 @@ class ValidationResult:
         self.problems.append(PropertyProblem(property_name, what, **about))
 
     def default(self, declaration: PropertyDeclaration) -> object:
-        """Return the default for this kind of file."""
         ours = None if self.debezium else declaration.profile_default_of(self.pipeline)
         return declaration.default if ours is None else ours
 
@@ -97,7 +96,6 @@ class ValidationResult:
         return SecretRefresh(template, self._start(setting.origin))
 
     def is_secret(self, setting: GivenProperty) -> bool:
-        """Return whether a setting is a secret by its name."""
         named = self.sanitize is not None and self.sanitize.fullmatch(setting.name)
         return bool(named) or looks_secret(setting.name)
 
@@ -123,7 +121,6 @@ class ValidationResult:
         return Path.cwd() if origin in ARGUMENTS else self.folder
 
     def masked(self, text: str) -> str:
-        """Return ``text`` without filled-in secrets."""
         return redacted(without(text, self.secrets))
 
     def hide(self) -> None:

@@ -103,7 +103,6 @@ class Profile:
 
     @property
     def sinks(self) -> tuple[Component[SinkSpec], ...]:
-        """Return the sinks, one or several."""
         return tuple(branch.sink for branch in self.branches) or (self.sink,)
 
     @property
@@ -251,7 +250,6 @@ def changes(before: Profile, after: Profile) -> list[PropertyChange]:
 
 
 def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
-    """Yield each property by name, with its value and declaration."""
     yield "name", (profile.name, None)
     yield "labels", (profile.labels, None)
     for model in (profile.engine, profile.capture):
@@ -271,7 +269,6 @@ COMMON = {
 
 
 def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
-    """Yield each component with the prefix of its properties."""
     yield "source.", profile.connector
     yield "decoder.", profile.decoder
     yield "snapshot.", profile.snapshotter

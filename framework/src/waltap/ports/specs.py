@@ -404,17 +404,13 @@ S = TypeVar("S", bound=Spec | TypeSpec)
 class SpecRegistry(Protocol):
     """Read registered specs, as resolving a profile does; `Host` implements it."""
 
-    def specs(self, kind: type[S]) -> list[S]:
-        """Return every spec of a kind."""
-        ...
+    def specs(self, kind: type[S]) -> list[S]: ...
 
     def find(self, kind: type[S], name: str) -> S:
         """Return the spec of a name. Raises: SpecMissing."""
         ...
 
-    def implements(self, hook: str) -> bool:
-        """Return whether a plugin implements the hook."""
-        ...
+    def implements(self, hook: str) -> bool: ...
 
 
 KINDS: tuple[SpecKind, ...] = tuple(

@@ -86,7 +86,6 @@ class SignalRequest(
 
     @property
     def text(self) -> str:
-        """Return the data as JSON text."""
         if isinstance(self.data, str):
             return self.data
         return "" if self.data is None else msgspec.json.encode(self.data).decode()

@@ -137,7 +137,6 @@ class FileStore:
         return FileStore(location, self.storage)
 
     def path(self, relative: str) -> str:
-        """Return the filesystem's path of ``relative``."""
         return f"{self._base}/{relative}" if relative else self._base
 
     def uri(self, relative: str) -> str:
@@ -177,7 +176,6 @@ class FileStore:
         )
 
     def _local_entries(self, folder: str) -> list[tuple[str, bool]]:
-        """Return the entries of a local folder."""
         # A change log is listed several times a second, so this saves a stat for each file.
         try:
             with os.scandir(self.path(folder)) as found:
@@ -464,7 +462,6 @@ class FileStore:
         self._folders.add(path)
 
     def _opened(self, path: str) -> Any:
-        """Open the file ``path`` to write it from the start."""
         # A file in a private folder is created with private permissions, before it has content.
         if self._private:
             os.close(private(path, os.O_WRONLY | os.O_CREAT))

@@ -100,7 +100,6 @@ def _text(values: Sequence[object]) -> "pa.Array":
 
 
 def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], pa.Array]":
-    """Return ``text`` as a function of a list of values."""
     return lambda values: text(_text(values))
 
 

@@ -55,7 +55,6 @@ class MisfitCount:
         return bool(self._found)
 
     def add(self, reason: str, values: int = 1) -> None:
-        """Count ``values`` values that became null."""
         self._found[reason] += values
 
     def take(self) -> dict[str, int]:

@@ -101,7 +101,6 @@ class RelationCodec:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def arrays(self, rows: Sequence[Tuple]) -> "list[pa.Array]":
-        """Return the columns of `batch`."""
         if isinstance(rows, RowBlock):
             return [self._array(c, c.block, rows) for c in self._columns]
         # Without rows there is nothing to transpose, so each column is empty.

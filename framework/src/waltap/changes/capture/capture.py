@@ -83,7 +83,6 @@ class CaptureRules:
     # --- what is captured -------------------------------------------------------------------------
 
     def captures(self, schema: str, table: str) -> bool:
-        """Return whether changes of the table become events."""
         key = (schema, table)
         known = self._known.get(key)
         if known is None:
@@ -136,11 +135,9 @@ class CaptureRules:
     def transform(
         self, relation: Relation, column: Column, kind: ConnectKind, *, listed: bool = False
     ) -> ColumnTransform | None:
-        """Return the transform of values of ``column``, or None."""
         return self._transforms.column(relation.name, column, kind, listed=listed)
 
     def meant_to_hide(self, relation: Relation, column: Column) -> bool:
-        """Return whether a mask or truncation is configured for ``column``."""
         return self._transforms.meant(relation.name, column.name)
 
     # --- what things are called -------------------------------------------------------------------
@@ -158,7 +155,6 @@ class CaptureRules:
         return () if names is None else names(schema, table)
 
     def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
-        """Return the (name, value) that the strategy adds to keys, or None."""
         extra = getattr(self._naming, "key_field", None)
         return None if extra is None else extra(schema, table)
 

@@ -207,7 +207,6 @@ class RegexTopicNaming:
         return sanitised_topic(raw), raw
 
     def key_field(self, schema: str, table: str) -> tuple[str, str] | None:
-        """Return the field and value that keys of the table get, or None."""
         if self._field is None:
             return None
         name = self._raw(schema, table)

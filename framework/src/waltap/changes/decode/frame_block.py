@@ -72,7 +72,6 @@ class FrameBlock(LazySequence["Frame"]):
 
     @property
     def highest(self) -> int:
-        """Return the highest LSN of a frame."""
         return int(self.lsns.max())
 
     def __len__(self) -> int:
@@ -85,11 +84,9 @@ class FrameBlock(LazySequence["Frame"]):
         return self.part(slice(start, stop))
 
     def part(self, some: slice) -> "FrameBlock":
-        """Return the frames of ``some`` as a block of the same buffer."""
         return FrameBlock(self.data, self.starts[some], self.ends[some], self.lsns[some])
 
     def where(self, chosen: "np.ndarray[Any, Any]") -> "FrameBlock":
-        """Return the frames whose index in ``chosen`` is true."""
         return FrameBlock(self.data, self.starts[chosen], self.ends[chosen], self.lsns[chosen])
 
     def _make(self) -> "list[Frame]":

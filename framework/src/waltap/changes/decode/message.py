@@ -161,7 +161,6 @@ class TransactionBlock:
         return int(self.end_lsns[-1])
 
     def messages(self) -> Iterator["Begin | Insert | Commit"]:
-        """Yield the messages that the block represents."""
         for begin, commit, insert, xid, commit_lsn, end_lsn, ts in zip(
             *(lsns.tolist() for lsns in self.frames),
             self.inserts,

@@ -116,7 +116,6 @@ class FormerOwner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return ``schema.table``."""
         return f"{self.schema}.{self.table}"
 
 
@@ -273,7 +272,6 @@ class PerRelation(Generic[T]):
         self._versions: dict[int, list[Relation]] = {}
 
     def of(self, relation: Relation) -> T:
-        """Return the result for ``relation``; make it where it is missing."""
         try:
             return self._known[relation]
         except KeyError:

@@ -87,7 +87,6 @@ class JsonExpression:
     names: Mapping[str, object] = field(default_factory=dict)
 
     def source(self, variable: str) -> str:
-        """Return the expression over ``variable``."""
         return self.template.replace("{v}", variable)
 
 
@@ -183,7 +182,6 @@ class TypeSample:
 
     @classmethod
     def of_extension(cls, name: str, text: str) -> "TypeSample":
-        """Return a sample of the type ``name`` of an extension."""
         # An extension's type has another OID in every database; 16384 is the first that users
         # get.
         data_type = DataType(oid=16_384, schema="public", name=name)

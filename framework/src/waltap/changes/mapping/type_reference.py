@@ -106,7 +106,6 @@ def _mapped(
 def _outcome(
     sample: TypeSample, specs: tuple[TypeSpec, ...], options: TypeOptions
 ) -> tuple[str, str, str, str]:
-    """Return schema, value, JSON and Arrow type of a sample."""
     mapping = _mapped(sample, specs, options)
     if mapping is None:
         return "left out", f"`{sample.text}`", "", ""

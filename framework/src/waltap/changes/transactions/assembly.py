@@ -129,7 +129,6 @@ class EarlyDeliveries:
         return [gid for (_, gid), entry in self._entries.items() if not entry.decided]
 
     def keep(self) -> None:
-        """Make the records durable."""
         if self._path is None or not self.unsaved:
             return
         entries = list(self._entries.values())
@@ -661,7 +660,6 @@ class TransactionAssembler:
     # --- buffers ----------------------------------------------------------------------------------
 
     def _hold(self, buffer: TransactionBuffer, lsn: int) -> None:
-        """Direct the following changes to ``buffer``."""
         buffer.begin_lsn = buffer.begin_lsn or lsn
         self._buffer = buffer
         self._extend = buffer.tail.extend
@@ -684,7 +682,6 @@ class TransactionAssembler:
         *,
         prepared: bool = False,
     ) -> None:
-        """Hand out the committed transaction in ``buffer``."""
         if end_lsn <= self._resume.end_lsn:
             buffer.discard()
             return

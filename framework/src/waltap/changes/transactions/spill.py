@@ -157,7 +157,6 @@ class SpillArea:
                 buffer.close()
 
     def forget(self, buffer: "TransactionBuffer") -> None:
-        """Remove a discarded buffer from the totals."""
         self._buffers.discard(buffer)
 
     def new_path(self, name: str) -> Path:
@@ -204,7 +203,6 @@ class TransactionBuffer:
 
     @property
     def size(self) -> int:
-        """Return the size of all sealed chunks."""
         return self._file_bytes + self.memory_bytes
 
     def seal(self) -> None:
@@ -228,7 +226,6 @@ class TransactionBuffer:
         tail.clear()
 
     def add_block(self, block: InsertBlock) -> None:
-        """Add ``block`` behind the tail."""
         self.seal()
         self.begin_lsn = self.begin_lsn or int(block.lsns[0])
         if self._begins(block.xid):
@@ -293,7 +290,6 @@ class TransactionBuffer:
         self._numbers.clear()
 
     def to_file(self) -> None:
-        """Move the chunks in memory to the file."""
         with self._area.guarded():
             if self._file is None:
                 self.path = self._area.new_path(f"stream-{self.xid}")
@@ -493,7 +489,6 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
 
 
 def _record_batch(block: InsertBlock) -> "pa.Buffer":
-    """Return the LSNs and columns of ``block`` as bytes."""
     columns = [pa.array(block.lsns), *block.rows.columns]
     return pa.record_batch(columns, schema=_schema(len(columns) - 1)).serialize()
 

@@ -96,7 +96,6 @@ class TransactionPart(msgspec.Struct, kw_only=True):
         return gaps
 
     def position(self, before: Position) -> Position:
-        """Return the position after this part, given the one before it."""
         if self.complete:
             # The position never moves back.
             return Position(max(self.end_lsn, before.end_lsn))

@@ -102,7 +102,6 @@ def init(
 
 
 def _variable(name: str) -> str:
-    """Return the environment variable for a secret property."""
     return f"WALTAP_{name.rpartition('.')[2].upper()}"
 
 
@@ -198,7 +197,6 @@ def _default(declaration: PropertyDeclaration, pipeline: str) -> object:
 
 
 def _comment(declaration: PropertyDeclaration, *, full: bool) -> list[str]:
-    """Return summary, unit and allowed values as comments."""
     text = declaration.summary
     if not full:
         text = text.partition(". ")[0].removesuffix(".") + "."

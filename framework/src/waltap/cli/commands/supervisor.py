@@ -124,7 +124,6 @@ def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> 
 
 
 def _terminal() -> bool:
-    """Return whether the process has an open terminal."""
     try:
         os.close(os.open(os.ctermid(), os.O_RDWR | os.O_NOCTTY))
     except OSError:

@@ -83,7 +83,6 @@ def _command(name: str, command: Any, shared: list[_Row]) -> list[str]:
 
 
 def _rows(command: Any) -> list[_Row]:
-    """Return (argument or option, meaning) of a command."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
     rows = [(f"`{_argument(p)}`", _text(getattr(p, "help", ""))) for p in arguments]
@@ -91,7 +90,6 @@ def _rows(command: Any) -> list[_Row]:
 
 
 def _all_rows(command: Any) -> Iterator[_Row]:
-    """Yield the rows of a command and of those below it."""
     yield from _rows(command)
     for nested in getattr(command, "commands", {}).values():
         yield from _all_rows(nested)
@@ -438,7 +436,6 @@ def debezium_page(host: Host) -> str:
 
 
 def _by_reason(names: dict[str, str]) -> Iterable[tuple[str, str]]:
-    """Yield each reason's names, and the reason."""
     for why in dict.fromkeys(names.values()):
         yield ", ".join(f"`{name}`" for name in sorted(names) if names[name] == why), why
 

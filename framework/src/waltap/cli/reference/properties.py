@@ -234,7 +234,6 @@ def profile_schema(host: Host) -> dict[str, Any]:
 
 
 def _branch_schema(shared: dict[str, Any], host: Host) -> dict[str, Any]:
-    """Return the schema of one entry of ``[[sinks]]``."""
     branch = _choice(host.sinks)
     branch["properties"] |= _nested({d.name: d for d in declarations(SinkBranchProperties)})
     branch["properties"]["format"] = {

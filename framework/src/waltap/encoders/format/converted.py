@@ -108,7 +108,6 @@ class EventStage:
     def event(
         self, op: str, intent: PlannedRecord, ts: int, xid: int | None, *, lsn: int | None = None
     ) -> ChangeEvent:
-        """Return the event of ``intent``."""
         plan = intent.table.plan
         key = None if intent.key is None or intent.rows.key_schema is None else intent.key
         return ChangeEvent(
@@ -304,7 +303,6 @@ class ConvertedFormat(Format):
         self._tables.of(relation)
 
     def forget(self, oid: int) -> None:
-        """Discard the tables and encoders of a dropped relation."""
         topics = {table.plan.topic for table in self._tables.made(oid)}
         self._tables.forget(oid)
         self._key.forget(topics)
@@ -365,7 +363,6 @@ class ConvertedFormat(Format):
     def _source(
         self, ts: int, xid: int | None, marker: str | None, previous: int | None
     ) -> dict[str, Any]:
-        """Return the members that the source blocks of a part share."""
         return {
             "version": f"waltap {VERSION}",
             "connector": self._connector,
@@ -620,7 +617,6 @@ class ConvertedFormat(Format):
         count: int | None,
         collections: list[dict[str, Any]] | None,
     ) -> ConnectRecord:
-        """Return a BEGIN or END record."""
         identifier = f"{part.xid}:{lsn}"
         value = {
             "status": status,
@@ -723,7 +719,6 @@ class _PartConverter:
             raise value_unfit(cause, unwritten, record_part=self._record_part) from cause
 
     def forget(self, topics: Collection[str]) -> None:
-        """Discard the encoders of ``topics``."""
         # Other relations with these topics get new encoders at their next record.
         for key in [key for key in self._known if key[0] in topics]:
             del self._known[key]

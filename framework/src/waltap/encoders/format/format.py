@@ -101,7 +101,6 @@ class FormatContext:
         return tuple((f"__debezium.context.{name}", value) for name, value in values)
 
     def plans(self, mapper: TypeMapper) -> EventContext:
-        """Return the context of the plans of this format."""
         return EventContext(
             describe=self.describe,
             identity=self.identity,

@@ -35,7 +35,6 @@ class TextRows:
         return self._count
 
     def within(self, before: "Sequence[pa.StringArray | str]", after: str) -> "TextRows":
-        """Return these rows between other pieces."""
         return TextRows([*before, *self.pieces, after], self._count)
 
     def array(self) -> "pa.StringArray":
@@ -51,7 +50,6 @@ class TextRows:
             yield memoryview(text)
 
     def values(self) -> list[bytes]:
-        """Return the bytes of each row."""
         return [value for array, _ in self._steps() for value in _bytes_of(array)]
 
     def _steps(self) -> "Iterator[tuple[pa.StringArray, pa.Buffer]]":
@@ -72,7 +70,6 @@ class TextRows:
 
 
 def _merged(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Return ``pieces`` with neighbouring texts joined."""
     merged: list[Piece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
@@ -86,7 +83,6 @@ def _merged(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
 def _joined(
     pieces: tuple[Piece, ...], start: int, count: int
 ) -> "tuple[pa.StringArray, pa.Buffer]":
-    """Return ``count`` rows as an array and as joined text."""
     # One array has the values of all columns, then the constant texts; `take` reads it in the order
     # of rows. That costs half of `binary_join_element_wise`, which looks at every argument twice for
     # each row.

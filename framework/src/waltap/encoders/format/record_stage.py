@@ -68,7 +68,6 @@ class RecordStage:
         self._steps = steps
 
     def transformed(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the result of the last transform for ``records``."""
         found = records
         for step in self._steps:
             if not found:

@@ -78,7 +78,6 @@ class SchemaMemory(Generic[V]):
         self._known = BoundedDict[object, tuple[Schema, tuple[Any, ...], V]](most)
 
     def of(self, schema: Schema, *more: Any) -> V:
-        """Return the result of ``make`` for ``schema``."""
         key: object = id(schema)
         if more:
             key = id(schema), *(id(each) if each.__class__ is Schema else each for each in more)

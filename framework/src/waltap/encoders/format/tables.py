@@ -47,7 +47,6 @@ class ConnectTable:
     compiled: "dict[bool, Any]" = field(default_factory=dict)
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
-        """Return whether two images have equal keys."""
         key = self.streamed.key
         return not self.shape.has_key or alike(key(old), key(new))
 
@@ -93,7 +92,6 @@ class ConnectTables(EventPlans[ConnectTable]):
         return renewed
 
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
-        """Return the schema of values for a topic."""
         name = self._capture.schema_name(f"{topic}.Envelope")
         return envelope.envelope_schema(name, row, self.source, self._format.envelope)
 

@@ -107,7 +107,6 @@ def _object(
 
 
 def _rows(pieces: "Sequence[pa.StringArray | str]", start: int, count: int) -> TextRows:
-    """Return the joined ``pieces`` of some rows."""
     return TextRows(
         [p if isinstance(p, str) or count == len(p) else p.slice(start, count) for p in pieces],
         count,

@@ -159,7 +159,6 @@ class RowCodec:
         return self.old_renderers[name]
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
-        """Return whether two images have the same key text."""
         return self.key is None or self.key(old) == self.key(new)
 
 

@@ -26,7 +26,6 @@ def offsets_of(array: "pa.Array") -> Any:
 
 
 def _characters(array: "pa.StringArray") -> Any:
-    """Return the bytes of all values, joined."""
     offsets, data = offsets_of(array), array.buffers()[2]
     # An array whose values are all empty or null may have no data buffer.
     if data is None:
@@ -35,7 +34,6 @@ def _characters(array: "pa.StringArray") -> Any:
 
 
 def _validity(array: "pa.Array") -> "tuple[pa.Buffer | None, int]":
-    """Return the null bitmap of ``array`` and its number of nulls."""
     if not array.null_count:
         return None, 0
     # `is_valid` makes a bitmap without offset, also for a slice.
@@ -236,7 +234,6 @@ def two_complements(numbers: Any) -> tuple[Any, Any]:
 
 
 def _base64(array: "pa.Array", numbers: Any) -> "pa.StringArray":
-    """Return each number in base64, null where ``array`` is null."""
     # base64 starts to read at the top.
     size, shifted = two_complements(numbers)
     width = (size + 2) // 3 * 4
@@ -279,8 +276,6 @@ def _day_numbers(array: "pa.StringArray") -> "pa.Int64Array | None":
 def _number_texts(
     numbers: "Callable[[pa.StringArray], pa.Int64Array | None]",
 ) -> JsonColumn:
-    """Return the writer of a column's ``numbers`` in decimal."""
-
     def convert(array: "pa.StringArray") -> "pa.Array | None":
         found = numbers(array)
         return None if found is None else found.cast(pa.string())

@@ -126,7 +126,6 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool, entries: bool) -> 
 def _struct_writer(
     schema: Schema, part: Callable[[Schema, str], Write], *, defaults: bool
 ) -> Write:
-    """Return the generated writer of structs."""
     # Numbers, texts and booleans are the most frequent fields, so `INLINE` saves them a call.
     names: dict[str, Any] = {"_number": int.__repr__, "_quote": quote, "_text": json_text}
     texts: list[str] = []

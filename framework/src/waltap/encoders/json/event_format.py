@@ -305,7 +305,6 @@ class JsonEventFormat(JsonFormat):
 def _object(
     row: EventRow, fields: Mapping[str, int | GivenValue], codecs: Mapping[int, ColumnCodec]
 ) -> str:
-    """Return the JSON object of a row that a transform changed."""
     members = []
     for name, source in fields.items():
         if isinstance(source, GivenValue):
@@ -338,5 +337,4 @@ def _cell(codec: ColumnCodec, values: Tuple) -> str:
 
 
 def _schema(fields: Mapping[str, int | GivenValue], row: EventRow, schema: Schema) -> Schema:
-    """Return ``schema`` with the fields of a changed row."""
     return msgspec.structs.replace(schema, fields=changed_fields(fields, row, schema))

@@ -136,7 +136,6 @@ class SourceTexts:
         return [origins[at] + text for at in _chosen(self._owners, changes)]
 
     def of(self, at: int) -> "PartTemplate":
-        """Return the texts of the part with change ``at``."""
         owner = self._owners[at] if self._owners else 0
         made = self._made.get(owner)
         if made is None:
@@ -160,7 +159,6 @@ def _chosen(owners: Sequence[int], changes: Sequence[int]) -> Sequence[int]:
 
 
 def _repeated(values: Sequence[T], counts: Sequence[int]) -> list[T]:
-    """Return each value as often as its count says."""
     return list(chain.from_iterable(map(repeat, values, counts)))
 
 

@@ -199,7 +199,6 @@ class JsonFormat(Format):
         self._codec(relation)
 
     def forget(self, oid: int) -> None:
-        """Discard the codecs of a dropped relation."""
         self._tables.forget(oid)
 
     # --- streaming --------------------------------------------------------------------------------
@@ -207,7 +206,6 @@ class JsonFormat(Format):
     def _transactions(
         self, parts: list[TransactionPart], now: int, stamps: str, out: list[Record]
     ) -> None:
-        """Append the records of neighbouring parts."""
         order = self._order
         if order is None:
             self._changes(self._sources(parts, now, stamps, None, out))
@@ -507,7 +505,6 @@ class JsonFormat(Format):
         texts.out.append(Record(self._message_topic, key.encode(), value.encode()))
 
     def _bound(self, part: TransactionPart, status: str, lsn: int, counts: str) -> Record:
-        """Return a BEGIN or END record."""
         identifier = f'"id":"{part.xid}:{lsn}"'
         before, after = self._transaction_key
         key = f"{before}{{{identifier}}}{after}"
@@ -521,7 +518,6 @@ class JsonFormat(Format):
     # --- snapshots --------------------------------------------------------------------------------
 
     def _snapshot(self, part: SnapshotRows, stamps: str, out: list[Record]) -> None:
-        """Append the rows of one table."""
         codec, rows = self._reading(part.relation), part.rows
         if codec is None or not rows:
             return
@@ -662,7 +658,6 @@ def _context_headers(properties: JsonProperties, context: FormatContext) -> tupl
 
 
 def _counts(order: TransactionOrder) -> str:
-    """Return the event counts of an END record."""
     items = ",".join(
         f'{{"data_collection":{quote(name)},"event_count":{count}}}'
         for name, count in order.counts().items()
@@ -682,7 +677,6 @@ def key_header(codec: RowCodec, name: str, values: Tuple) -> tuple[Header, ...]:
 
 
 def _key(codec: RowCodec, values: Tuple) -> bytes | None:
-    """Return the key bytes of a row image."""
     if codec.key is None:
         return None
     before, after = codec.key_texts

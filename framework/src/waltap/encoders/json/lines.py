@@ -37,7 +37,6 @@ class JsonLines:
         self._suffix = _BARE
 
     def line(self, record: Record) -> bytes:
-        """Return the line of ``record`` with its newline."""
         return self.lines((record,))
 
     def portions(self, records: Sequence[Record]) -> Iterator[bytes | memoryview]:
@@ -53,11 +52,9 @@ class JsonLines:
         return records.lines(prefix.decode(), ',"value":', suffix.decode())
 
     def lines(self, records: Iterable[Record]) -> bytes:
-        """Return the lines of ``records`` with their newlines."""
         return b"".join(self._texts(records))
 
     def _texts(self, records: Iterable[Record]) -> list[bytes]:
-        """Return the lines of ``records`` in parts."""
         prefixes = self._prefixes
         out: list[bytes] = []
         append = out.append

@@ -36,7 +36,6 @@ class NullNotice:
         self.noted: set[tuple[str, str]] = set()
 
     def note(self, column: str, reason: str) -> None:
-        """Record that a value of a column became null."""
         self.noted.add((column, reason))
 
     def report(self, table: str, column: str, reason: str) -> None:
@@ -89,7 +88,6 @@ class NullNotice:
 
 
 def _tuples(parts: Parts) -> dict[Relation, list[Tuple]]:
-    """Return the row images of ``parts`` by relation."""
     found: dict[Relation, list[Tuple]] = {}
     for part in parts:
         if isinstance(part, SnapshotRows):

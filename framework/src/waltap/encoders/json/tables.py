@@ -112,7 +112,6 @@ class JsonTables(EventPlans[RowCodec]):
         return wrapping(value, enabled=enabled)[0].encode()
 
     def key_texts(self, key: Schema) -> tuple[str, str]:
-        """Return the texts before and after keys of a schema."""
         return wrapping(key, enabled=self._properties.key_schemas)
 
     def _codec(self, plan: EventPlan) -> RowCodec:
@@ -217,7 +216,6 @@ def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:
 
 
 def _once(make: Callable[[], RowCodec]) -> Callable[[], RowCodec]:
-    """Return ``make`` with its first result cached."""
     codecs: list[RowCodec] = []
 
     def answer() -> RowCodec:

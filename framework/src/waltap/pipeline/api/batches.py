@@ -96,7 +96,6 @@ class BatchLedger:
             return self._acknowledged
 
     def enter(self, number: int) -> BatchReceipt:
-        """Add a batch for the loop."""
         with self._changed:
             receipt = BatchReceipt(self, number)
             self._waiting.append(receipt)

@@ -84,7 +84,6 @@ class Pipeline:
 
     @property
     def running(self) -> bool:
-        """Return whether a started run has not ended."""
         return self._thread is not None and self._thread.is_alive()
 
     def check(self) -> list[PreflightCheck]:

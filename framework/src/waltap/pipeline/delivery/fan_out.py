@@ -73,12 +73,10 @@ class FanOut(Sink):
 
     @property
     def notifies(self) -> bool:
-        """Return whether a sink takes notifications."""
         return any(branch.renders for branch in self.branches)
 
     @property
     def sink(self) -> Sink:
-        """Return all branches as one sink."""
         return self
 
     def check(self) -> list[PreflightCheck]:
@@ -119,7 +117,6 @@ class FanOut(Sink):
             branch.forget(oid)
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
-        """Return the progress of each sink and of its consumers."""
         found = []
         for branch in self.branches:
             durable, written = branch.durable, self._written

@@ -96,12 +96,10 @@ class SinkBranch:
 
     @property
     def renders(self) -> bool:
-        """Return whether the sink takes records."""
         return self.stages.format is not None
 
     @property
     def notifies(self) -> bool:
-        """Return whether the sink takes notifications."""
         return self.renders
 
     @property
@@ -213,7 +211,6 @@ class PositionedBranch(SinkBranch):
         stored: Positions,
         stored_position: Position | Positions | None = None,
     ) -> None:
-        """Set the positions that the sink continues from."""
         known = {**stored, **(progress.positions if progress else {})}
         if stored:
             for name, position in Positions.of(stored_position, next(iter(stored))).items():

@@ -92,7 +92,6 @@ class PendingAcks:
 
     @property
     def oldest(self) -> WrittenBatch | None:
-        """Return the first batch that is not durable."""
         return self._waiting[0] if self._waiting else None
 
     def add(self, written: WrittenBatch) -> None:
@@ -552,7 +551,6 @@ class SinkWriter:
 
     @property
     def whole_transactions(self) -> bool:
-        """Return whether the sink wants batches that end with a transaction."""
         return self._sink.capabilities.whole_transactions
 
     @property

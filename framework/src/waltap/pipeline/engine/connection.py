@@ -177,7 +177,6 @@ class SourceConnection:
         return start, self._deliver(start, offset)
 
     def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:
-        """Make the sink writer of this connection."""
         run, state, stages = self._run, self._state, self._stages
         stored = start.offset
         if offset is not None:
@@ -258,7 +257,6 @@ class SourceConnection:
 
 
 def _continued(start: Offset, before: Offset | None) -> Offset:
-    """Return ``start`` with the last delivery of each partition in ``before``."""
     known = {} if before is None else before.partitions
     partitions = {
         name: msgspec.structs.replace(

@@ -211,7 +211,6 @@ class Engine:
 
     @property
     def delivery(self) -> SinkWriter | None:
-        """Return the sink writer of the present or last connection."""
         return self._run.delivery
 
     def stop(self, within_s: float = math.inf) -> None:
@@ -351,7 +350,6 @@ class Engine:
         return ControlSocket(state.state_dir / CONTROL, control.answer, longest=longest)
 
     def _run_until_done(self, stages: PipelineStages, may_write: Callable[[], None]) -> None:
-        """Connect as often as necessary."""
         run, state, name = self._run, self._run.state, self.profile.name
         while True:
             try:

@@ -74,7 +74,6 @@ class RecentEvents:
 
     @hookimpl
     def on_failure(self, pipeline: str, error: Exception, retried: bool) -> None:
-        """Keep a failure; count one that equals the last."""
         if pipeline != self._pipeline:
             return
         found, others = RecentFailure.of(error, self._now_ms(), retried=retried), self.failures
@@ -84,7 +83,6 @@ class RecentEvents:
 
     @hookimpl
     def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
-        """Keep the differences of a known relation."""
         if old is not None and pipeline == self._pipeline:
             for each in difference(old, new):
                 self._changed(new.name, each)
@@ -173,7 +171,6 @@ class PipelineRun:
     # --- the slot monitor ---------------------------------------------------------------------
 
     def _slot_monitor(self) -> SlotMonitor:
-        """Return the slot monitor of the run, which is not started."""
         state, profile = self.state, self.state.profile
         connects = profile.connector.spec.slot_watch is not None
         return SlotMonitor(

@@ -110,7 +110,6 @@ class PipelineChannels:
 
     @property
     def notified(self) -> bool:
-        """Return whether a channel or listener gets notifications."""
         return bool(self._notifications or self.listeners or self._in_sink)
 
     @property

@@ -258,7 +258,6 @@ class RunState:
 
     @property
     def state_dir(self) -> Path:
-        """Return the pipeline's own folder."""
         return self.profile.engine.state_dir / self.profile.name
 
     @property

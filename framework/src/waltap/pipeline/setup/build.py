@@ -165,16 +165,13 @@ class PipelineStages:
 
     @property
     def sink(self) -> Sink:
-        """Return the sink, or several as one."""
         return self.branch.sink
 
     @property
     def branches(self) -> Sequence[SinkBranch]:
-        """Return the branches of all sinks, mostly of one."""
         return self.branch.branches if isinstance(self.branch, FanOut) else [self.branch]
 
     def renew_sink(self) -> None:
-        """Replace the failed sink by a new one."""
         try:
             self.sink.close()
         except SinkError as error:  # the new one has another try
@@ -292,7 +289,6 @@ class PipelineStages:
         return None if offset is None else offset.positions
 
     def _branch_stages(self, branch: SinkBranchProfile, run_id: str) -> BranchStages:
-        """Return the stages of a sink."""
         profile, folder = self.profile, self.state_dir
         properties = branch.properties
         policy = FailurePolicy.of(profile.engine, profile.capture, properties.errors_tolerance)

@@ -111,7 +111,6 @@ def _of_source(
     offset: Offset | None,
     others: Sequence[PreflightCheck],
 ) -> list[PreflightCheck]:
-    """Return the checks of the source that hold for every connector."""
     found = list(_of_patterns(stages, connector))
     found += _of_guardrail(stages, connector)
     found += _orphans(stages, connector)

@@ -179,7 +179,6 @@ class ColumnConversions:
         converted_columns: Sequence[_ConvertedColumn],
         commit_lsn: int,
     ) -> None:
-        """Convert the changes at ``indexes``, all of ``relation``."""
         images: list[Tuple] = []
         keys: list[bool] = []
         lsns: list[int] = []

@@ -81,7 +81,6 @@ class DescribedRelations:
         )
 
     def ask(self, connector: Connector) -> None:
-        """Describe relations by ``connector``, which has a new connection."""
         self.connector = connector
 
     def describe(self, relation: Relation) -> Relation:

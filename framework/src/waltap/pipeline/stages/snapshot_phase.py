@@ -67,13 +67,11 @@ class SnapshotReport(ProgressReport):
         self.begun = False
 
     def started(self, tables: list[str]) -> None:
-        """Report the start with ``tables`` (schema.table)."""
         self._tables = ",".join(tables)
         self.counts.tables.clear()
         self._report_event("started", 0)
 
     def reads(self, table: str, total: int | None) -> None:
-        """Report that about ``total`` rows of ``table`` come next."""
         self._table_done()
         self.table, self._rows, self._total = table, 0, total
         self.note(0, total)
@@ -101,7 +99,6 @@ class SnapshotReport(ProgressReport):
         self._report_event("aborted", self._rows)
 
     def refused(self, table: str) -> None:
-        """Report that a table cannot be read."""
         self.channels.notify(
             INITIAL, "TABLE_SCAN_COMPLETED", scanned_collection=table, status="SQL_EXCEPTION"
         )

@@ -78,7 +78,6 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, sole: PartitionOffset, *, snapshot: SnapshotProgress | None = None) -> "Offset":
-        """Return the offset of a source with one partition."""
         return cls(partitions={SOLE: sole}, snapshot=snapshot)
 
     @property

@@ -65,7 +65,6 @@ class OwnedObjects:
         return sorted(self._loaded().values())
 
     def find(self, kind: str, name: str, system_id: str, database: str) -> OwnedObject | None:
-        """Return the entry of one object, None without one."""
         return self._loaded().get((kind, name, system_id, database))
 
     def keep(self, *entries: OwnedObject) -> None:
@@ -92,7 +91,6 @@ class OwnedObjects:
             raise
 
     def forget(self, entries: Iterable[OwnedObject]) -> None:
-        """Remove the entries of deleted objects."""
         known, gone = self._loaded(), {entry.key for entry in entries}
         if gone & known.keys():
             self._replace({key: entry for key, entry in known.items() if key not in gone})

@@ -202,7 +202,6 @@ class TerminalStyle:
         self._colours = COLOURS if coloured else dict.fromkeys(COLOURS, "")
 
     def head(self, word: str) -> str:
-        """Return the operation's word in its colour."""
         return f"{self._colours[word]}{word:<8}{self.plain} "
 
     def clock(self, ts: int) -> str:
@@ -211,7 +210,6 @@ class TerminalStyle:
         return f"{self.dim}{at:%H:%M:%S}.{at.microsecond // 1000:03d}{self.plain} "
 
     def cut(self, text: str) -> str:
-        """Return ``text``, cut to ``width``."""
         return text if len(text) <= self.width else text[: self.width - 1] + "…"
 
 

@@ -52,7 +52,6 @@ class ChunkSize:
         self.rows = most
 
     def record_duration(self, seconds: float) -> None:
-        """Record the time that the last chunk took."""
         target = self._target_s
         if not target:
             return

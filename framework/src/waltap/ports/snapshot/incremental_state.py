@@ -45,12 +45,10 @@ class IncrementalState(msgspec.Struct):
 
     @classmethod
     def restored(cls, stored: Mapping[str, object]) -> "IncrementalState":
-        """Read the state from an offset."""
         return msgspec.convert(stored, cls)
 
     @property
     def head(self) -> ChunkState:
-        """Return the state of the table at the head of the queue."""
         return self.chunks.get(self.queue[0].name, ChunkState()) if self.queue else ChunkState()
 
     def advance_to(self, last_key: Key | None) -> None:
@@ -62,7 +60,6 @@ class IncrementalState(msgspec.Struct):
         self._keep(msgspec.structs.replace(self.head, maximum=maximum, order=list(order)))
 
     def forget_head(self) -> None:
-        """Forget the head's progress."""
         if self.queue:
             self.chunks = {n: c for n, c in self.chunks.items() if n != self.queue[0].name}
 

@@ -81,7 +81,6 @@ class SnapshotWindow:
         self._rows.setdefault(self._key_of(merged), []).append(merged)
 
     def _take(self, image: Tuple) -> Tuple | None:
-        """Remove and return the row of ``image``."""
         key = self._key_of(image)
         if any(isinstance(value, MissingValue) for value in key):
             return self._search(image)

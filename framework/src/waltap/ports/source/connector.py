@@ -85,7 +85,6 @@ class PublicationCompleteness:
     continuous: bool = False
 
     def of(self, schema: str, table: str) -> str:
-        """Return the completeness text of one table."""
         return self.tables.get((schema, table), self.others)
 
 
@@ -197,7 +196,6 @@ class PreflightCheck:
 
     @classmethod
     def ok(cls, name: str, found: str) -> "PreflightCheck":
-        """Return a passed check."""
         return cls(name=name, verdict="ok", found=found)
 
     @classmethod
@@ -213,7 +211,6 @@ class PreflightCheck:
         )
 
     def as_warning(self) -> "PreflightCheck":
-        """Return a failed check as a warning."""
         if self.verdict != "error":
             return self
         return PreflightCheck.warning(self.name, self.found, self.remedy)

@@ -40,7 +40,6 @@ class PublishedSubset(msgspec.Struct, frozen=True):
     hidden: frozenset[str] = frozenset()
 
     def of(self, relation: Relation) -> Relation:
-        """Return ``relation`` with its published columns."""
         if not self.hidden:
             return relation
         columns = tuple(c for c in relation.columns if c.name not in self.hidden)

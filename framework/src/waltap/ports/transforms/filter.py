@@ -128,7 +128,6 @@ class _TableFilter:
         return known
 
     def _changes(self, changes: Sequence[Change]) -> list[Change]:
-        """Return the changes that stay."""
         passed: list[Change] = []
         judged, operations = self._function is not None, self._operations
         # Changes of one kind and relation follow each other, so one decision serves a whole run.

@@ -178,7 +178,6 @@ class ColumnReselector:
         self._tables.forget(oid)
 
     def _table(self, relation: Relation) -> _ReselectedTable | None:
-        """Return the columns of ``relation``, None for no column."""
         capture = self._context.capture
         if not capture.captures(relation.schema, relation.table):
             return None
@@ -255,7 +254,6 @@ def _cut(keys: Sequence[Tuple]) -> Iterator[Sequence[Tuple]]:
 
 
 def _identifying(row: Tuple, key: tuple[int, ...]) -> Tuple | None:
-    """Return the values of ``key``, None where they identify no row."""
     values = tuple(row[at] for at in key)
     if any(value is None or isinstance(value, MissingValue) for value in values):
         return None

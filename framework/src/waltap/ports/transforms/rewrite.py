@@ -89,7 +89,6 @@ class _ColumnValues:
     def _rewrite(
         changes: list[Change], indexes: list[int], chosen: tuple[tuple[int, Rewrite], ...]
     ) -> None:
-        """Rewrite the changes at ``indexes``, all of one relation."""
         images = [image for index in indexes for image in _images(changes[index])]
         after = iter(_rewritten(images, chosen))
         for index in indexes:

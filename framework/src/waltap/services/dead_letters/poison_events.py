@@ -178,7 +178,6 @@ class PoisonEventHandler:
     def _origins_of_events(
         self, given: Batch, own: Batch, make: Make
     ) -> dict[BatchLocation, BatchLocation]:
-        """Return the event of ``given`` for each event of ``own``."""
         # transforms keep the order, but may drop events or replace them by others
         theirs = list(every_event(own.parts))
         ours = list(every_event(given.parts))

@@ -178,7 +178,6 @@ class TableCounts:
         recent.positions.update(zip(map(_relation_of, changes), repeat(position), strict=False))
 
     def status(self) -> tuple[TableStatus, ...]:
-        """Return the tables that had events."""
         return tuple(
             TableStatus(
                 table=name,
@@ -323,7 +322,6 @@ class TablesRead:
         return bool(begins) and self._unfinished
 
     def delivered(self, ends: Iterable[ChunkEnd]) -> None:
-        """Record chunks whose last row was written to the sink."""
         self._written += ends
 
     def flushed(self) -> bool:
@@ -496,7 +494,6 @@ class RunCounters:
     calls: SinkCalls = field(default_factory=lambda: SinkCalls(SystemClock()))
 
     def watch_tables(self) -> None:
-        """Count the events of each table from now on."""
         self.by_table = self.by_table or TableCounts()
 
     def lag(self, lag_ms: int) -> None:

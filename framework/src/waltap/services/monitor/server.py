@@ -639,7 +639,6 @@ class MonitorServer:
 
 
 def _headers(page: bytes) -> dict[str, str]:
-    """Return the headers of every answer."""
     # a browser must run the page's own script and no other
     allowed = {b"script": "", b"style": ""}
     for kind, text in INLINE.findall(page):

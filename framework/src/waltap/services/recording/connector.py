@@ -179,7 +179,6 @@ class _RecordedAnswers:
         self._waiting.extend(answers)
 
     def context(self) -> DecoderContext:
-        """Return the decoder's recorded context."""
         header = self._header
         answering: dict[str, Any] = {
             name: self.answering(name)

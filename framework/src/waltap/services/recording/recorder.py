@@ -144,7 +144,6 @@ class _AnswerRecorder:
         self._section, self._valid_until, self._known = section, valid_until, dict(valid_until)
 
     def around(self, context: DecoderContext) -> DecoderContext:
-        """Return ``context`` whose answers are recorded."""
         noted: dict[str, Any] = {
             name: self.noting(name, getattr(context, name))
             for name in ("describe", "relation_at", "gone", "captures")
@@ -157,8 +156,6 @@ class _AnswerRecorder:
         return replace(context, **noted)
 
     def noting(self, question: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``ask`` as a function that records its answers."""
-
         def asked(*arguments: Any, **named: Any) -> Any:
             answer = ask(*arguments, **named)
             key = key_of([plain(each) for each in (*arguments, *named.values())])

@@ -114,7 +114,6 @@ class LifeCycleLog:
 
     @hookimpl
     def on_schema_change(self, pipeline: str, old: Relation | None, new: Relation) -> None:
-        """Log a relation whose columns changed."""
         # without an old relation this is its first description, not a change
         if old is not None:
             fields = {"pipeline": pipeline, "table": new.name}
@@ -122,7 +121,6 @@ class LifeCycleLog:
 
     @hookimpl
     def on_slot(self, pipeline: str, event: str, slot: str, lsn: int) -> None:
-        """Log events of the slot."""
         fields = {"pipeline": pipeline, "slot": slot, "lsn": lsn_text(lsn)}
         # confirmations come with every flush: too many for INFO
         level = logging.DEBUG if event == "confirmed" else logging.INFO
@@ -130,7 +128,6 @@ class LifeCycleLog:
 
     @hookimpl
     def on_failure(self, pipeline: str, error: Exception, retried: bool) -> None:
-        """Log the error with its code."""
         code = error.code if isinstance(error, WaltapError) else "WT-9000"
         text = error.problem if isinstance(error, WaltapError) else type(error).__name__
         logger.log(

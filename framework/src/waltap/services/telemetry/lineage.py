@@ -98,12 +98,10 @@ class LineageSender:
             return (*on_its_way, *self._waiting)
 
     def shape(self, relation: Relation) -> None:
-        """Add a table to the next event."""
         with self._changed:
             self._shapes[relation.name] = relation
 
     def put(self, happening: LineageEvent) -> None:
-        """Queue an event for delivery."""
         with self._changed:
             # a RUNNING event that waits already will name all changed tables
             if happening.kind != RUNNING or not self._runs_wait():

@@ -112,7 +112,6 @@ class OtlpObserver:
         self._metrics.shutdown(END_S * 1000)
 
     def _now(self) -> PipelineStatus:
-        """Return the status for the metrics of one export."""
         now = time.monotonic()
         if self._seen is None or now - self._seen_at > ONE_EXPORT_S:
             self._seen, self._seen_at = self._status(), now
@@ -157,7 +156,6 @@ class OtlpObserver:
 
     @hookimpl
     def on_batch(self, batch: Batch, seconds: float) -> None:
-        """Add the span of a batch."""
         # a batch after a flush begins the next delivery, also without a confirmation
         if self._ends_ns is not None:
             self._end()
