@@ -198,17 +198,14 @@ class FormatResolver:
         ``typed`` is ``[format] type``.
         """
         found = self._specs(choice, typed)
-        self._key, self._value = (
-            found[RECORD_PARTS.index("key")],
-            found[RECORD_PARTS.index("value")],
-        )
+        self._key = found[RECORD_PARTS.index("key")]
+        self._value = found[RECORD_PARTS.index("value")]
         specs = tuple(spec for spec in found if spec is not None)
         if len(specs) < len(RECORD_PARTS):
             for record_part, spec in zip(RECORD_PARTS, found, strict=True):
                 if spec is not None and spec.converter is not None:
-                    self._record_part(
-                        record_part, spec
-                    )  # what is wrong there belongs into the same report
+                    # What is wrong there belongs into the same report.
+                    self._record_part(record_part, spec)
             return None
         key, value, header = specs
         if key is value and (value.converter is None or header is value) and _writes_both(value):

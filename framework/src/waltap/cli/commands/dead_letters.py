@@ -14,6 +14,7 @@ from waltap.cli.terminal import answers, confirm, echo
 from waltap.clock import SystemClock
 from waltap.config.resolve import resolve
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import DEAD_LETTERS
 from waltap.services.control import RedeliveryRequest, RedeliveryUndone, ask
@@ -183,7 +184,6 @@ def _redelivered(
     RedeliveryUndone.
     """
     from waltap.pipeline.delivery.redelivery import Redelivery
-    from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
     from waltap.pipeline.setup.build import PipelineStages
 
     if not entries:

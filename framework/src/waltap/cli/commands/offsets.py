@@ -19,6 +19,7 @@ from waltap.errors import (
     WaltapError,
     usage_error,
 )
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import ConnectOffsets, NothingStored, Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
@@ -69,8 +70,6 @@ def import_from(
     timeline. Nothing is lost; a partly delivered transaction continues after that part, but rows of one
     COPY may repeat.
     """
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     profile, host, stages, _ = _stages(file, set_)
     with PipelineLock(stages.state_dir):
         entries = storage_at(from_debezium, profile, host).read()
@@ -108,8 +107,6 @@ def export_to(
     This needs no new snapshot. The pipeline must be stopped. A partly delivered transaction comes
     again from its begin.
     """
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     profile, host, stages, own = _stages(file, set_)
     with PipelineLock(stages.state_dir):
         offset = stages.store.load()
@@ -291,8 +288,6 @@ def set_position(
 
     First it prints the effect on slot and sink, then stores the position.
     """
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     try:
         position = Position(parse_lsn(lsn))
     except ValueError as cause:
@@ -317,9 +312,8 @@ def set_position(
         if distance < 0:  # the sink may have been restored to its present end
             moved = moved.with_sole(sink_position=msgspec.UNSET)
         if distance > 0:
-            moved = msgspec.structs.replace(
-                moved, sink=""
-            )  # it does not continue at the sink's position
+            # It does not continue at the sink's position.
+            moved = msgspec.structs.replace(moved, sink="")
         for note in _what_it_comes_to(profile, stages, moved, back=distance < 0):
             echo(f"{profile.name}: {note}", err=True)
         question = (
@@ -333,8 +327,6 @@ def set_position(
 @offsets.command()
 def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     profile, stages = _at_rest(file, set_)
     with PipelineLock(stages.state_dir):
         store = stages.store

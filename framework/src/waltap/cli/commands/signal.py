@@ -14,6 +14,7 @@ from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, co
 from waltap.cli.terminal import echo
 from waltap.config.profile import Profile
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.requests import accepted_of
@@ -275,8 +276,6 @@ def _stored_queue(stages: "PipelineStages") -> Iterator[IncrementalState | None]
 
     None without an offset. Raises: PipelineRunning.
     """
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     with PipelineLock(stages.state_dir):
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:

@@ -12,6 +12,7 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.cli.commands.status import slot_document
 from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, connected
 from waltap.cli.terminal import answers, confirm, echo
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.offsets.state_folder import DEAD_LETTERS, GAPS, LOCK, OWNED_OBJECTS, own_files
 from waltap.ports.source.connector import SourceLacks
@@ -26,8 +27,6 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     drop` removes that. What the pipeline made in a database that the profile named before stays
     too, and is remembered. Refused while the pipeline runs.
     """
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
@@ -179,8 +178,6 @@ def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> N
 
     Refused while the pipeline runs.
     """
-    from waltap.pipeline.runtime.lock import PipelineLock
-
     profile, host = at_rest(file, set_)
     folder = profile.engine.state_dir / profile.name
     with PipelineLock(folder), connected(profile, host) as (connector, _):

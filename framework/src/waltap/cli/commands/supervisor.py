@@ -112,9 +112,8 @@ def reloaded_by_signal(reloading: ProfileReloader, stop: Callable[[], None]) -> 
     signal.signal(signal.SIGHUP, lambda _number, _frame: asked.put(True))
     thread = threading.Thread(target=reload_on_signal, name="waltap-reload", daemon=True)
     thread.start()
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, {signal.SIGHUP}
-    )  # its parent process may hold one back
+    # Its parent process may hold one back.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     try:
         yield
     finally:

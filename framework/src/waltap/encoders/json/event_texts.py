@@ -35,11 +35,8 @@ class EnvelopeTemplate:
 
     def __init__(self, form: EnvelopeForm, end: str) -> None:
         # ``end`` closes the envelope and, with schemas, the payload around it.
-        self.fine, self._last, self._origins = (
-            form.fine_stamps,
-            form.transaction_last,
-            form.origins,
-        )
+        self.fine, self._origins = form.fine_stamps, form.origins
+        self._last = form.transaction_last
         self._end, self.names_unsent = end, form.unsent
         self.no_origin = self.origin("null", "null", "null")
 

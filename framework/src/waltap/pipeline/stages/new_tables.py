@@ -313,10 +313,8 @@ class NewTables:
             self._say("changed", ".".join(present[identifier]))
         if new := changed | (gaps - self._interrupted):
             self._warn_of_gaps(new, present)
-        self._interrupted, self._known.streamed_as = (
-            gaps,
-            {**self._known.streamed_as, **_texts(now)},
-        )
+        self._interrupted = gaps
+        self._known.streamed_as = {**self._known.streamed_as, **_texts(now)}
 
     def _warn_of_gaps(self, gaps: Iterable[str], present: Mapping[str, tuple[str, str]]) -> None:
         names = sorted(

@@ -62,12 +62,8 @@ class PoisonEventHandler:
         order: TransactionOrder,
         dead_letters: DeadLetterQueue,
     ) -> None:
-        self._policy, self._sink, self._order, self._dead_letters = (
-            policy,
-            sink,
-            order,
-            dead_letters,
-        )
+        self._policy, self._sink = policy, sink
+        self._order, self._dead_letters = order, dead_letters
 
     def made_without(self, given: Batch, make: Make, savepoint: OrderSavepoint) -> Batch:
         """Return the batch that ``make`` renders, without failing events.

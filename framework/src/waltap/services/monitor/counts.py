@@ -38,6 +38,7 @@ MAX_RELATIONS: Final = 4096
 """Relation versions that are counted by themselves."""
 
 _ROWS: Final = frozenset({Insert, Update, Delete})
+# The sums of a table, in the order of the fields of `TableStatus`.
 _CREATES, _UPDATES, _DELETES, _TRUNCATES, _READS, _LSN, _COMMITTED, _WIDTH = range(8)
 _OF: Final[dict[type, int]] = {
     Insert: _CREATES,
@@ -55,7 +56,7 @@ _LETTERS: Final[dict[type, str]] = {
 _relation_of = attrgetter("relation")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TableStatus:
     """One table: its events that the sink took in this run, by operation."""
 
@@ -178,19 +179,7 @@ class TableCounts:
         recent.positions.update(zip(map(_relation_of, changes), repeat(position), strict=False))
 
     def status(self) -> tuple[TableStatus, ...]:
-        return tuple(
-            TableStatus(
-                table=name,
-                creates=sums[_CREATES],
-                updates=sums[_UPDATES],
-                deletes=sums[_DELETES],
-                truncates=sums[_TRUNCATES],
-                reads=sums[_READS],
-                commit_lsn=sums[_LSN],
-                committed_ms=sums[_COMMITTED],
-            )
-            for name, sums in self._recent.sums().items()
-        )
+        return tuple(TableStatus(name, *sums) for name, sums in self._recent.sums().items())
 
 
 def _event(part: TransactionPart | SnapshotRows, now_ms: int) -> LastEvent:
