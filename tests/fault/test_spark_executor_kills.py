@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.pipeline import profile_text
 from tests.harness.servers.delta import spark_jars
 from tests.harness.servers.postgres import Database
 
@@ -51,17 +52,10 @@ def profile(database: Database, folder: Path, spark: dict[str, str]) -> Path:
         "snapshot.select.statement.overrides": "public.accounts",
         "snapshot.select.statement.overrides.public.accounts": GATED,
     }
-    sink = {
-        "path": str(folder / "lake"),
-        "snapshot.readers": "executors",
-        **spark,
-    }
-    text = 'name = "bank"\n[source]\ntype = "postgres"\n'
-    text += "".join(f'"{name}" = "{value}"\n' for name, value in source.items())
-    text += '[sink]\ntype = "spark"\n'
-    text += "".join(f'"{name}" = "{value}"\n' for name, value in sink.items())
-    (folder / "bank.toml").write_text(text)
-    return folder / "bank.toml"
+    sink = {"path": str(folder / "lake"), "snapshot.readers": "executors", **spark}
+    path = folder / "bank.toml"
+    path.write_text(profile_text("bank", {"type": "postgres", **source}, {"type": "spark", **sink}))
+    return path
 
 
 class Bank:

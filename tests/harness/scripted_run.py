@@ -1,10 +1,11 @@
 """``waltap run`` in a process of its own against a scripted walsender, into a file of JSON lines."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tests.harness.command import waltap
+from tests.harness.json_lines import records
+from tests.harness.pipeline import profile_text
 from tests.harness.servers.postgres import Database
 
 
@@ -20,7 +21,8 @@ def run_scripted(
     """Run the connector on the walsender at ``port``, whose catalogue is that of ``database``; ``more`` are
     properties of the source. Return the ended process, with what it said."""
     profile = folder / "profile.toml"
-    settings = {
+    source = {
+        "type": connector,
         "database.hostname": "127.0.0.1",
         "database.port": port,
         "database.user": "postgres",
@@ -36,14 +38,11 @@ def run_scripted(
         "waltap.state.dir": str(folder / "state"),
         **more,
     }
-    lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
-    profile.write_text("\n".join(["[source]", f'type = "{connector}"', *lines]))
-    out = f"jsonl:{folder / 'out.jsonl'}"
-    return waltap("run", profile, "--sink", out, "--max-seconds", "240", *options)
+    sink = {"type": "jsonl", "path": str(folder / "out.jsonl")}
+    profile.write_text(profile_text(slot, source, sink))
+    return waltap("run", profile, "--max-seconds", "240", *options)
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
     """Return the values of the records that `run_scripted` wrote into ``folder``."""
-    out = folder / "out.jsonl"
-    lines = out.read_text().splitlines() if out.exists() else []
-    return [json.loads(line)["value"] for line in lines]
+    return [record["value"] for record in records(folder / "out.jsonl")]

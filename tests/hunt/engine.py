@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.harness.pipeline import profile_text
 from tests.harness.servers.postgres import Database
 from tests.hunt.judge import Life
 from tests.hunt.proxy import Proxy
@@ -313,10 +314,8 @@ class Engine:
             "topic.prefix": "hunt",
             **self.settings,
         }
-        lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in properties.items()]
         sink = {"type": self.sink, "path": self.place.name, **self.sink_settings}
-        more = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in sink.items()]
-        text = "\n".join(["[source]", 'type = "postgres"', *lines, "[sink]", *more, ""])
+        text = profile_text("p", {"type": "postgres", **properties}, sink)
         profile = self.folder / "p.toml"
         if not profile.exists() or profile.read_text() != text:  # a full disk has no room for it
             profile.write_text(text)

@@ -13,8 +13,6 @@ import argparse
 import json
 import random
 import signal
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -26,6 +24,7 @@ from typing import Any
 from tests.harness.engine_process import EngineProcess
 from tests.harness.meanwhile import meanwhile
 from tests.harness.servers.postgres import Cluster, Database
+from tests.hunt.by_hand import Played, run_by_hand
 
 WRITERS = 4
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -328,30 +327,21 @@ class Soak:
         return sum(writer.transactions for writer in self._writers)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    parser.add_argument("--keep", type=Path, help="a folder for what was delivered and logged")
-    given = parser.parse_args()
-    server = Cluster.create()
-    with tempfile.TemporaryDirectory(prefix="waltap-soak-") as scratch:
-        folder = given.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            soak = Soak(server.create_database("soak"), folder, given.seed, tables=20, rows=600)
-            wrong = soak.play(given.seconds)
-        finally:
-            server.remove()
-    took, consumer = dict(soak.done), soak.consumer
-    print(
-        f"seed {given.seed}: {given.seconds:.0f} s, {soak.transactions:,} transactions, "
+def play(given: argparse.Namespace, server: Cluster, folder: Path) -> Played:
+    soak = Soak(server.create_database("soak"), folder, given.seed, tables=20, rows=600)
+    wrong, consumer = soak.play(given.seconds), soak.consumer
+    done = (
+        f"{soak.transactions:,} transactions, "
         f"{consumer.events:,} events, {consumer.read:,} of them read by snapshots, "
-        f"{consumer.twice:,} delivered again after a kill, as they may be; {took}: "
-        + ("; ".join(wrong) or "every table equals the source, every row in its order")
+        f"{consumer.twice:,} delivered again after a kill, as they may be; {dict(soak.done)}"
     )
-    sys.exit(bool(wrong))
+    return done, wrong
 
 
 if __name__ == "__main__":
-    main()
+    run_by_hand(
+        __doc__ or "",
+        {"seconds": 600.0},
+        play,
+        right="every table equals the source, every row in its order",
+    )

@@ -1,16 +1,16 @@
 """Debezium and waltap take turns on one slot, while transactions of all sizes are committed.
 
-``python -m tests.hunt.takeover [TURNS] [SEED]``: Debezium begins, with a snapshot; each turn ends after some
+``python -m tests.hunt.takeover --turns 12``: Debezium begins, with a snapshot; each turn ends after some
 records, wherever that is in a transaction; `waltap offsets import` and `export` hand over. The judge: every row
 came, in the order of its changes, and what came again is of one transaction at each handover.
 """
 
+import argparse
 import itertools
 import json
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -24,6 +24,7 @@ import psycopg
 from tests.differential.engines import PEER
 from tests.harness.meanwhile import meanwhile
 from tests.harness.servers.postgres import Cluster, Database
+from tests.hunt.by_hand import Played, run_by_hand
 
 SLOT, PUBLICATION, PREFIX = "turns", "turns", "shop"
 SECONDS = 240.0
@@ -215,25 +216,6 @@ def _run(*words: object, passing: str = "") -> str:
     return said
 
 
-def main() -> int:
-    """Play; 0 when nothing was lost."""
-    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 12
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
-    print(f"python -m tests.hunt.takeover {turns} {seed}")
-    cluster = Cluster.create()
-    try:
-        database = cluster.create_database("turns")
-        database.execute(SETUP)
-        with tempfile.TemporaryDirectory() as folder:
-            handovers = Handovers(database, Path(folder), seed)
-            found = play(handovers, turns)
-            print(found)
-        database.drop()
-    finally:
-        cluster.remove()
-    return 0 if found.good else 1
-
-
 def play(handovers: Handovers, turns: int) -> Findings:
     """Take turns: Debezium with its snapshot, waltap, Debezium, …; waltap has the slot at the end."""
     chance = handovers.random
@@ -249,5 +231,12 @@ def play(handovers: Handovers, turns: int) -> Findings:
     return judge(handovers)
 
 
+def run(given: argparse.Namespace, cluster: Cluster, folder: Path) -> Played:
+    database = cluster.create_database("turns")
+    database.execute(SETUP)
+    found = play(Handovers(database, folder, given.seed), given.turns)
+    return str(found), [] if found.good else ["not as promised"]
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_by_hand(__doc__ or "", {"turns": 12}, run, right="nothing lost")

@@ -1,6 +1,6 @@
 """Two slots of one table in one engine, which is killed again and again while a writer goes on.
 
-``python -m tests.hunt.yugabyte_ranges [KILLS] [SEED]``: ``waltap run`` is a process, ended by SIGKILL at some
+``python -m tests.hunt.yugabyte_ranges --kills 50``: ``waltap run`` is a process, ended by SIGKILL at some
 point of its life: while it starts, reads, or streams. The judge: the events, applied in their order, give the
 table in the end; every version that was committed after the first that a range streamed has come; and of no
 key came an older event first behind a newer one.
@@ -8,10 +8,9 @@ key came an older event first behind a newer one.
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
 
+import argparse
 import json
 import random
-import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.harness.servers import output_plugin
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.yugabyte.wire import hash_code
+from tests.hunt.by_hand import Played, run_by_hand
 
 KEYS = 80
 
@@ -179,27 +179,26 @@ class KilledRanges:
         return [f"key {k}: {rows.get(k)} instead of {table.get(k)}" for k in keys[:10]]
 
 
-def main(kills: int, seed: int) -> int:
-    """Return 0 when nothing was found, else 1."""
-    with tempfile.TemporaryDirectory(prefix="waltap-ranges-") as folder:
-        cluster = Cluster.create(max_replication_slots="20", fsync="off")
-        try:
-            cluster.execute("CREATE DATABASE ranges", "postgres")
-            database = Database(cluster, "ranges")
-            output_plugin.prepare(database, output_plugin.built(Path(folder)))
-            begun = time.monotonic()
-            with Yugabyte(database) as server:
-                ranges = KilledRanges(server, Path(folder) / "p", seed)
-                wrong = ranges.play(kills)
-        finally:
-            cluster.remove()
-    print(
-        f"{kills} kills, {ranges.lives} lives, {ranges.written} transactions, {ranges.events} events,"
-        f" {ranges.repeated} again, {time.monotonic() - begun:.0f} s: {wrong or 'nothing wrong'}"
+def play(given: argparse.Namespace, cluster: Cluster, folder: Path) -> Played:
+    cluster.execute("CREATE DATABASE ranges", "postgres")
+    database = Database(cluster, "ranges")
+    output_plugin.prepare(database, output_plugin.built(folder))
+    with Yugabyte(database) as server:
+        ranges = KilledRanges(server, folder / "p", given.seed)
+        wrong = ranges.play(given.kills)
+    done = (
+        f"{given.kills} kills, {ranges.lives} lives, {ranges.written} transactions,"
+        f" {ranges.events} events, {ranges.repeated} again"
     )
-    return 1 if wrong else 0
+    return done, wrong
 
 
 if __name__ == "__main__":
-    arguments = [int(a) for a in sys.argv[1:]]
-    sys.exit(main(*(arguments + [50, 1][len(arguments) :])))
+    run_by_hand(
+        __doc__ or "",
+        {"kills": 50},
+        play,
+        right="nothing wrong",
+        max_replication_slots="20",
+        fsync="off",
+    )

@@ -73,8 +73,7 @@ def test_every_sink_calls_columns_alike(pipeline: PipelineRig, tmp_path: Path, m
         {"name": "files", "type": "files", "path": str(tmp_path / "files"), "file.format": "parquet"},
     ]  # fmt: skip
     pipeline.catch_up()
-    pipeline.database.execute("""UPDATE t SET "my-id" = 2; UPDATE t SET "1st" = 'b'""")
-    pipeline.catch_up()
+    pipeline.deliver("""UPDATE t SET "my-id" = 2; UPDATE t SET "1st" = 'b'""")
     called = [field_namer(mode)(name) for name in ("my-id", "1st", "größe_")]
     last = json.loads((tmp_path / "lines").read_text().splitlines()[-1])
     assert last["key"] == {called[0]: 2}

@@ -71,8 +71,7 @@ def test_what_leaves_masks_alone_goes_on(
 ) -> None:
     pipeline.settings |= {"column.truncate.to.2.chars": SECRET, "plugin.name": decoder}
     pipeline.catch_up()
-    database.execute(statement)
-    pipeline.catch_up()
+    pipeline.deliver(statement)
     assert delivered(pipeline) == [1, 2]
 
 
@@ -115,8 +114,7 @@ def test_a_warning_is_enough_where_the_profile_says_so(
 ) -> None:
     pipeline.settings |= {"column.mask.with.3.chars": SECRET, "waltap.unmatched.masks": "warn"}
     pipeline.catch_up()
-    database.execute(LEAKS[0])
-    pipeline.catch_up()
+    pipeline.deliver(LEAKS[0])
     assert delivered(pipeline) == [1, 2]
     assert "fits public.t.s2" in caplog.text
 
@@ -126,8 +124,7 @@ def test_a_left_out_column_with_a_new_name_is_reported(
 ) -> None:
     pipeline.settings["column.exclude.list"] = SECRET
     pipeline.catch_up()
-    database.execute(LEAKS[0])
-    pipeline.catch_up()
+    pipeline.deliver(LEAKS[0])
     assert "left out secret of public.t" in caplog.text
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 import waltap
 from waltap.errors import WaltapError
@@ -18,12 +19,8 @@ def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Return a database with a profile ``shop.toml`` for it in the current directory."""
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10, 2))")
     database.execute("INSERT INTO orders VALUES (1, 19.90), (2, 5.25)")
-    given = database.properties() | {"slot.name": "guide_" + database.name[-20:]}
-    lines = "\n".join(f'"{name}" = {json.dumps(value)}' for name, value in given.items())
-    (tmp_path / "shop.toml").write_text(
-        f'name = "shop"\n[source]\ntype = "postgres"\n{lines}\n"decimal.handling.mode" = "string"\n'
-        '[sink]\ntype = "jsonl"\npath = "out.jsonl"\n[engine]\n"offset.flush.interval.ms" = 0\n'
-    )
+    settings = {"decimal.handling.mode": "string", "offset.flush.interval.ms": 0}
+    assert Shop(tmp_path, database, **settings).path == tmp_path / "shop.toml"
     monkeypatch.chdir(tmp_path)
     return database
 

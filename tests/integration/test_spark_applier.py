@@ -45,8 +45,7 @@ def test_numbers_beyond_38_digits_stop_nothing(
     number = "9" * 40 + "." + "1" * 10
     rig = Rig(tmp_path, delta, table_format)
     rig.db.insert(wide, ["1", number, "1" * 50 + ".5"])
-    rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", None])
     rig.check(wide, PEOPLE)
     rig.applier.close()
     rig.sink.close()
@@ -73,8 +72,7 @@ def test_names_of_every_kind_are_kept(rig: Rig) -> None:
     )
     rig.insert(odd, ["1", "x", "k", "v"], ["2", "y", "k", None])
     rig.db.update(odd, ["1", "k"], id="changed", unsent=["we ird,;{}()=`\n"])
-    rig.db.update(odd, ["2", "k"], **{"a.b": "other"}, unsent=["id"])
-    rig.follow()
+    rig.update(odd, ["2", "k"], **{"a.b": "other"}, unsent=["id"])
     frame = LiveTables(rig.spark, rig.output).current(odd.name)
     assert sorted(tuple(row) for row in frame.collect()) == [
         (1, "changed", "k", "v"),
@@ -87,8 +85,7 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
     rig = Rig(tmp_path, spark, compact_rows=0, compact_sets=1, merge_sets=3, retention_s=0.0)
     for number in range(5):
         rig.db.insert(PEOPLE, [str(number), "x", None])
-        rig.db.insert(EVENTS, ["a", "1.5"])
-        rig.follow()
+        rig.insert(EVENTS, ["a", "1.5"])
     rig.check(PEOPLE, EVENTS)
     for name in ("people", "events"):
         table = rig.output.table(name)

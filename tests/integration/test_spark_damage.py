@@ -30,12 +30,10 @@ def retyped(spark: Any, tmp_path: Path) -> Iterator[Rig]:
     """Tables of which one is suspended: a column of it has another type."""
     made = Rig(tmp_path, spark)
     made.db.insert(NUMBER, ["1", "5"])
-    made.db.insert(PEOPLE, ["1", "Ann", None])
-    made.follow()
+    made.insert(PEOPLE, ["1", "Ann", None])
     for number in ("2", "3"):
         made.db.insert(TEXT, [number, "word"])
-        made.db.insert(PEOPLE, [number, "x", None])
-        made.follow()
+        made.insert(PEOPLE, [number, "x", None])
     return made
 
 
@@ -99,8 +97,7 @@ def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
     """Two tables with rows, and changes of both that were not applied yet."""
     made = Rig(tmp_path, spark)
     made.db.insert(PEOPLE, ["1", "Ann", "x" * 3000], ["2", "Bob", None])
-    made.db.insert(EVENTS, ["a", "1.5"])
-    made.follow()
+    made.insert(EVENTS, ["a", "1.5"])
     made.db.update(PEOPLE, ["1"], name="Eve", unsent=["note"])
     made.db.insert(EVENTS, ["b", None])
     made.commit()

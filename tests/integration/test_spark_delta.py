@@ -66,15 +66,13 @@ def test_rows_are_found_by_keys_whatever_is_in_them(
         ("5", "5", "5"),
     ]
     rig.db.insert(CODES, *[[*key, "old", "long"] for key in rows])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.update(CODES, odd, ["note"], name="new")
     rig.db.update(CODES, rows[1], ["note"], large="3")
     rig.db.delete(CODES, rows[3])
     rig.db.update(CODES, rows[4], ["note"], code=odd[2], small=odd[0])
     rig.db.insert(CODES, ["9", "9", "${env:PATH}", "new", None])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.insert(CODES, ["7", "7", "7", "passes", None])
     rig.db.delete(CODES, ("7", "7", "7"))
     rig.commit()
@@ -85,18 +83,14 @@ def test_rows_are_found_by_keys_whatever_is_in_them(
 
 
 def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(rig: Rig) -> None:
-    rig.db.insert(LEFT, *[[str(number), None, "x"] for number in range(5)])
-    rig.follow()
+    rig.insert(LEFT, *[[str(number), None, "x"] for number in range(5)])
     at = rig.target(LEFT).at
-    rig.db.update(LEFT, ["1"], note="y")
-    rig.follow()
+    rig.update(LEFT, ["1"], note="y")
     assert rig.spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"] == 1
     rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
-    rig.db.insert(LEFT, ["9", None, "x"])
-    rig.follow()
+    rig.insert(LEFT, ["9", None, "x"])
     since = rig.target(LEFT).version + 1
-    rig.db.update(LEFT, ["1"], note="z")
-    rig.follow()
+    rig.update(LEFT, ["1"], note="z")
     feed = rig.spark.read.format("delta").option("readChangeFeed", "true")
     path = at.removeprefix("delta.`").removesuffix("`")
     assert feed.option("startingVersion", since).load(path).count() == 2
@@ -107,16 +101,13 @@ def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(r
 def test_changes_that_leave_no_row_are_a_step_too(rig: Rig, rows: int) -> None:
     """Delta records no commit without files unless its session asks for one; the table was suspended then."""
     rig.db.insert(LEFT, *[[str(number), "1", "old"] for number in range(1000)])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     for number in range(2000, 2000 + rows):
         rig.db.insert(LEFT, [str(number), "1", "passes"])
         rig.db.delete(LEFT, (str(number),))
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.db.insert(LEFT, ["5000", "1", "stays"])
-    rig.commit()
-    rig.apply()
+    rig.follow()
     rig.check(LEFT)
 
 
@@ -130,22 +121,19 @@ def test_upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
 
 def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:
     """Delta removes what is older than its retention as it writes a checkpoint, which may be our next commit."""
-    rig.db.insert(PEOPLE, ["1", "a", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", None])
     stored_table = rig.output.table("people").stored_table
     for target in stored_table.targets.values():
         rig.spark.sql(
             f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '1', "
             "'delta.logRetentionDuration' = 'interval 7 days')"
         )
-    rig.db.insert(PEOPLE, ["2", "b", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["2", "b", None])
     long_ago = time.time() - 10 * 24 * 3600
     logs = list(Path(rig.output.location).glob("tables/*/*/delta/*/_delta_log/*"))
     for path in logs:
         os.utime(path, (long_ago, long_ago))
-    rig.db.insert(PEOPLE, ["3", "c", None])
-    rig.follow()
+    rig.insert(PEOPLE, ["3", "c", None])
     assert rig.output.table("people").failed == ""
     assert logs
     assert not any(path.exists() for path in logs if path.suffix == ".json")
@@ -159,8 +147,7 @@ def test_a_table_writes_its_checkpoints_at_its_interval_also_when_it_is_rewritte
     rig = Rig(tmp_path, delta, "delta", type_change="string")
     rewritten = relation("public.left", [("id", "int4"), ("amount", "text"), ("note", "text")])
     for number in range(4):
-        rig.db.insert(LEFT if number < 2 else rewritten, [str(number), "1", "x"])
-        rig.follow()
+        rig.insert(LEFT if number < 2 else rewritten, [str(number), "1", "x"])
     for target in rig.output.table("left").stored_table.targets.values():
         properties = dict(rig.spark.sql(f"SHOW TBLPROPERTIES {target.at}").collect())
         interval = delta_format.checkpoint_interval(target.at)
@@ -202,8 +189,7 @@ def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_ta
     rig: Rig,
 ) -> None:
     """The driver that died had taken three manifests at once; its successor begins with one."""
-    rig.db.insert(PEOPLE, ["1", "a", "n"])
-    rig.follow()
+    rig.insert(PEOPLE, ["1", "a", "n"])
     for number in range(3):
         rig.db.update(PEOPLE, ["1"], name=str(number))
         rig.db.insert(PEOPLE, [str(10 + number), "b", None])
@@ -315,8 +301,7 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
         b'{"commitInfo": {"userMeta'
     )
     rig.apply()
-    rig.db.insert(RIGHT, ["2", "2", None])
-    rig.follow()
+    rig.insert(RIGHT, ["2", "2", None])
     rig.check(RIGHT)
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["3", "3", None])
@@ -326,8 +311,7 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
 
 
 def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
-    rig.db.insert(LEFT, ["1", "1", None])
-    rig.follow()
+    rig.insert(LEFT, ["1", "1", None])
     table = rig.output.table("left")
     assert table.stored_table.targets
     target = msgspec.structs.replace(table.stored_table.targets["current"], version=99)
@@ -348,8 +332,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig: Rig,
 ) -> None:
     rig.db.insert(PEOPLE, ["1", "Ann", "x"])
-    rig.db.insert(LEFT, ["1", "5", None])
-    rig.follow()
+    rig.insert(LEFT, ["1", "5", None])
     stored_table = {name: rig.output.table(name).stored_table for name in ("people", "left")}
     rig.spark.sql(f"OPTIMIZE {stored_table['left'].targets['current'].at}")
     rig.spark.sql(f"DELETE FROM {stored_table['people'].targets['current'].at}")
@@ -380,8 +363,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
 def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1)
-    made.db.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
-    made.follow()
+    made.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
     return made
 
 
@@ -408,8 +390,7 @@ def restore(foreign: Rig, version: int) -> None:
 def check_restored(foreign: Rig, changes: int) -> None:
     """Rows of the newest version are right, and so is everything after one more commit."""
     check_newest(foreign)
-    foreign.db.insert(PEOPLE, ["90", "more", None])
-    foreign.follow()
+    foreign.insert(PEOPLE, ["90", "more", None])
     check_newest(foreign)
     foreign.check(PEOPLE)
     assert LiveTables(foreign.spark, foreign.output).changes("people").count() == changes + 1
@@ -522,8 +503,7 @@ WITHOUT = relation("public.people", HAD[:2], numbers=(1, 2))
 def repeated(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1, dropped=("drop",))
-    made.db.insert(WITH, ["1", "Ann", "x"])
-    made.follow()
+    made.insert(WITH, ["1", "Ann", "x"])
     return made
 
 

@@ -306,8 +306,7 @@ def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig: Ri
 
 def test_a_stream_reads_each_change_once_and_old_versions_stay(rig: Rig, tmp_path: Path) -> None:
     """Also over checkpoints of the log and after files were compacted."""
-    rig.db.insert(LEFT, ["0", "1", None])
-    rig.follow()
+    rig.insert(LEFT, ["0", "1", None])
     target = rig.target(LEFT, "changes")
     path = target.at.split("`")[1]
     rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '7')")

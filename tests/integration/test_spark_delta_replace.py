@@ -66,6 +66,13 @@ def applied(rig: Rig, *, jobs: int = 0) -> None:
     assert cost.functions["DeltaTransaction.commit"] == (1 if jobs else ROWS)
 
 
+def read_anew(rig: Rig, *rows: tuple[str | None, ...]) -> None:
+    """Have a new pipeline read the table, which has other rows by now."""
+    rig.db.rows[LEFT.name] = list(rows)
+    rig.start_over()
+    rig.snapshot(LEFT)
+
+
 def left(rig: Rig, rows: int = 6) -> None:
     rig.insert(LEFT, *([str(n), str(n), "x" * n] for n in range(rows)))
 
@@ -98,25 +105,17 @@ def test_deleted_rows_that_a_mode_keeps_stay(delta: Any, tmp_path: Path, deletes
     rig = Rig(tmp_path, delta, "delta", modes=ModeRules(deletes=(deletes,)))
     left(rig, 3)
     rig.db.delete(LEFT, ["1"])
-    rig.db.update(LEFT, ["2"], amount="20")
-    rig.follow()
+    rig.update(LEFT, ["2"], amount="20")
     rows = rig.spark.table(rig.target(LEFT).at).select("id", "amount").collect()
     assert sorted(map(tuple, rows)) == [(0, 0), (1, 1), (2, 20)]
-
-
-def test_values_that_were_not_sent_stay(rig: Rig) -> None:
-    left(rig)
-    rig.db.update(LEFT, ["5"], unsent=["note"], amount="50")
-    rig.db.update(LEFT, ["4"], unsent=["note"], id="40")
-    rig.follow()
-    rig.check(LEFT)
 
 
 @pytest.mark.parametrize(
     ("seed", "commits"), [(0, 6), (1, 6), (2, 6), pytest.param(3, 30, marks=pytest.mark.exhaustive)]
 )
 def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int, commits: int) -> None:
-    """Keys that share one of their columns, over checkpoints of the log and compactions."""
+    """Keys that share one of their columns, and values that are not sent, over checkpoints of the log and
+    compactions."""
     chance, db = random.Random(seed), rig.db
     rig.insert(PAIRS, *([str(n % 4), "é" * (n % 3), "1.50", None, "x"] for n in range(0, 12, 4)))
     at = rig.target(PAIRS).at
@@ -133,7 +132,9 @@ def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int, commits: in
             else:
                 moved = [str(chance.randrange(4)), "é" * chance.randrange(3)]
                 new = {} if tuple(moved) in there else dict(zip("ab", moved, strict=True))
-                db.update(PAIRS, key, **more, **new)
+                unsent = chance.choice(([], ["note"], ["at"]))
+                sent = {name: value for name, value in more.items() if name not in unsent}
+                db.update(PAIRS, key, unsent, **sent, **new)
         rig.follow()
         if chance.random() < 0.2:
             rig.spark.sql(f"OPTIMIZE {at}").collect()
@@ -168,9 +169,8 @@ def test_the_files_of_a_version_are_those_that_delta_names(rig: Rig) -> None:
     rig.check(LEFT)
 
 
-def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def marked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Spark mark a row of a file as deleted."""
     left(rig)
     with monkeypatch.context() as patch:
         patch.setattr(delta_format, "SMALL_TABLE", 0)
@@ -178,8 +178,19 @@ def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
     at = rig.target(LEFT)
     log = (folder_of(at) / "_delta_log" / f"{at.version:020d}.json").read_text()
     assert '"deletionVector"' in log
-    rig.db.update(LEFT, ["2"], amount="200")
-    replaced(rig, jobs=1)
+
+
+@pytest.mark.parametrize("snapshot", [False, True], ids=["changes", "a snapshot"])
+def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, snapshot: bool
+) -> None:
+    marked(rig, monkeypatch)
+    if snapshot:
+        read_anew(rig, ("3", "10", None))
+    else:
+        rig.db.update(LEFT, ["2"], amount="200")
+        rig.commit()
+    applied(rig, jobs=1)
     rig.check(LEFT)
     rig.db.update(LEFT, ["3"], amount="300")
     replaced(rig)
@@ -251,9 +262,7 @@ def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: R
     applied(rig)
     rig.check(LEFT)
     rig.insert(LEFT, ["7", None, None])
-    rig.db.rows[LEFT.name] = [("1", "10", None), ("9", None, "new")]
-    rig.start_over()
-    rig.snapshot(LEFT)
+    read_anew(rig, ("1", "10", None), ("9", None, "new"))
     applied(rig)
     rig.check(LEFT)
     at = rig.target(LEFT)
@@ -264,70 +273,46 @@ def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: R
 def test_an_emptied_table_loses_its_rows_by_its_snapshot_and_gets_new_ones(rig: Rig) -> None:
     left(rig)
     for rows in ([], [], [("1", None, "again")]):
-        rig.db.rows[LEFT.name] = list(rows)
-        rig.start_over()
-        rig.snapshot(LEFT)
+        read_anew(rig, *rows)
         rig.apply()
         rig.check(LEFT)
     rig.insert(LEFT, ["7", None, None])
     rig.check(LEFT)
 
 
-def test_a_snapshot_over_marked_rows_is_written_by_spark(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left(rig)
-    with monkeypatch.context() as patch:
-        patch.setattr(delta_format, "SMALL_TABLE", 0)
-        rig.update(LEFT, ["1"], amount="100")
-    rig.db.rows[LEFT.name] = [("1", "10", None)]
-    rig.start_over()
-    rig.snapshot(LEFT)
-    applied(rig, jobs=1)
-    rig.check(LEFT)
+MOMENTS: Final = {
+    "before the history": (False, 1),
+    "before the rows": (False, ROWS),
+    "behind the history": (True, 1),
+    "behind the rows": (True, ROWS),
+}
+"""Which commit of Delta's a driver dies at: before it, with a file that no commit names; behind it, where its
+answer is lost."""
 
 
-def test_a_driver_that_dies_at_a_snapshots_commit_loses_and_doubles_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left(rig)
-    rig.db.rows[LEFT.name] = [("1", "10", None), ("9", None, "new")]
-    rig.start_over()
-    rig.snapshot(LEFT)
-    commits, made = DeltaTransaction.commit, count(1)
-
-    def dies(transaction: DeltaTransaction) -> None:
-        commits(transaction)
-        if next(made) == ROWS:
-            raise Died
-
-    with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(DeltaTransaction, "commit", dies)
-        rig.apply()
-    rig.reopen()
-    rig.apply()
-    rig.check(LEFT)
-    rig.update(LEFT, ["9"], note="again")
-    rig.check(LEFT)
-
-
-@pytest.mark.parametrize("moment", [1, ROWS, -1, -ROWS], ids=lambda at: f"at {at}")
+@pytest.mark.parametrize(
+    ("moment", "snapshot"),
+    [*((moment, False) for moment in MOMENTS), ("behind the rows", True)],
+)
 def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: int
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: str, *, snapshot: bool
 ) -> None:
-    """``moment``: which commit it dies at, with a file that no commit names; negative: whose answer is lost."""
+    behind, number = MOMENTS[moment]
     left(rig)
-    rig.db.update(LEFT, ["1"], amount="100")
-    rig.commit()
-    if moment > 0:
-        with pytest.raises(Died), dying((DeltaTransaction, "commit"), at=moment):
+    if snapshot:
+        read_anew(rig, ("1", "10", None), ("9", None, "new"))
+    else:
+        rig.db.update(LEFT, ["1"], amount="100")
+        rig.commit()
+    if not behind:
+        with pytest.raises(Died), dying((DeltaTransaction, "commit"), at=number):
             rig.apply()
     else:
         commits, made = DeltaTransaction.commit, count(1)
 
         def lost(transaction: DeltaTransaction) -> None:
             commits(transaction)
-            if next(made) == -moment:
+            if next(made) == number:
                 raise Py4JNetworkError("Answer from Java side is empty")
 
         with monkeypatch.context() as patch:
@@ -338,10 +323,12 @@ def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
     rig.apply()
     rig.check(LEFT)
     changes = LiveTables(rig.spark, rig.output).changes("left")
-    assert changes.count() == 7
-    if moment == 1:
+    assert changes.count() == (8 if snapshot else 7)
+    if (behind, number) == (False, 1):
         files = list(folder_of(rig.target(LEFT, "changes")).glob("*.parquet"))
         assert len(files) > len(changes.inputFiles())
+    rig.update(LEFT, ["1"], note="again")
+    rig.check(LEFT)
 
 
 def test_small_files_are_joined_and_a_stream_reads_each_change_once(

@@ -285,8 +285,7 @@ def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: P
     rig = Rig(tmp_path, spark, modes=ModeRules(history=("none",)))
     for number in range(3):
         rig.db.insert(OTHERS, [str(number), "x"])
-        rig.db.update(OTHERS, [str(number)], id=str(number + 100))
-        rig.follow()
+        rig.update(OTHERS, [str(number)], id=str(number + 100))
         assert rig.folders() == rig.named_folders()
     rig.check(OTHERS)
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.pipeline import until
+from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import S3Server
 
+from waltap.changes.transactions.position import lsn_text
 from waltap.errors import WaltapError
 from waltap_spark.errors import CapturedByAnotherProcess, OffsetOfAnother, SourceOption
 from waltap_spark.source import hosted
@@ -42,15 +43,14 @@ class Shop:
             "type": "postgres",
             "table.include.list": "public.orders",
             "slot.name": f"{name}_{database.name}",
+            "waltap.state.dir": str(folder / "state"),
+            "offset.flush.interval.ms": 50,
+            "status.update.interval.ms": 500,
             **database.properties(),
             **properties,
         }
-        words = [f"name = {json.dumps(name)}", "[source]"]
-        words += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in source.items()]
-        words += ["[sink]", 'type = "jsonl"', f"path = {json.dumps(str(folder / 'none.jsonl'))}"]
-        words += ["[engine]", f'"waltap.state.dir" = {json.dumps(str(folder / "state"))}']
-        words += ['"offset.flush.interval.ms" = 50', '"status.update.interval.ms" = 500']
-        self.file.write_text("\n".join(words))
+        sink = {"type": "jsonl", "path": str(folder / "none.jsonl")}
+        self.file.write_text(profile_text(name, source, sink))
         self.readers: list[ProfilesStream] = []
 
     def insert(self, *ids: int) -> None:
@@ -404,7 +404,7 @@ def test_a_batch_captures_what_there_is_and_reads_the_private_log(shop: Shop) ->
     shop.insert(3)
     assert batch() == [(1, "c", "shop"), (2, "c", "shop"), (3, "c", "shop")]
     assert shop.confirmed() > between
-    after = f"{between >> 32:X}/{between & 0xFFFFFFFF:X}"
+    after = lsn_text(between)
     shop.insert(4)
     assert [each[0] for each in batch(startingPosition=after)] == [3, 4]
     assert batch(endingTime="2026-01-01") == []
@@ -506,9 +506,7 @@ def test_a_change_log_that_only_the_profile_shows_how_to_reach_is_captured_and_r
     login = s3.make_login()
     sink = {"type": "changelog", "path": f"s3://{bucket}/log", **s3.properties(login)}
     said = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in sink.items())
-    text = shop.file.read_text()
-    begin, end = text.index("[sink]"), text.index("[engine]")
-    shop.file.write_text(f"{text[:begin]}[sink]\n{said}\n{text[end:]}")
+    shop.file.write_text(f"{shop.file.read_text().partition('[sink]')[0]}[sink]\n{said}\n")
     shop.insert(1, 2)
     s3.ask_for_login(asks=True)
     try:

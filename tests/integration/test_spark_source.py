@@ -17,6 +17,7 @@ from tests.harness.servers import spark_catalogue
 from tests.harness.servers.postgres import Database as Server
 from tests.integration.test_spark_profiles import Shop
 
+from waltap.changes.transactions.position import lsn_text
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark import pipelines
 
@@ -131,8 +132,8 @@ def test_a_batch_begins_and_ends_where_it_is_reported(log: Log) -> None:
     log.sink.write(batch(first, log.db.commit()))  # two transactions in one flush
     log.sink.flush()
     log_positions = [step.log_position for step in log.log.manifests()]
-    lsn = f"{log_positions[1].end_lsn >> 32:X}/{log_positions[1].end_lsn & 0xFFFFFFFF:X}"
-    within = f"{first.end_lsn >> 32:X}/{first.end_lsn & 0xFFFFFFFF:X}"
+    lsn = lsn_text(log_positions[1].end_lsn)
+    within = lsn_text(first.end_lsn)
     assert log.names() == list("abcdef")
     assert log.names(startingPosition=str(log_positions[2])) == list("def")
     assert log.names(startingPosition=lsn, endingPosition=str(log_positions[3])) == list("cd")

@@ -65,12 +65,10 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_of_many_keys_need_a_me
     rig.db.rows[table.name] = [(*row[::-1], None) for row in rig.db.rows[table.name]]
     rig.db.update(more, ["a", "2"], unsent=["note"], more="7")
     rig.db.update(more, ["`b", "1"], note="y")
-    rig.db.insert(more, ["new", "3", "c", None])
-    rig.follow()
+    rig.insert(more, ["new", "3", "c", None])
     rig.check(more)
     rig.db.delete(more, ["a", "1"])
-    rig.db.update(more, ["c", "3"], note=None)
-    rig.follow()
+    rig.update(more, ["c", "3"], note=None)
     rig.check(more)
     stored_table = rig.output.table(table.name).stored_table
     reported = rig.spark.sql(f"DESCRIBE HISTORY {stored_table.targets['current'].at}").collect()
@@ -130,8 +128,7 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     rig.follow()
     rig.check(by_region, by_note)
     rig.db.truncate(by_region)
-    rig.db.insert(by_region, ["3", "eu", "z"])
-    rig.follow()
+    rig.insert(by_region, ["3", "eu", "z"])
     rig.check(by_region)
     text = relation(
         by_region.name, [("id", "text"), *COLUMNS[1:]], numbers=(1, 2, 3), oid=by_region.oid

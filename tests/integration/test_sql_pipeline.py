@@ -70,23 +70,6 @@ def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_pa
     assert_equal(database, "kinds")
 
 
-def test_unsent_values_stay(database: Database, tmp_path: Path) -> None:
-    database.execute("CREATE TABLE docs (id int PRIMARY KEY, n int, doc text)")
-    database.execute("ALTER TABLE docs ALTER doc SET STORAGE EXTERNAL")
-    database.execute(
-        "INSERT INTO docs SELECT g, 0, repeat('x', 9000) FROM generate_series(1, 90) g"
-    )
-    p = pipeline(database, tmp_path)
-    p.catch_up()
-    p.deliver(
-        "UPDATE docs SET n = 1",
-        "UPDATE docs SET id = id + 1000 WHERE id < 10",
-        "INSERT INTO docs VALUES (1, 5, repeat('y', 9000))",
-        "UPDATE docs SET n = 6 WHERE id = 1",
-    )
-    assert_equal(database, "docs")
-
-
 def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path: Path) -> None:
     """Columns added, with and without default, widened, renamed, swapped, dropped and made again; a table
     that joins, and one that gets another name."""

@@ -192,8 +192,7 @@ def test_a_slot_in_use_is_reported_at_once_and_refused_when_patience_ends(
     assert warnings.count(waiting) == 1
     assert behind.offset() == before
     (ends,) = re.findall(r"SELECT pg_terminate_backend\(\d+\)", caught.value.advice())
-    behind.database.execute(ends)
-    behind.catch_up()
+    behind.deliver(ends)
 
 
 @pytest.mark.parametrize("what", ["the reader's end", "a stop"])

@@ -1,20 +1,16 @@
 """What the page on troubles shows is what its commands print in those troubles: the same lines, with other
 numbers. Pages of Spark are tried where Spark is."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.harness.command import waltap
-from tests.harness.pipeline import WAIT_S, until
+from tests.harness.pipeline import WAIT_S
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/troubleshooting.md").read_text()
 VARIES = re.compile(
@@ -23,7 +19,7 @@ VARIES = re.compile(
 )
 """What is another one each time: LSNs, marks of the change log, sizes and numbers."""
 
-SHOP = """
+TABLES = """
 CREATE TABLE orders (id serial PRIMARY KEY, v text);
 CREATE TABLE customers (id serial PRIMARY KEY, v text);
 INSERT INTO orders (v) SELECT 'x' FROM generate_series(1, 5);
@@ -58,20 +54,19 @@ def agrees(said: str, page: str) -> None:
         assert wanted in lines, f"{wanted!r} is not, or not there, in\n{said}"
 
 
-class Shop:
+class Reader(Shop):
     """Somebody who types what the page says, in a folder of their own."""
 
     def __init__(self, database: Database, folder: Path) -> None:
-        self.database, self.folder = database, folder
-        database.psql(SHOP)
-        source = {
-            **database.properties(), "slot.name": "shop", "publication.name": "shop",
+        database.psql(TABLES)
+        more = {
+            "slot.name": "shop", "publication.name": "shop", "waltap.state.dir": "state",
             "publication.autocreate.mode": "disabled", "heartbeat.interval.ms": "0",
-            "offset.flush.interval.ms": "200", "waltap.state.dir": "state",
+            "offset.flush.interval.ms": "200",
         }  # fmt: skip
-        lines = "".join(f'"{name}" = "{value}"\n' for name, value in source.items())
-        sink = '[sink]\ntype = "changelog"\npath = "lake/changelog"\n'
-        (folder / "shop.toml").write_text(f'[source]\ntype = "postgres"\n{lines}{sink}')
+        super().__init__(folder, database, **more)
+        self.sink = {"type": "changelog", "path": "lake/changelog"}
+        assert self.path.name == "shop.toml"
 
     def types(self, command: str) -> str:
         """Run a command, and return what it says."""
@@ -85,34 +80,17 @@ class Shop:
             assert time.monotonic() < deadline, said
         return said
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run the pipeline; it streams when the block begins."""
-        ready = self.folder / "ready"
-        ready.unlink(missing_ok=True)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "waltap", "run", "shop.toml", "--ready-file", ready],
-            cwd=self.folder, env=os.environ,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            until(ready.exists, "the stream")
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(WAIT_S) == 0
-
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(database, tmp_path)
+def shop(database: Database, tmp_path: Path) -> Iterator[Reader]:
+    made = Reader(database, tmp_path)
     yield made
     database.execute("DROP PUBLICATION shop")
 
 
-def test_each_trouble_looks_as_the_page_shows_it(shop: Shop) -> None:
+def test_each_trouble_looks_as_the_page_shows_it(shop: Reader) -> None:
     slow = shown("It is slow")["waltap status shop.toml"]
-    with shop.running():
+    with shop.process("run FILE", ready=True):
         shop.database.execute("INSERT INTO customers (v) VALUES ('y'), ('y')")
         agrees(shop.asks_until("waltap status shop.toml", " 10 events"), slow)
 
@@ -134,7 +112,7 @@ def test_each_trouble_looks_as_the_page_shows_it(shop: Shop) -> None:
     gone = shown("The slot is gone")
     agrees(shop.types("waltap run shop.toml"), gone["waltap run shop.toml"])
     agrees(shop.types("waltap repair shop.toml"), gone["waltap repair shop.toml"])
-    with shop.running():
+    with shop.process("run FILE", ready=True):
         pass
 
 

@@ -82,6 +82,12 @@ class Destination:
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, " ".join(done.output.replace("│", " ").split())
 
+    def says(self, *options: str, code: int = 0, patience: float = 0) -> str:
+        """Run ``waltap verify``, which ends with ``code``; return what it printed."""
+        found, output = self.verify(*options, patience=patience)
+        assert found == code, output
+        return output
+
 
 TARGETS = ("postgres", "file", "maria", "duck")
 
@@ -110,36 +116,30 @@ def destination(request: pytest.FixtureRequest, database: Database, tmp_path: Pa
 def test_every_type_is_equal_and_each_difference_is_found(destination: Destination) -> None:
     database = destination.database
     destination.pipeline.catch_up()
-    code, output = destination.verify()
-    assert code == 0, output
+    destination.says()
     database.run(*CHANGES.split(";\n"))
-    code, output = destination.verify()
-    assert code == 1, "nothing of it is there yet"
+    output = destination.says(code=1)
     assert "DIFFERENT" in output
     destination.pipeline.catch_up()
-    code, output = destination.verify()
-    assert code == 0, output
+    destination.says()
     printed = destination.command("verify", "--patience", "0", "--json").stdout
     assert {each["verdict"] for found in json.loads(printed) for each in found["tables"]} == {
         "equal"
     }
     sets = ", ".join(f"{column} = NULL" for column in SPOILT)
     database.execute(f"UPDATE kinds SET {sets} WHERE id = 1")
-    code, output = destination.verify("--table", "public.kinds")
-    assert code == 1
+    output = destination.says("--table", "public.kinds", code=1)
     assert f"in {', '.join(SPOILT)}" in output
     assert "(id=1)" in output
     for column in SPOILT:
         assert f"{column}: NULL | '" in output
     database.execute("ALTER TABLE pairs ADD more int")  # a column that is not there must be named
-    code, output = destination.verify("--table", "public.pairs")
-    assert code == 1
+    output = destination.says("--table", "public.pairs", code=1)
     assert "--without more" in output
     assert destination.verify("--table", "public.pairs", "--without", "public.pairs.more")[0] == 0
     database.execute("ALTER TABLE pairs RENAME n TO m")  # of which the target has not heard yet
     assert destination.verify("--table", "public.pairs", "--without", "more")[0] == 0
-    code, output = destination.verify("--without", "more", "--table", "public.elsewhere")
-    assert code == 1
+    output = destination.says("--without", "more", "--table", "public.elsewhere", code=1)
     assert "public.elsewhere is not in" in output
 
 
@@ -175,14 +175,12 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
     destination: Destination,
 ) -> None:
     brief = "CREATE TABLE brief (id int PRIMARY KEY); INSERT INTO brief VALUES (1)"
-    destination.database.execute(brief)
-    destination.pipeline.catch_up()
+    destination.pipeline.deliver(brief)
     destination.spoil("UPDATE pairs SET n = 1000 WHERE a = 7")
     destination.spoil("DELETE FROM pairs WHERE a = 8")
     destination.spoil("INSERT INTO pairs VALUES (999, 'new', 1)")
     destination.spoil("DELETE FROM bag WHERE a = 2")
-    code, output = destination.verify()
-    assert code == 1
+    output = destination.says(code=1)
     for reported in ("b=k0, a=7", "n: '7' | '1000'", "b=k1, a=8", "b=new, a=999"):
         first, _, second = reported.partition(", ")
         swapped = f"{second}, {first}" if second else reported
@@ -191,8 +189,7 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
     destination.spoil("DROP TABLE pairs")
     destination.spoil("DROP TABLE brief")
     destination.database.execute("DELETE FROM brief")
-    code, output = destination.verify()
-    assert code == 1
+    output = destination.says(code=1)
     assert "public.pairs 300 0 DIFFERENT" in output
     assert output.count("DIFFERENT") == 2
     assert "public.brief" not in output
@@ -214,8 +211,7 @@ def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
 
     destination.pipeline.catch_up()
     with destination.pipeline.running() as run, meanwhile(write):
-        code, output = destination.verify(patience=60.0)
-        assert code == 0, output
+        destination.says(patience=60.0)
         if destination.pipeline.settings["sink.type"] == "sql":
             destination.spoil("UPDATE pairs SET n = -5 WHERE a = 280")
 
@@ -233,13 +229,10 @@ def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(
 ) -> None:
     database = destination.database
     database.execute("CREATE TABLE again (id int PRIMARY KEY, a text)")
-    database.execute("INSERT INTO again VALUES (1, 'of the old one'), (2, NULL)")
-    destination.pipeline.catch_up()
+    destination.pipeline.deliver("INSERT INTO again VALUES (1, 'of the old one'), (2, NULL)")
     database.execute("ALTER TABLE again DROP a; ALTER TABLE again ADD a text DEFAULT 'new'")
-    database.execute("UPDATE again SET a = 'set' WHERE id = 2")
-    destination.pipeline.catch_up()
-    code, output = destination.verify("--table", "public.again")
-    assert code == 0, output
+    destination.pipeline.deliver("UPDATE again SET a = 'set' WHERE id = 2")
+    destination.says("--table", "public.again")
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
@@ -261,12 +254,10 @@ def test_rows_and_columns_that_are_not_published_are_not_missed(destination: Des
         "table.include.list": "public.f,public.nothing,public.pairs",
     }
     destination.pipeline.catch_up()
-    code, output = destination.verify()
-    assert code == 0, output
+    destination.says()
     destination.spoil('UPDATE f SET name = NULL WHERE "I d" = 4')
     destination.spoil("INSERT INTO f VALUES (3, 'n%3')")
-    code, output = destination.verify()
-    assert code == 1
+    output = destination.says(code=1)
     assert "I d=4" in output
     assert "I d=3" in output
     assert "I d=5" not in output
@@ -288,23 +279,20 @@ def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_differen
 ) -> None:
     destination.pipeline.catch_up()
     destination.database.execute(LATER)
-    code, output = destination.verify()
-    assert code == 1, output
+    output = destination.says(code=1)
     assert output.count("DIFFERENT") == 1
     assert "public.later 2 0 DIFFERENT" in output
     assert "has no such table" in output
     assert "--without public.later" in output
     for name in ("public.empty", "other.t", "passing", "unlogged"):
         assert name not in output, "it has no rows, or is not captured"
-    code, output = destination.verify("--without", "public.later")
-    assert code == 0, output
+    output = destination.says("--without", "public.later")
     assert "public.later" not in output
     assert destination.verify("--table", "public.later")[0] == 1
     assert destination.verify("--table", "public.empty")[0] == 0
     code, output = destination.verify("--table", "public.pairs")
     assert (code, "public.later" in output) == (0, False)
-    code, output = destination.verify("--table", "other.t")
-    assert code == 1
+    output = destination.says("--table", "other.t", code=1)
     assert "other.t is not in" in output
 
 
@@ -317,10 +305,8 @@ def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination: Des
     )
     destination.pipeline.settings |= settings
     destination.pipeline.catch_up()
-    destination.database.execute("UPDATE bag SET b = b")
-    destination.pipeline.catch_up()
-    code, output = destination.verify()
-    assert code == 1
+    destination.pipeline.deliver("UPDATE bag SET b = b")
+    output = destination.says(code=1)
     for reported in ("public.kinds 3 0", "public.pairs 300 0"):
         assert reported in output
     assert "public.signals" not in output
@@ -332,11 +318,9 @@ def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination: Des
 
 @pytest.mark.parametrize("destination", ["postgres", "file"], indirect=True)
 def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination: Destination) -> None:
-    destination.database.execute("CREATE TABLE empty (id int PRIMARY KEY)")
-    destination.pipeline.catch_up()
+    destination.pipeline.deliver("CREATE TABLE empty (id int PRIMARY KEY)")
     destination.database.execute("INSERT INTO empty VALUES (1)")
-    code, output = destination.verify(patience=0.3)
-    assert code == 5, output
+    output = destination.says(patience=0.3, code=5)
     assert "public.empty" in output
 
     def deliver(ended: threading.Event) -> None:
@@ -367,15 +351,12 @@ def test_rows_of_partitions_are_there_under_the_name_that_they_are_sent_by(
 ) -> None:
     settings = {"publish.via.partition.root": str(whole).lower()}
     destination.pipeline.settings |= settings
-    destination.database.execute(PARTS)
-    destination.pipeline.catch_up()
-    code, output = destination.verify()
-    assert code == 0, output
+    destination.pipeline.deliver(PARTS)
+    output = destination.says()
     assert ("public.parts " in output) is whole
     assert ("public.part_d " in output) is not whole
     destination.database.execute(PARTS.replace("part", "piece"))
-    code, output = destination.verify()
-    assert code == 1
+    output = destination.says(code=1)
     reported = ["public.pieces 3 0"] if whole else [f"public.piece_{n} 1 0" for n in "abd"]
     assert all(each in output for each in reported), output
     assert output.count("DIFFERENT") == len(reported)
@@ -404,8 +385,7 @@ def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_reported_and_does_
     assert "public.later" in output
     assert "may not read" in output
     destination.transforms = '[[transforms]]\ntype = "filter"\ntables = "public.later"\n'
-    code, output = destination.verify()
-    assert code == 0, output
+    output = destination.says()
     assert "public.later" in output
     assert "not compared" in output
     assert "DIFFERENT" not in output
@@ -436,8 +416,7 @@ def test_the_file_names_all_and_its_sql_removes_them(
     destination.pipeline.catch_up()
     destination.database.execute("SELECT pg_drop_replication_slot(%s)", destination.pipeline.slot)
     destination.database.execute("DELETE FROM pairs WHERE a >= 1000")
-    code, output = destination.verify()
-    assert code == 1
+    output = destination.says(code=1)
     assert f"all {len(KEYS)} rows of public.pairs that only the destination has" in output
     (place,) = tmp_path.rglob("differences/*.sql")
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -447,8 +426,7 @@ def test_the_file_names_all_and_its_sql_removes_them(
     assert first.startswith(f"-- {len(KEYS)} rows of public.pairs")
     for statement in filter(None, statements.split(";\n")):
         destination.spoil(statement)
-    code, output = destination.verify()
-    assert code == 0, output
+    destination.says()
     assert not list(tmp_path.rglob("differences/*"))
 
 
@@ -487,13 +465,11 @@ def test_the_sql_removes_the_row_with_a_key_of_any_type_and_no_other(
     database.execute("SELECT pg_drop_replication_slot(%s)", destination.pipeline.slot)
     for number, (_, goes) in enumerate(TYPED.values()):
         database.execute(f"DELETE FROM keyed_{number} WHERE k = {goes}")
-    code, output = destination.verify()
-    assert code == 1, output
+    destination.says(code=1)
     for place in tmp_path.rglob("differences/*.sql"):
         for statement in filter(None, place.read_text().partition("\n")[2].split(";\n")):
             destination.spoil(statement)
-    code, output = destination.verify()
-    assert code == 0, output
+    destination.says()
 
 
 # --- targets ---------------------------------------------------------------------------------------------
@@ -521,11 +497,9 @@ def test_a_table_with_more_columns_than_a_function_has_arguments(
     database.execute("INSERT INTO wide (id, c0, c1598) VALUES (1, 1, 1), (2, 2, 2)")
     wide = Destination(to_replica(database, tmp_path), lambda _statement: None)
     wide.pipeline.catch_up()
-    code, output = wide.verify()
-    assert code == 0, output
+    wide.says()
     database.execute("UPDATE replica.wide SET c1598 = 7 WHERE id = 2")
-    code, output = wide.verify()
-    assert code == 1
+    output = wide.says(code=1)
     assert "c1598: 2 | 7" in output.replace("'", "")
 
 
