@@ -102,6 +102,7 @@ class History:
 
     def __init__(self, transactions, draw) -> None:
         self.wanted: list[tuple[int, list[int]]] = []
+        self.commits: list[tuple[int, ...]] = []
         self.messages: list[Message] = []
         self._serial = 0
         streams = []
@@ -134,13 +135,14 @@ class History:
                 if xid not in opened:
                     self._stream(xid, [], opened, force=True)
                 del waiting[xid]
-                self.messages.append(StreamCommit(lsn, xid, lsn, end, 0))
+                self.messages.append(StreamCommit(lsn, xid, lsn, end, lsn + 7))
             else:
                 rows = [event for event in events if event[0] == "row" and event[3]]
-                self.messages.append(Begin(lsn - 50, xid, lsn, 0))
+                self.messages.append(Begin(lsn - 50, xid, lsn, lsn + 7))
                 self.messages += [self._row(event, 0) for event in rows]
-                self.messages.append(Commit(end, lsn, end, 0, xid))
+                self.messages.append(Commit(end, lsn, end, lsn + 7, xid))
             self.wanted.append((xid, kept))
+            self.commits.append((xid, lsn, end, lsn + 7))
         self.messages = joined(whole(self.messages, draw), draw)
 
     def _walk(self, nodes, xid, ids, kept, events, *, alive) -> None:
@@ -196,18 +198,25 @@ def deliver(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(spill, "LEAST_ROWS", 1)
         patch.setattr(spill, "MANY_CHANGES", 2)
-        subject = TransactionAssembler(resume, None, Path(folder), memory)
+        subject = TransactionAssembler(resume, 42, Path(folder), memory)
         parts, at, turn = [], 0, 0
         while at < len(messages):
             size = sizes[turn % len(sizes)]
             parts += subject.feed(messages[at : at + size])
             at, turn = at + size, turn + 1
+            assert subject.idle is (not subject.backlog and not in_a_transaction(messages[:at]))
         while subject.backlog:
             parts += subject.feed(())
         assert subject.idle
         subject.close()
         assert list(Path(folder).iterdir()) == []
     return parts
+
+
+def in_a_transaction(messages: list[Message]) -> bool:
+    """Return whether one is open that is sent whole; those in progress hold no position."""
+    ends = [type(each) for each in messages if isinstance(each, Begin | Commit)]
+    return ends[-1:] == [Begin]
 
 
 def rows(parts: list[TransactionPart]) -> list[tuple[int, int]]:
@@ -222,7 +231,16 @@ def test_every_kept_change_comes_once_in_commit_order(transactions, data, sizes,
     history = History(transactions, data.draw)
     parts = deliver(history.messages, sizes, START, memory)
     assert rows(parts) == [(xid, serial) for xid, kept in history.wanted for serial in kept]
-    assert [part.xid for part in parts if part.complete] == [xid for xid, _ in history.wanted]
+    assert [(p.xid, p.commit_lsn, p.end_lsn, p.commit_ts) for p in parts if p.complete] == (
+        history.commits
+    )
+    assert [part.xid for part in parts if part.starts] == [xid for xid, _ in history.wanted]
+    index, previous = 0, 42
+    for part in parts:
+        assert (part.first_index, part.previous_end_lsn) == (index, previous)
+        index += part.wire_count
+        if part.complete:
+            index, previous = 0, part.end_lsn
 
 
 @settings(max_examples=150, deadline=None)
@@ -240,3 +258,6 @@ def test_resuming_after_any_part_loses_and_repeats_nothing(
         position = part.position(position)
     rest = deliver(history.messages, [data.draw(st.integers(1, 9))], position, memory)
     assert rows(parts[:cut]) + rows(rest) == rows(parts)
+    assert [part.xid for part in parts[:cut] + rest if part.starts] == [
+        xid for xid, _ in history.wanted
+    ]

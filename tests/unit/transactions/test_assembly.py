@@ -24,7 +24,6 @@ from waltap.changes.decode import (
     Origin,
     Prepare,
     Relation,
-    RelationSeen,
     RollbackPrepared,
     Skipped,
     StreamAbort,
@@ -118,55 +117,6 @@ def ordinary(commit: int, changes: Iterable[Message], xid: int = 7) -> list[Mess
 # --- ordinary transactions -----------------------------------------------------------------------
 
 
-def test_a_transaction_passes_whole() -> None:
-    (part,) = assembler().feed(ordinary(100, [RelationSeen(TABLE), row(1), row(2)]))
-    assert (part.xid, part.begin_lsn, part.commit_lsn, part.end_lsn) == (7, 91, 100, 101)
-    assert (part.commit_ts, part.first_index, part.starts, part.complete) == (55, 0, True, True)
-    assert numbers([part]) == [1, 2]
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_transaction_whose_commit_begins_where_the_last_one_ended_is_none_of_before(
-    streamed: bool,
-) -> None:
-    """Commits that follow one another have nothing between them."""
-
-    def sent(number: int) -> list[Message]:
-        commit, xid = 100 + number, 7 + number
-        if not streamed:
-            return ordinary(commit, [row(number)], xid)
-        rows = [StreamStart(0, xid, True), row(number, xid), StreamStop(0)]
-        return [*rows, StreamCommit(commit, xid, commit, commit + 1, 55)]
-
-    messages = [message for number in range(3) for message in sent(number)]
-    for delivered, end in ((0, 100), (1, 101), (2, 102)):
-        parts = drained(assembler(resume=Position(end)), messages)
-        assert numbers(parts) == list(range(delivered, 3))
-
-
-def test_an_open_transaction_is_handed_out_in_parts_and_positions_lie_inside() -> None:
-    subject = assembler(previous=42)
-    begin, *rows, commit = ordinary(100, [row(1), Skipped(3), row(2), Skipped(2), row(3)])
-    assert subject.feed([begin]) == []
-    assert not subject.idle
-    parts = [*subject.feed(rows[:2]), *subject.feed(rows[2:]), *subject.feed([commit])]
-    assert [(p.first_index, p.starts, p.complete, p.end_lsn) for p in parts] == [
-        (0, True, False, 0),
-        (4, False, False, 0),
-        (8, False, True, 101),
-    ]
-    assert numbers(parts) == [1, 2, 3]
-    assert [part.previous_end_lsn for part in parts] == [42] * 3
-    assert subject.idle
-    middle = parts[0].position(Position(50))
-    assert middle == Position(50, 100, 4)
-    assert parts[1].position(middle) == Position(50, 100, 8)
-    assert parts[2].position(middle) == Position(101)
-    (empty,) = subject.feed(ordinary(200, []))
-    assert (empty.changes, empty.end_lsn, empty.complete) == ([], 201, True)
-    assert empty.previous_end_lsn == 101
-
-
 def test_a_message_between_transactions_counts_as_a_commit_at_its_place() -> None:
     message = LogicalMessage(150, False, "p", b"c")
     parts = assembler().feed([*ordinary(100, []), message, *ordinary(200, [row(1)])])
@@ -199,18 +149,6 @@ def test_messages_before_the_resume_position_are_dropped() -> None:
     assert [part.end_lsn for part in subject.feed([old, new])] == [151]
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_the_rest_of_a_delivered_transaction_goes_on_and_starts_nothing(
-    tmp_path: Path, streamed: bool
-) -> None:
-    subject = assembler(tmp_path, resume=Position(50, 100, 3))
-    rows = [row(0, 7), row(1, 7), Skipped(2, 7), row(9, 7)]
-    end = StreamCommit(0, 7, 100, 101, 0)
-    parts = subject.feed([*segment(7, rows, first=True), end] if streamed else ordinary(100, rows))
-    assert numbers(parts) == [9]
-    assert [(p.first_index, p.starts, p.wire_count) for p in parts] == [(3, False, 2)]
-
-
 # --- streamed in progress ------------------------------------------------------------------------
 
 
@@ -221,28 +159,6 @@ def segment(xid: int, changes: Iterable[Message], *, first: bool = False) -> lis
 @pytest.fixture(params=["memory", "disk"])
 def memory(request: pytest.FixtureRequest) -> int:
     return 1 << 20 if request.param == "memory" else 0
-
-
-def test_streams_are_released_in_commit_order(tmp_path: Path, memory: int) -> None:
-    subject = assembler(tmp_path, memory=memory)
-    parts = subject.feed(
-        [
-            *segment(7, [row(1, 7)], first=True),
-            *segment(8, [row(2, 8)], first=True),
-            *ordinary(50, [row(3)], xid=9),
-            *segment(7, [row(4, 7)]),
-            StreamCommit(0, 8, 100, 101, 66),
-            StreamCommit(0, 7, 200, 201, 77),
-        ]
-    )
-    assert [(p.xid, p.commit_lsn, p.end_lsn, p.commit_ts) for p in parts] == [
-        (9, 50, 51, 55),
-        (8, 100, 101, 66),
-        (7, 200, 201, 77),
-    ]
-    assert numbers(parts) == [3, 2, 1, 4]
-    assert [p.previous_end_lsn for p in parts] == [None, 51, 101]
-    assert subject.open_transactions == 0
 
 
 def test_an_aborted_stream_leaves_nothing_behind(tmp_path: Path, memory: int) -> None:
