@@ -12,7 +12,16 @@ from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import pgoutput, reported
 from tests.harness.decoder_wires import WIRES, Known, frames, table
 
-from waltap.changes.decode import ABSENT, UNCHANGED, Delete, Insert, Message, RelationSeen, Update
+from waltap.changes.decode import (
+    ABSENT,
+    UNCHANGED,
+    Delete,
+    Insert,
+    Message,
+    OldTuple,
+    RelationSeen,
+    Update,
+)
 from waltap.changes.decode.value_text import float4_text, float8_text
 from waltap_decoders.decoderbufs.datums import timestamp_text
 
@@ -75,8 +84,15 @@ def test_changes_come_back_as_they_were_sent(plugin: str, history) -> None:
     seen = by_key if made.identity == "d" else tuple
     found = [(kind, *rows) for kind, _, *rows in reported(messages)[:-1]]
     assert list(map(seen, found)) == list(map(seen, steps * 2))
-    (relation,) = {id(m.relation): m.relation for m in messages if isinstance(m, Insert)}.values()
-    assert [column.name for column in relation.columns] == [column.name for column in made.columns]
+    changes = [m for m in messages if isinstance(m, Insert | Update | Delete)]
+    whole = OldTuple.KEY if made.identity == "d" else OldTuple.FULL
+    for change in changes:
+        if not isinstance(change, Insert):
+            assert change.old_kind is (whole if change.old else OldTuple.NONE)
+    (relation,) = {id(change.relation): change.relation for change in changes}.values()
+    shapes = [[(c.name, c.in_identity) for c in each.columns] for each in (relation, made)]
+    assert shapes[0] == shapes[1]
+    assert relation.oid == made.oid
 
 
 # --- pgoutput ------------------------------------------------------------------------------------

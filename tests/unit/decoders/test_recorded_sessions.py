@@ -16,8 +16,6 @@ from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
 
 from waltap.changes.decode import (
     ABSENT,
-    Begin,
-    Commit,
     CommitPrepared,
     Delete,
     LogicalMessage,
@@ -135,27 +133,10 @@ def test_partition_root_stands_for_its_partitions_in_its_own_column_order() -> N
     assert rows[-2] == ("T", ["public.t_part"], False, False)
 
 
-def test_origin_follows_begin_with_its_name_and_position() -> None:
-    begin, origin, *_ = decoded("pgoutput_v1", "origin")
-    assert isinstance(begin, Begin)
-    assert begin.commit_ts == 1577836800000000  # 2020-01-01: the origin's own commit time
-    assert isinstance(origin, Origin)
-    assert (origin.name, origin.origin_lsn) == ("org_a", 0xABCDEF)
-
-
 @pytest.mark.parametrize("name", ["wal2json_v1_all", "wal2json_v2_all"])
 def test_origin_of_wal2json_is_a_number(name: str) -> None:
     origins = [m for m in decoded(name, "origin") if isinstance(m, Origin)]
     assert [origin.name for origin in origins] == ["1"]
-
-
-@pytest.mark.parametrize("name", ["wal2json_v2_all", "decoderbufs", "wal2json_v1_all"])
-def test_times_xids_and_ends_agree_with_pgoutput(name: str) -> None:
-    wanted = [m for m in decoded("pgoutput_v1", "insert") if isinstance(m, Commit)]
-    found = [m for m in decoded(name, "insert") if isinstance(m, Commit)]
-    assert [(m.xid, m.commit_ts, m.end_lsn) for m in found] == [
-        (m.xid, m.commit_ts, m.end_lsn) for m in wanted
-    ]
 
 
 def test_wal2json_truncates_one_table_a_message_and_format_1_none() -> None:
