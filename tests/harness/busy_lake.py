@@ -9,10 +9,12 @@ import random
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
@@ -73,7 +75,7 @@ def _total(tables: LiveTables) -> int:
 
 @contextlib.contextmanager
 def _running(database: Database, folder: Path, spark: Any, table_format: str) -> Iterator[Path]:
-    log, output, stop = str(folder / "log"), folder / "out", threading.Event()
+    log, output = str(folder / "log"), folder / "out"
     pipeline = PipelineRig(
         database,
         folder,
@@ -91,44 +93,26 @@ def _running(database: Database, folder: Path, spark: Any, table_format: str) ->
         ApplyOptions(modes=ModeRules(modes=MODES)),
         FormatChoice(table_format),
     )
-    failed: list[BaseException] = []
-
-    def guarded(work: Any) -> threading.Thread:
-        def go() -> None:
-            try:
-                work()
-            except BaseException as error:
-                failed.append(error)
-
-        return threading.Thread(target=go, daemon=True)
 
     def follow() -> bool:
         new = list(reader.manifests(applier.state.log_position))
         applier.apply(new)
         return bool(new)
 
-    def apply() -> None:
+    def apply(stop: threading.Event) -> None:
         while not stop.is_set():
             if not follow():
                 stop.wait(0.1)
 
-    threads = [guarded(apply), guarded(lambda: _move(database, stop))]
     with pipeline.running() as run:
         applier.open()
         until(follow, "the first rows")
-        for thread in threads:
-            thread.start()
-        try:
+        with meanwhile(apply, partial(_move, database)):
             yield output
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-            run.stop()
+        run.stop()
     pipeline.catch_up()
     follow()
     applier.close()
-    assert failed == []
 
 
 def _move(database: Database, stop: threading.Event) -> None:

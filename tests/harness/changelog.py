@@ -253,6 +253,11 @@ def batch(*parts: TransactionPart) -> Batch:
     )
 
 
+def copy_of(part: TransactionPart) -> TransactionPart:
+    """Return a part as it is delivered again: a sink may change it."""
+    return msgspec.structs.replace(part, changes=list(part.changes))
+
+
 def in_parts(part: TransactionPart, *sizes: int) -> list[TransactionPart]:
     """Cut a transaction as the engine does when it is larger than a batch."""
     assert sum(sizes) == len(part.changes)

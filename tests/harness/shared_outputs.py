@@ -1,12 +1,12 @@
 """Tables of several sources in one target: of one pipeline, and of two that write it at the same time."""
 
-import threading
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.harness.meanwhile import in_background
 from tests.harness.spark_machine import Machine, playground
 from tests.harness.spark_steps import (
     Add,
@@ -76,7 +76,8 @@ def write_one_target(
     kinds, options = KINDS[:2], {"places": INTO, "parallel": 2}
     first, second = (playground(folder / tenant, spark, choice, **options) for tenant in "12")
     one, other = Machine(first, kinds, "t1"), Machine(second, kinds, "t2")
-    _at_the_same_time((one, ONE), (other, OTHER))
+    for playing in [in_background(one.run, ONE), in_background(other.run, OTHER)]:
+        playing.result()
     monkeypatch.setattr(applier, "REST_S", 0.0)
     for number in range(3):
         one.commit(Commit((Insert(20 + number), Update(1))))
@@ -92,21 +93,3 @@ def write_one_target(
             for m in (one, other)
         }
         assert _by_source(spark.table(called.format(kind))) == counts
-
-
-def _at_the_same_time(*played: tuple[Machine, Sequence[Step]]) -> None:
-    failed: list[BaseException] = []
-
-    def play(machine: Machine, script: Sequence[Step]) -> None:
-        try:
-            machine.run(script)
-        except BaseException as error:
-            failed.append(error)
-
-    workers = [threading.Thread(target=play, args=each) for each in played]
-    for each in workers:
-        each.start()
-    for each in workers:
-        each.join()
-    for error in failed:
-        raise error

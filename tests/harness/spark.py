@@ -59,12 +59,7 @@ class Rig:
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
         self.options = ApplyOptions(**options)
         self.db, self.epoch = Database(), 1
-        self.sink = ChangeLogSink(
-            ChangeLogProperties(path=str(folder / "log")),
-            context(folder, has_offset=True, gets_every_change=True),
-        )
-        self.sink.open()
-        self.sink.begins(ALL)
+        self.start_sink(has_offset=True)
         self.log = ChangeLog(str(folder / "log"))
         self.output = SparkOutput(str(folder / "out"))
         named = isinstance(table_format, str)
@@ -79,6 +74,13 @@ class Rig:
             rig = cls.opened.pop()
             rig.applier.close()
             rig.sink.close()
+
+    def start_sink(self, **more: Any) -> None:
+        """Start the engine's sink, which goes on where the change log ends; ``more`` is of its context."""
+        properties = ChangeLogProperties(path=str(self.folder / "log"))
+        self.sink = ChangeLogSink(properties, context(self.folder, gets_every_change=True, **more))
+        self.sink.open()
+        self.sink.begins(ALL)
 
     def commit(self) -> None:
         """COMMIT in the source, flushed to the change log."""
@@ -109,12 +111,7 @@ class Rig:
     def start_over(self) -> None:
         """A new pipeline without its offset, which writes the same change log."""
         self.sink.close()
-        self.sink = ChangeLogSink(
-            ChangeLogProperties(path=str(self.folder / "log")),
-            context(self.folder, gets_every_change=True),
-        )
-        self.sink.open()
-        self.sink.begins(ALL)
+        self.start_sink()
         self.epoch += 1
 
     def apply(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from tests.harness.changelog import ALL, batch, context, in_parts, relation
+from tests.harness.changelog import batch, copy_of, in_parts, relation
 from tests.harness.spark import Died, Rig, dying
 from tests.harness.spark_steps import (
     ADDED,
@@ -51,7 +51,6 @@ from waltap.changes.decode.relation import Relation, is_wider
 from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.source.connector import PublicationCompleteness
-from waltap_sinks.changelog import ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.maintenance import maintain
 from waltap_spark.errors import HistoryMissing
 from waltap_spark.formats.choice import FormatChoice
@@ -480,14 +479,9 @@ class Machine:
         self.rig.sink.flush()
 
     def _start_sink(self, **more: Any) -> None:
-        """Start the engine again, which goes on where the change log ends."""
+        """Start the engine again."""
         self.rig.sink.close()
-        place = ChangeLogProperties(path=str(self.rig.folder / "log"))
-        self.rig.sink = ChangeLogSink(
-            place, context(self.rig.folder, has_offset=True, gets_every_change=True, **more)
-        )
-        self.rig.sink.open()
-        self.rig.sink.begins(ALL)
+        self.rig.start_sink(has_offset=True, **more)
 
     def _unseen(self, actions: Iterable[Action]) -> None:
         """Do ``actions`` where the stream does not see it."""
@@ -729,11 +723,6 @@ class Machine:
                 shown = [f"cast({quoted(name)} as string)" for name in names]
                 found = then.current(self.name(kind)).selectExpr(*shown).collect()
                 assert in_order(found) == held, f"{kind} at {log_position}"
-
-
-def copy_of(part: TransactionPart) -> TransactionPart:
-    """Return a part that a sink may change."""
-    return msgspec.structs.replace(part, changes=list(part.changes))
 
 
 def pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:

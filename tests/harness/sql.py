@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import msgspec
 import psycopg
 import pytest
 from tests.harness.changelog import Database as Model
@@ -187,11 +186,6 @@ class _DuckDb:
 def model(rows: Any) -> list[tuple[str | None, ...]]:
     """Return the rows that the hand-made server has, sorted as `Place.rows` gives them."""
     return sorted(map(tuple, rows), key=str)
-
-
-def copy_of(part: Any) -> Any:
-    """Return a part as it is delivered again."""
-    return msgspec.structs.replace(part, changes=list(part.changes))
 
 
 def failure(sink: SqlSink, part: Any) -> BaseException:

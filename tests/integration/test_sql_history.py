@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, in_parts, relation
+from tests.harness.changelog import batch, copy_of, in_parts, relation
 from tests.harness.sql import (
     PEOPLE,
     VISITS,
     Place,
-    copy_of,
     micros,
     some_of_everything,
 )

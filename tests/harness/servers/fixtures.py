@@ -17,6 +17,7 @@ What is missing is a skip with its reason, or a failure with ``CI=true``.
 """
 
 import contextlib
+import importlib
 import itertools
 import os
 import shutil
@@ -42,14 +43,9 @@ from tests.harness.servers.java import OLDEST, java_home, java_version
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database, Server, Unavailable
-from tests.harness.servers.registry import Registry
 from tests.harness.servers.requirement import missing
 
 if TYPE_CHECKING:
-    from tests.harness.servers.mariadb import MariaDb
-    from tests.harness.servers.moto import Moto
-    from tests.harness.servers.nats import NatsServer
-    from tests.harness.servers.redis import RedisServer
     from tests.harness.servers.s3 import S3Server
 
 STATE = "WALTAP_TEST_STATE"
@@ -358,12 +354,21 @@ def private_kafka(module_kafka: Kafka) -> Kafka:
     return module_kafka
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator["S3Server"]:
-    """Return the S3 server of this worker; its tests share it, and leave it asking nobody."""
-    from tests.harness.servers.s3 import S3Server
+def _shared(what: str, kind: str) -> Any:
+    """Return the fixture of a server that the tests of a worker share; databases, topics and such need names of
+    the test's own. Its module is loaded at the first use."""
+    module, _, name = kind.partition(".")
 
-    yield from _running("S3 server", S3Server.create)
+    @pytest.fixture(scope="session")
+    def made() -> Iterator[Any]:
+        loaded = importlib.import_module(f"tests.harness.servers.{module}")
+        yield from _running(what, getattr(loaded, name).create)
+
+    return made
+
+
+s3 = _shared("S3 server", "s3.S3Server")
+"""It is left asking nobody."""
 
 
 @pytest.fixture
@@ -374,39 +379,8 @@ def bucket(s3: "S3Server") -> str:
     return name
 
 
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator["MariaDb"]:
-    """Return the MariaDB server of this worker; databases need names of the test's own."""
-    from tests.harness.servers.mariadb import MariaDb
-
-    yield from _running("MariaDB", MariaDb.create)
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator["RedisServer"]:
-    """Return the Redis server of this worker; databases and keys need names of the test's own."""
-    from tests.harness.servers.redis import RedisServer
-
-    yield from _running("Redis", RedisServer.create)
-
-
-@pytest.fixture(scope="session")
-def nats_server() -> Iterator["NatsServer"]:
-    """Return the NATS server of this worker; streams and subjects need names of the test's own."""
-    from tests.harness.servers.nats import NatsServer
-
-    yield from _running("NATS", NatsServer.create)
-
-
-@pytest.fixture(scope="session")
-def moto() -> Iterator["Moto"]:
-    """Return the imitation of AWS of this worker; streams need names of the test's own."""
-    from tests.harness.servers.moto import Moto
-
-    yield from _running("moto", Moto.create)
-
-
-@pytest.fixture(scope="session")
-def registry() -> Iterator[Registry]:
-    """Return the schema registry of this worker; subjects need names of the test's own."""
-    yield from _running("schema registry", Registry.create)
+mariadb = _shared("MariaDB", "mariadb.MariaDb")
+redis_server = _shared("Redis", "redis.RedisServer")
+nats_server = _shared("NATS", "nats.NatsServer")
+moto = _shared("moto", "moto.Moto")
+registry = _shared("schema registry", "registry.Registry")

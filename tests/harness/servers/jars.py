@@ -144,7 +144,7 @@ def _maven(*arguments: object) -> bool:
     if shutil.which("mvn") is None:
         return False
     try:
-        _call("mvn", "-B", "-q", *arguments)
+        call("mvn", "-B", "-q", *arguments)
     except MissingProgram as reason:
         print(f"going on without Maven: {reason}", file=sys.stderr)
         return False
@@ -169,20 +169,21 @@ def _ivy(scratch: Path, into: Path, needs: str, *, poms: bool) -> None:
         '<info organisation="local" module="jars"/><configurations><conf name="default"/>'
         f"</configurations><dependencies>{needs}</dependencies></ivy-module>"
     )
-    _call(
+    call(
         "java", "-jar", ivy, "-settings", scratch / "settings.xml", "-cache", scratch / "ivy",
         "-ivy", scratch / "ivy.xml", "-confs", "default",
         "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]",
     )  # fmt: skip
 
 
-def _call(*command: object) -> None:
+def call(*command: object, folder: Path | None = None) -> None:
+    """Run a command that fetches something. Raises: MissingProgram."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS
+            words, cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS
         )
-    except subprocess.TimeoutExpired as error:
-        raise MissingProgram(f"{words[0]} did not end within {FETCH_SECONDS} s") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingProgram(f"{words[0]} failed: {error}") from error
     if done.returncode:
         raise MissingProgram(f"{words[0]} failed: {(done.stdout + done.stderr)[-2000:]}")

@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 from psycopg import sql
-from tests.harness.servers.postgres import Database, Server, Unavailable, locked, server_programs
+from tests.harness.servers.jars import locked
+from tests.harness.servers.postgres import Database, Server, Unavailable, server_programs
 
 SOURCE = Path(__file__).parent / "yboutput"
 MAJOR_VERSION = 15
@@ -25,7 +26,7 @@ def built(state: Path) -> Path:
     Raises: Unavailable without compiler or headers; AssertionError with the compiler's words when
     it does not build.
     """
-    with locked(state):
+    with locked(state / "lock"):
         record = state / RECORD
         if not record.exists():
             record.write_text(str(_build(_pg_config())))

@@ -2,13 +2,12 @@
 starts, and root is not needed. One that is on PATH is used as it is."""
 
 import shutil
-import subprocess
 import tempfile
 import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness.servers.jars import FETCH_SECONDS, MissingProgram, cache_folder, locked
+from tests.harness.servers.jars import MissingProgram, cache_folder, call, locked
 
 PATHS = "/usr/sbin:/usr/local/sbin"
 
@@ -28,9 +27,9 @@ def packaged(name: str, packages: Sequence[str]) -> list[str]:
     with locked(cache / f"{name}.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
         if not folder.is_dir():
             made = Path(scratch) / "made"
-            _call("apt-get", "-q", "download", *packages, folder=Path(scratch))
+            call("apt-get", "-q", "download", *packages, folder=Path(scratch))
             for file in Path(scratch).glob("*.deb"):
-                _call("dpkg", "-x", file, made, folder=Path(scratch))
+                call("dpkg", "-x", file, made, folder=Path(scratch))
             made.rename(folder)
     paths = [*folder.glob(f"usr/bin/{name}"), *folder.glob(f"usr/sbin/{name}")]
     if not paths:
@@ -49,18 +48,6 @@ def python_program(name: str, requirement: str) -> list[str]:
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=True)
             pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-            _call(*pip, "install", "-q", requirement, folder=cache)
+            call(*pip, "install", "-q", requirement, folder=cache)
             (folder / "complete").touch()
     return [str(folder / "bin" / name)]
-
-
-def _call(*command: object, folder: Path) -> None:
-    words = [str(word) for word in command]
-    try:
-        done = subprocess.run(
-            words, cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingProgram(f"{words[0]} failed: {error}") from error
-    if done.returncode:
-        raise MissingProgram(f"{words[0]} failed: {(done.stdout + done.stderr)[-1000:]}")

@@ -5,7 +5,6 @@ our own; it alone can be stopped, killed and started again.
 """
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import pwd
@@ -684,12 +683,3 @@ def _container() -> Iterator[Server]:
             else:
                 break
         yield server
-
-
-@contextlib.contextmanager
-def locked(state: Path) -> Iterator[None]:
-    """Hold a lock that processes share through the folder ``state``."""
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, relation
-from tests.harness.sql import PEOPLE, VISITS, Place, copy_of, file, model, some_of_everything
+from tests.harness.changelog import batch, context, copy_of, relation
+from tests.harness.sql import PEOPLE, VISITS, Place, file, model, some_of_everything
 
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
