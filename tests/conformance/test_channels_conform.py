@@ -22,22 +22,25 @@ from waltap_testing import (
 LOG, WEBHOOK = waltap.plugin.register_notification_channels()
 
 
+def rig_of_a_file(spec, properties, path):
+    """Return a rig whose signals are lines that are added to the file at ``path``."""
+
+    def put(line):
+        with path.open("a") as file:
+            file.write(line + "\n")
+
+    def send(signal):
+        data = json.loads(signal.data)
+        put(json.dumps({"id": signal.identifier, "type": signal.kind, "data": data}))
+
+    return SignalChannelRig(spec, properties, send, spoil=lambda: put('[{"id": "1", '))
+
+
 class TestFileSignals(SignalChannelSuite):
     @pytest.fixture
     def rig(self, tmp_path):
         path = tmp_path / "file-signals.txt"
-
-        def put(line):
-            with path.open("a") as file:
-                file.write(line + "\n")
-
-        def send(signal):
-            data = json.loads(signal.data)
-            put(json.dumps({"id": signal.identifier, "type": signal.kind, "data": data}))
-
-        return SignalChannelRig(
-            FILE, FileSignalProperties(path=path), send, spoil=lambda: put('[{"id": "1", ')
-        )
+        return rig_of_a_file(FILE, FileSignalProperties(path=path), path)
 
 
 def test_what_was_taken_and_not_read_when_the_process_died_is_read_by_the_next(tmp_path):

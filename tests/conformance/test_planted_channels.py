@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from tests.conformance.test_channels_conform import rig_of_a_file
 from tests.harness.http_receiver import notification_of
 from tests.harness.planted_faults import Faults, FindsFaults
 
@@ -21,7 +22,7 @@ from waltap_testing.notification_channel_suite import (
     NotificationChannelSuite,
 )
 from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
-from waltap_testing.signal_channel_suite import SignalChannelRig, SignalChannelSuite
+from waltap_testing.signal_channel_suite import SignalChannelSuite
 
 # --- signals ---
 
@@ -100,17 +101,8 @@ class TestPlantedSignalChannels(FindsFaults):
 
     def rig(self, plugin, folder):
         path = folder / "signals"
-
-        def put(line):
-            with path.open("a") as file:
-                file.write(line + "\n")
-
-        def send(signal):
-            data = json.loads(signal.data)
-            put(json.dumps({"id": signal.identifier, "type": signal.kind, "data": data}))
-
         spec = SignalChannelSpec(name="file", summary="A file.", factory=plugin)
-        return SignalChannelRig(spec, path, send, spoil=lambda: put('{"id": "x", "type'))
+        return rig_of_a_file(spec, path, path)
 
 
 # --- notifications ---

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 import pytest
@@ -48,7 +49,8 @@ def lines(path):
     return [record(json.loads(line)) for line in written]
 
 
-def record(item):
+def record(item: dict[str, Any]) -> Record:
+    """Return the record that a document of JSON lines is."""
     headers = tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"])
     sides = (None if item[n] is None else orjson.dumps(item[n]) for n in ("key", "value"))
     return Record(item["topic"], *sides, headers)

@@ -13,6 +13,7 @@ import msgspec
 import nats
 import orjson
 import pytest
+from tests.conformance.test_sinks_conform import record
 from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.redis import RedisServer
@@ -200,7 +201,7 @@ class TestKinesis(SinkSuite):
                 found: list[Record] = []
                 while True:
                     answer = client.get_records(ShardIterator=iterator)
-                    found += [record_of(each["Data"]) for each in answer["Records"]]
+                    found += [record(orjson.loads(each["Data"])) for each in answer["Records"]]
                     if not answer["Records"]:
                         return found
                     iterator = answer["NextShardIterator"]
@@ -221,11 +222,3 @@ class TestKinesis(SinkSuite):
 
         yield make
         client.close()
-
-
-def record_of(line: bytes) -> Record:
-    """Return the record of a JSON line."""
-    item = orjson.loads(line)
-    key, value = (None if item[n] is None else orjson.dumps(item[n]) for n in ("key", "value"))
-    headers = tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"])
-    return Record(item["topic"], key, value, headers)
