@@ -105,17 +105,6 @@ def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
     assert reported.seconds == reported.stalled_seconds == pytest.approx(600)
 
 
-@given(SIZES, SIZES)
-def test_less_left_is_never_more_time(one: int, other: int) -> None:
-    small, large = sorted((one, other))
-    readings = steady(5000, 1000, 600, 10)
-    kept = readings[-1][1].retained_bytes
-    tight, wide = (forecast(readings, kept + remaining).seconds for remaining in (small, large))
-    assert tight is not None
-    assert wide is not None
-    assert tight <= wide
-
-
 def test_rates_are_those_of_the_window() -> None:
     """A day of silence before a burst does not hide the burst."""
     quiet = [reading(float(at), 1000, 1) for at in range(0, 80_000, 1000)]

@@ -103,13 +103,6 @@ def test_a_delete_has_its_key_and_cells_without_value() -> None:
     assert (key, tombstone_key, tombstone) == ({"id": cell(1)}, {"id": cell(1)}, None)
 
 
-def test_before_of_a_whole_row_has_cells_too() -> None:
-    ((_, (op, before, after)),) = images("update", "by_full")
-    assert op == "u"
-    assert before == {"id": cell(1), "name": cell("a"), "aura": cell(10), "m": cell("ok")}
-    assert after == {**before, "aura": cell(None)}
-
-
 def test_schemas_are_structs_named_after_the_column_optional_as_it_is() -> None:
     ((key, value), *_) = rendered("insert", "by_change", VALUE_AND_SET, schemas=True)
     after = next(field for field in value["schema"]["fields"] if field["field"] == "after")

@@ -1,27 +1,41 @@
 """The files of a pipeline's state folder: what this version writes, and what it reads of earlier ones.
 
-tests/golden/state has the files as waltap wrote them on 2026-11-25; whoever changes a form reads these still.
-"""
+tests/golden/state has the files as waltap wrote them on 2026-11-25; whoever changes a form reads these still."""
 
+import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from waltap.base.files.durable_file import close_to_others, private, private_folder, replace_durably
+from waltap.base.files.store import FileStore
 from waltap.changes.transactions.assembly import EarlyDeliveries
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import Position, Positions
-from waltap.errors import WaltapError
+from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.errors import ConnectionLost, SourceError, WaltapError
+from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.pipeline.stages.new_tables import NewTables
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
-from waltap.ports.offsets.offset import BranchPositions, SinkProgress
+from waltap.ports.offsets.offset import (
+    BranchPositions,
+    Offset,
+    PartitionOffset,
+    SinkProgress,
+    decoded,
+)
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
+from waltap.services.recording.file import RecordingMark, RecordingWriter
 from waltap_sinks.changelog.progress import CaptureGapFile
+from waltap_testing.crash import KillPoint, in_child
 from waltap_testing.offset_store_suite import TWO
+
+# --- the files of a pipeline's state folder: what this version writes, and what it reads of earlier ones
+
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "state"
 
@@ -206,3 +220,214 @@ def test_a_damaged_list_of_tables_is_none(tmp_path: Path, data: bytes) -> None:
 def test_a_list_of_tables_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     _new_tables(tmp_path / "state").start_over(SHOP, TWO)
+
+
+# --- what a pipeline has on servers: kept before it is made, found again after a kill -------------
+
+
+SLOT = OwnedObject(kind="slot", name="s", system_id="1", database="d")
+PUBLICATION = OwnedObject(kind="publication", name="s", system_id="1", database="d")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "p" / "belongings.json"
+
+
+def test_entries_outlive_the_process_and_are_distinguished_by_their_key(path: Path) -> None:
+    OwnedObjects(path).keep(SLOT, PUBLICATION)
+    found = OwnedObjects(path)
+    assert found.all() == [PUBLICATION, SLOT]
+    assert found.find(*SLOT.key) == SLOT
+    assert found.find("slot", "s", "2", "d") is None
+    assert found.find("slot", "s", "1", "other") is None
+    found.forget([SLOT])
+    assert OwnedObjects(path).all() == [PUBLICATION]
+
+
+def test_an_entry_is_there_before_the_block_that_makes_the_thing(path: Path) -> None:
+    with OwnedObjects(path).making(SLOT):
+        assert OwnedObjects(path).all() == [SLOT]
+    assert OwnedObjects(path).all() == [SLOT]
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"), [(SourceError("no"), False), (ConnectionLost("?"), True)], ids=["no", "?"]
+)
+def test_what_could_not_be_made_is_forgotten_unless_nobody_knows(
+    path: Path, error: SourceError, *, stays: bool
+) -> None:
+    with pytest.raises(SourceError), OwnedObjects(path).making(SLOT):
+        raise error
+    assert OwnedObjects(path).all() == ([SLOT] if stays else [])
+
+
+def test_nothing_is_written_when_nothing_changes(path: Path) -> None:
+    OwnedObjects(path).forget([SLOT])
+    assert not path.exists()
+    OwnedObjects(path).keep(SLOT)
+    before = path.stat().st_ino
+    again = OwnedObjects(path)
+    again.keep(SLOT)
+    again.forget([PUBLICATION])
+    assert path.stat().st_ino == before
+
+
+# --- the offset file: in which order it is replaced, what is refused, and its stored form ---------
+
+
+ONE = Offset.of(
+    PartitionOffset(position=Position(1), slot="s", database="d", system_id="7", timeline=1)
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileOffsetStore:
+    return FileOffsetStore(tmp_path / "state" / "offset.json")
+
+
+def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
+    store: FileOffsetStore,
+) -> None:
+    outcome = in_child(lambda _child: store.store(ONE), KillPoint())
+    assert outcome.error is None
+    order = [step for step in outcome.steps if step in {"os.fsync", "os.rename"}]
+    assert order == ["os.fsync", "os.rename", "os.fsync"]
+
+
+# --- the stored form -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"version": 2}', b'{"version": 1}', b'{"version": "2"}', b"null"]
+)
+def test_half_an_offset_is_none(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decoded(data)
+
+
+# --- positions of partitions, and of several sinks --------------------------------------------------------
+
+
+def test_a_position_alone_is_that_of_the_only_partition() -> None:
+    positions = Positions.of(Position(7))
+    assert positions == {SOLE: Position(7)}
+    assert positions.sole == Position(7)
+    assert str(positions) == "0/7"
+    assert Positions.of(positions) is positions
+    assert Positions.of(Position(7), "slot a") == {"slot a": Position(7)}
+    assert not Positions.of(None)
+
+
+def test_moving_one_leaves_the_rest_and_the_original() -> None:
+    before = Positions({"a": Position(1), "b": Position(2)})
+    after = before.advanced("b", Position(5))
+    assert (before["b"], after["b"], after["a"]) == (Position(2), Position(5), Position(1))
+    assert str(after) == "a: 0/1, b: 0/5"
+    assert hash(after) == hash(Positions({"b": Position(5), "a": Position(1)}))
+
+
+def test_several_have_no_sole_one() -> None:
+    with pytest.raises(ValueError, match="too many"):
+        assert Positions({"a": Position(1), "b": Position(2)}).sole
+
+
+AHEAD = {
+    "fast": SinkProgress(positions={"": Position(200)}),
+    "slow": SinkProgress(positions={"": Position(100)}),
+}
+
+
+def at(lsn: int) -> Positions:
+    return Positions({"": Position(lsn)})
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> BranchPositions:
+    BranchPositions(tmp_path / "sinks.json").store(AHEAD, at(100))
+    return BranchPositions(tmp_path / "sinks.json")
+
+
+def test_each_goes_on_from_its_own(kept: BranchPositions) -> None:
+    assert kept.load(at(100)) == AHEAD
+    assert kept.load(at(150)) == AHEAD, "idle progress moves the offset alone"
+
+
+def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept: BranchPositions) -> None:
+    assert kept.load(at(50)) == {}
+    assert kept.load(Positions()) == {}
+
+
+# --- files and folders of a pipeline's state are its owner's alone, whatever the umask is ---------
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """Return what others may see of ``folder`` and in it."""
+    paths = [folder, *folder.rglob("*")]
+    return [f"{path} {path.stat().st_mode:o}" for path in paths if path.stat().st_mode & 0o077]
+
+
+def test_what_is_made_is_private_with_the_folders_that_were_missing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    private_folder(tmp_path / "a/b/c")
+    os.close(private(tmp_path / "a/b/c/file", os.O_WRONLY | os.O_CREAT))
+    replace_durably(tmp_path / "a/d/offset.json", b"{}")
+    with RecordingWriter(tmp_path / "a/monday.recording") as recording:
+        recording.put(RecordingMark(1))
+    assert open_to_others(tmp_path / "a") == []
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_that_is_there_is_closed_when_it_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "relations").write_text("a")
+    with open(tmp_path / "relations", "a", opener=private) as file:
+        file.write("b")
+    assert (tmp_path / "relations").read_text() == "ab"
+    assert (tmp_path / "relations").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_state_folder_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
+    state, elsewhere = tmp_path / ".waltap", tmp_path / "elsewhere"
+    (state / "shop/spill").mkdir(parents=True)
+    (state / "shop/spill/stream-7-1.spill").touch()
+    (state / "shop/lock").touch()
+    elsewhere.touch()
+    (state / "shop/link").symlink_to(elsewhere)
+    with PipelineLock(state / "shop"):
+        (state / "shop/link").unlink()
+        assert open_to_others(state) == []
+    assert elsewhere.stat().st_mode & 0o077
+
+
+def test_a_folder_with_more_than_states_of_pipelines_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "shop.toml").touch()
+    with PipelineLock(tmp_path / "shop"):
+        assert open_to_others(tmp_path / "shop") == []
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_files_in_a_private_folder_are_private_and_elsewhere_the_umask_decides(
+    tmp_path: Path, mode: int
+) -> None:
+    (tmp_path / "state").mkdir(mode)
+    store = FileStore(str(tmp_path / "state/spool"), None)
+    store.lock("lock")
+    store.publish("manifests/1", b"1")
+    store.put("data/1", b"1")
+    with store.create("data/2") as file:
+        file.write(b"2")
+    store.unlock()
+    found = open_to_others(tmp_path / "state")
+    assert bool(found) == (mode == 0o755)
+    assert len(found) in {0, 7}, found  # each but the lock
+    assert close_to_others(tmp_path / "state") is None
+    assert open_to_others(tmp_path / "state") == []

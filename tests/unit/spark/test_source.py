@@ -60,8 +60,7 @@ def people(*columns: tuple[str, str], **more: Any) -> Any:
     return relation("public.people", [ID, *columns], **more)
 
 
-# --- options
-# ----------------------------------------------------------------------------------------
+# --- options ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,8 +197,7 @@ def test_a_change_log_that_the_environment_shows_of_is_the_private_log(tmp_path:
     assert (host.location, host.own, host.storage) == (LAKE, True, None)
 
 
-# --- offsets of a stream
-# ----------------------------------------------------------------------------
+# --- offsets of a stream ----------------------------------------------------------------------------
 
 
 def text(lsn: int) -> str:
@@ -347,8 +345,7 @@ def test_two_reads_that_meet_at_an_lsn_have_each_row_once(
         assert log.frame(startingPosition=meeting).streamed() == halves[1]
 
 
-# --- columns
-# ----------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["_epoch", "_generation"])
