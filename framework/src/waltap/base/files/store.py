@@ -164,7 +164,6 @@ class FileStore:
     def _entries(self, folder: str) -> list[tuple[str, bool]]:
         if self.local:
             return self._local_entries(folder)
-
         try:
             found = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
         except OSError as cause:
@@ -498,7 +497,6 @@ class FileStore:
         # A listed object proves the bucket; an empty list may also mean a missing one.
         if self._entries("") or not self._objects:
             return
-
         bucket = self._base.partition("/")[0]
         try:
             found = self._fs.get_file_info(bucket)

@@ -105,11 +105,7 @@ def _listed(text: "Callable[[pa.StringArray], pa.Array]") -> "Callable[[Texts], 
 
 def arrow_type(name: str, *arguments: object) -> "Callable[[], pa.DataType]":
     """Return a function that makes an Arrow type of pyarrow's function ``name``."""
-
-    def type_() -> "pa.DataType":
-        return getattr(pa, name)(*arguments)
-
-    return type_
+    return lambda: getattr(pa, name)(*arguments)
 
 
 def strings(metadata: tuple[tuple[str, str], ...] = ()) -> ArrowMapping:
@@ -350,9 +346,6 @@ def lists(
     if options.arrow_misfit == "string":
         return strings(AS_TEXT)
 
-    def type_() -> "pa.DataType":
-        return pa.list_(element.type())
-
     def column(values: Texts) -> "pa.Array":
         # The elements of all arrays are cast together.
         offsets: list[int | None] = []
@@ -372,10 +365,12 @@ def lists(
                 flat.extend(items)
         offsets.append(len(flat))
         return pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), element.column(flat), type=type_()
+            pa.array(offsets, pa.int32()), element.column(flat), type=pa.list_(element.type())
         )
 
-    return ArrowMapping(type=type_, column=column, metadata=element.metadata)
+    return ArrowMapping(
+        type=lambda: pa.list_(element.type()), column=column, metadata=element.metadata
+    )
 
 
 def _parsed(text: str, parse: Callable[[str], list[Any]]) -> list[Any]:
@@ -400,7 +395,7 @@ def text_column(values: "pa.Array") -> "pa.StringArray":
         return pc.if_else(values, "t", "f")
     if types.is_timestamp(kind):
         text = _clock(values.cast(pa.timestamp("us")))
-        return text if kind.tz is None else _zoned(text)
+        return text if kind.tz is None else pc.binary_join_element_wise(text, "+00", "")
     if types.is_time(kind):
         return _clock(values)
     if types.is_decimal(kind):
@@ -416,10 +411,6 @@ def _clock(values: "pa.Array") -> "pa.StringArray":
     """Return times with as many digits of a second as they need."""
     # Arrow prints all six digits, so that the pattern meets no other zeros.
     return pc.replace_substring_regex(values.cast(pa.string()), r"\.?0*$", "")
-
-
-def _zoned(text: "pa.StringArray") -> "pa.StringArray":
-    return pc.binary_join_element_wise(text, "+00", "")
 
 
 def _each(values: "pa.Array", text: Callable[[Any], str]) -> "pa.StringArray":

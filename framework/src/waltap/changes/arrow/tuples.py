@@ -39,12 +39,11 @@ class _ColumnCodec:
         self._textual = str(self._type) == "string"
 
     def field(self) -> "pa.Field":
-        # Nullable for NOT NULL columns too, since a missing value is null.
-
         metadata = dict(self.arrow.metadata)
         data_type = self.column.data_type
         if data_type is not None:
             metadata["postgres.type"] = self.column.type_text or data_type.name
+        # Nullable for NOT NULL columns too, since a missing value is null.
         return pa.field(self.column.name, self._type, nullable=True, metadata=metadata)
 
     def array(self, values: Sequence[Any]) -> "pa.Array":

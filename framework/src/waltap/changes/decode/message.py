@@ -109,7 +109,6 @@ def joined(blocks: Sequence[InsertBlock]) -> InsertBlock:
     first = blocks[0]
     if len(blocks) == 1:
         return first
-
     lsns = np.concatenate([block.lsns for block in blocks])
     rows = RowBlock.joined([block.rows for block in blocks])
     return InsertBlock(first.relation, lsns, rows, first.xid)

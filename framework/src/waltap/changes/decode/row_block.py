@@ -169,7 +169,5 @@ class RowBlock(LazySequence[Tuple]):
 
         ``change`` returns text or None.
         """
-        # pyarrow is an optional dependency; only a process that has a block has it.
-
         values = [change(value) for value in texts_of(self.columns[index])]
         return pa.array(values, pa.string())

@@ -483,7 +483,6 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
             return None
         rows.append(item.new)
         lsns.append(item.lsn)
-
     block = RowBlock.of(rows)
     return None if block is None else InsertBlock(relation, np.array(lsns, "u8"), block, xid)
 

@@ -555,7 +555,6 @@ class JsonFormat(Format):
         codec = self._codec(block.relation)
         if codec is None or INSERTS in self._skipped:
             return None
-
         texts = self._sources([part], now, stamps, None, [])
         a, b, x = texts.frames(range(1))
         (c,) = texts.ends(OPERATIONS[INSERTS], range(1))

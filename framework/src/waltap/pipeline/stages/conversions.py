@@ -151,7 +151,6 @@ class ColumnConversions:
             held = [False] * len(part.rows)
             rows = self._converted(part.relation, part.rows, held, lsns, converted_columns)
             return msgspec.structs.replace(part, rows=rows)
-
         columns = list(part.rows.columns)
         for converted in converted_columns:
             texts = texts_of(columns[converted.index])
