@@ -10,53 +10,15 @@ JavaMissing = SinkError.define("JavaMissing", "WT-5201")
 PysparkUnfit = SinkError.define("PysparkUnfit", "WT-5210")
 PipelinesUnfit = SinkError.define("PipelinesUnfit", "WT-5255")
 ChangeUnfit = SinkError.define("ChangeUnfit", "WT-5256")
-
-
-class ApplierFailed(SinkError):
-    """The Spark process that applies changes ended with an error.
-
-    The change log continues from its last manifest, the tables from their last commit.
-    """
-
-    code = "WT-5202"
-    remedy = (
-        "Its log is {log}. Fix what it names and start again, or apply by hand with `waltap spark "
-        "apply --changelog {changelog} --output {output}`, with the sink's properties as --set; "
-        "nothing is lost or doubled."
-    )
-
-
-class JvmEnded(SinkError):
-    """Spark's JVM ran out of memory or was killed.
-
-    The next driver applies uncommitted changes; no table is half written.
-    """
-
-    code = "WT-5248"
-    remedy = (
-        "Its output is in {log}. If it has OutOfMemoryError: give it more memory "
-        "(spark.driver.memory, now {memory}), or smaller commits (apply.parallel, "
-        "batch.max.rows; for large single values spark.sql.parquet.columnarReaderBatchSize). "
-        "Then start again: nothing is lost or doubled."
-    )
-
-
+# The change log continues from its last manifest, the tables from their last commit.
+ApplierFailed = SinkError.define("ApplierFailed", "WT-5202")
+# The next driver applies uncommitted changes; no table is half written.
+JvmEnded = SinkError.define("JvmEnded", "WT-5248")
 # In a commit the table is suspended and retried, and the others continue. No table is half
 # written.
 SparkRefused = SinkError.define("SparkRefused", "WT-5268")
 OutputInUse = SinkError.define("OutputInUse", "WT-5203")
-
-
-class OutputDamaged(SinkError):
-    """A commit file of the tables cannot be read."""
-
-    code = "WT-5204"
-    remedy = (
-        "Remove {path} and the commits after it: the tables then return to the commit before it "
-        "and continue from there."
-    )
-
-
+OutputDamaged = SinkError.define("OutputDamaged", "WT-5204")
 TypeChanged = SinkError.define("TypeChanged", "WT-5205")
 # Nothing was written. The table is suspended, the others continue.
 NamesClash = SinkError.define("NamesClash", "WT-5259")
@@ -74,22 +36,9 @@ TableDisplaced = SinkError.define("TableDisplaced", "WT-5274")
 MomentUnreadable = SinkError.define("MomentUnreadable", "WT-5264")
 # The tables stay at their position. Their changes stay in the change log and are retried.
 TablesSuspended = SinkError.define("TablesSuspended", "WT-5208")
-
-
-class SegmentDamaged(SinkError):
-    """A segment of the change log is missing or damaged.
-
-    Its table is suspended before the segment, and the others continue. No transaction in or after
-    the segment is applied to the table.
-    """
-
-    code = "WT-5211"
-    remedy = (
-        "Restore {path} from a copy: the table then continues within minutes. Without a copy: "
-        "`waltap spark resume OUTPUT TABLE --skip-damaged` continues without these rows, and "
-        "`waltap snapshot PROFILE TABLE --blocking` then replaces the table's rows (without a key "
-        "`waltap run PROFILE --set snapshot.mode=always`)."
-    )
+# Its table is suspended before the segment, and the others continue. No transaction in or after the
+# segment is applied to the table.
+SegmentDamaged = SinkError.define("SegmentDamaged", "WT-5211")
 
 
 class FormatError(SinkError):
@@ -104,18 +53,7 @@ MadeOtherwise = FormatError.define("MadeOtherwise", "WT-5265")
 HistoryMissing = FormatError.define("HistoryMissing", "WT-5262")
 FormatUnknown = FormatError.define("FormatUnknown", "WT-5230")
 FormatUnsupported = FormatError.define("FormatUnsupported", "WT-5231")
-
-
-class FormatNotReady(FormatError):
-    """The Spark session lacks a table format's jars or settings."""
-
-    code = "WT-5232"
-    remedy = (
-        'In the profile: "spark.jars.packages" = "{packages}", or "spark.jars" with the files; commands '
-        "take --set spark.jars.packages={packages}. A session of your own needs {settings} besides."
-    )
-
-
+FormatNotReady = FormatError.define("FormatNotReady", "WT-5232")
 # Its catalogue of the same name reads them.
 SessionTaken = FormatError.define("SessionTaken", "WT-5263")
 FormatDiffers = FormatError.define("FormatDiffers", "WT-5233")
@@ -156,24 +94,13 @@ class TargetChanged(FormatError):
 # Rules for its columns changed, or another release of waltap runs. The table is suspended, the
 # others continue; nothing is lost or doubled.
 StepDiffers = FormatError.define("StepDiffers", "WT-5267")
-
-
-class VersionGone(FormatError):
-    """The tables are no longer readable at that position or time."""
-
-    code = "WT-5236"
-    remedy = (
-        "Readable are positions from {oldest} to {newest}, as far as the format keeps old versions."
-    )
-
-
+VersionGone = FormatError.define("VersionGone", "WT-5236")
 CatalogueUnreachable = FormatError.define("CatalogueUnreachable", "WT-5245")
 ChunkSourceUnreachable = SinkError.define(
     "ChunkSourceUnreachable", "WT-5257", retry=RetryVerdict.RECONNECT
 )
 ChunksRefused = SinkError.define("ChunksRefused", "WT-5260")
 RowsAwaited = SinkError.define("RowsAwaited", "WT-5258")
-
 # Errors of change events from Kafka topics.
 
 TopicsUnreadable = SinkError.define("TopicsUnreadable", "WT-5250")
@@ -181,7 +108,6 @@ TopicsUnreadable = SinkError.define("TopicsUnreadable", "WT-5250")
 OffsetsLost = SinkError.define("OffsetsLost", "WT-5251")
 EventUnreadable = SinkError.define("EventUnreadable", "WT-5252")
 ColumnsUnknown = SinkError.define("ColumnsUnknown", "WT-5253")
-
 # Errors of ``format("waltap")``.
 
 SourceOption = SinkError.define("SourceOption", "WT-5221")

@@ -128,7 +128,6 @@ def readers(
 
     Changes that a registered reader has not read stay in the log, for --hold-hours of silence.
     """
-    import datetime as dt
     import time
 
     log = _log(path)
@@ -220,12 +219,11 @@ def _before(hours: float) -> str:
 
 def _log_position(text: str) -> LogPosition:
     try:
-        epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
+        return LogPosition.parse(text)
     except ValueError as cause:
         raise typer.BadParameter(
             f"{text} is not a position; `waltap changelog list` shows them", param_hint="--applied"
         ) from cause
-    return LogPosition(epoch, end_lsn, ordinal)
 
 
 def _tables(step: Manifest) -> str:

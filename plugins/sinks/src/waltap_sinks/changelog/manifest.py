@@ -40,6 +40,12 @@ class LogPosition(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.epoch:04x}-{self.end_lsn:016x}-{self.ordinal:06x}"
 
+    @classmethod
+    def parse(cls, text: str) -> "LogPosition":
+        """Return the position that is written as ``text``. Raises: ValueError."""
+        epoch, end_lsn, ordinal = (int(part, 16) for part in text.split("-"))
+        return cls(epoch, end_lsn, ordinal)
+
 
 # The position before the first manifest.
 NOTHING: Final = LogPosition(0, 0, 0)

@@ -134,15 +134,15 @@ class PublishedNote:
     def read(self) -> LogPosition | None:
         """Return the position, None if nothing was written or it is unknown."""
         try:
-            about, _, log_position = self._path.read_text().rpartition("\n")
-            epoch, end_lsn, ordinal = (int(number, 16) for number in log_position.split("-"))
+            about, _, text = self._path.read_text().rpartition("\n")
+            log_position = LogPosition.parse(text)
         except (OSError, ValueError):
             return None
         log, _, identity = about.rpartition("\n")
         own = self._log in {log, about} or (
             identity and identity == self.identity
         )  # release 0.1 stored no identity
-        return LogPosition(epoch, end_lsn, ordinal) if own else None
+        return log_position if own else None
 
     def forget(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 import datetime as dt
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -160,7 +160,7 @@ class LogReaders:
         self._store.publish(_path(reader.name), msgspec.json.encode(reader) + b"\n")
         return reader
 
-    def _unknown(self, name: str) -> ReaderUnknown:
+    def _unknown(self, name: str) -> WaltapError:
         known = ", ".join(each.name for each in self.all()) or "none"
         return ReaderUnknown(
             f"{self._store.location} has no reader {name!r}", known=known, path=self._store.location
@@ -201,14 +201,18 @@ class ChangeLog:
     # --- manifests --------------------------------------------------------------------------------
 
     def last(self) -> Manifest | None:
-        return next(iter(self.newest(1)), None)
+        """Return the newest manifest, None if the log is empty."""
+        return self._outermost(newest=True)
 
     def first(self) -> Manifest | None:
         """Return the oldest remaining manifest, None if the log is empty."""
-        for epoch, bucket in self._buckets(newest_first=False):
+        return self._outermost(newest=False)
+
+    def _outermost(self, *, newest: bool) -> Manifest | None:
+        for epoch, bucket in self._buckets(newest_first=newest):
             log_positions = self._log_positions(epoch, bucket)
             if log_positions:
-                return self._load(log_positions[0][1])
+                return self._load(log_positions[-1 if newest else 0][1])
         return None
 
     def manifests(
@@ -262,7 +266,7 @@ class ChangeLog:
                 break
         return found[-count:]
 
-    def damages(self, files: int) -> Iterator[ChangeLogDamaged]:
+    def damages(self, files: int) -> Iterator[WaltapError]:
         """Yield the damages of the newest manifests and their segments, by size.
 
         About ``files`` files are examined, a request for each in an object store.
@@ -362,9 +366,8 @@ class ChangeLog:
         import pyarrow as pa
 
         runs: list[tuple[str, list[pa.Table]]] = []
-        found = self._entries(
-            f"{schema}.{table}", list(self.manifests(after, until)), skip_replaced
-        )
+        manifests = list(self.manifests(after, until))
+        found = self.entries(f"{schema}.{table}", manifests, skip_replaced=skip_replaced)
         for epoch, entry in found:
             if not runs or runs[-1][0] != entry.fingerprint:
                 runs.append((entry.fingerprint, []))
@@ -381,29 +384,11 @@ class ChangeLog:
                 runs[-1][1].append(rows)
         return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
 
-    def current_entries(
-        self, name: str, manifests: list[Manifest]
-    ) -> "list[tuple[int, TableEntry]]":
-        """Return (epoch, entry) of the present rows of a table, in order."""
-        return self._entries(name, manifests, skip_replaced=True)
-
-    def entries(
-        self,
-        schema: str,
-        table: str,
-        *,
-        after: LogPosition | None = None,
-        until: LogPosition | None = None,
-        skip_replaced: bool = False,
-    ) -> list[tuple[int, TableEntry]]:
-        """Return the entries of one table with their epochs; `rows` reads them."""
-        return self._entries(f"{schema}.{table}", list(self.manifests(after, until)), skip_replaced)
-
     @staticmethod
-    def _entries(
-        name: str, manifests: list[Manifest], skip_replaced: bool
+    def entries(
+        name: str, manifests: Sequence[Manifest], *, skip_replaced: bool = False
     ) -> list[tuple[int, TableEntry]]:
-        """Return (epoch, entry) of a table without unfinished snapshots."""
+        """Return (epoch, entry) of the table ``name`` (``schema.table``), as `rows` reads them."""
         complete = complete_generations(manifests)
         found: list[tuple[int, TableEntry]] = []
         newest = 0

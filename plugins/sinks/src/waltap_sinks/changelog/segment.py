@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.files.store import FileStore
 from waltap.changes.arrow.column import integer_array
@@ -225,19 +225,6 @@ def _differences(schema: "pa.Schema") -> dict[str, str]:
     }
 
 
-class GivenUp(NamedTuple):
-    """Hold the content of a buffer for another one."""
-
-    segments: list[Segment]
-    batches: "list[pa.RecordBatch]"
-    operations: Counter[str]
-    misfits: Counter[str]
-    unchanged: dict[str, None]
-    key_changes: int
-    key_reused: bool
-    put_in: int
-
-
 class TableBuffer:
     """Collect rows of one table version for segments.
 
@@ -261,16 +248,16 @@ class TableBuffer:
         self._commit_lsn: list[int] = []
         self._commit_ts: list[int] = []
         self._xid: list[int] = []
-        self._batches: list[pa.RecordBatch] = []
+        self.batches: list[pa.RecordBatch] = []
         self._file: SegmentFile | None = None
-        self._segments: list[Segment] = []
-        self._operations: Counter[str] = Counter()
-        self._unchanged: dict[str, None] = {}
-        self._key_changes = 0
-        self._misfits: Counter[str] = Counter()
-        self._key_reused = False
+        self.segments: list[Segment] = []
+        self.operations: Counter[str] = Counter()
+        self.unchanged: dict[str, None] = {}
+        self.key_changes = 0
+        self.misfits: Counter[str] = Counter()
+        self.key_reused = False
         # The commit LSN of the last row in columns, which may have put a key.
-        self._put_in = -1
+        self.put_in = -1
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -348,20 +335,20 @@ class TableBuffer:
             commit_ts, xid = [commit_ts[n] for n in take], [xid[n] for n in take]
             sequence = [sequence[n] for n in take]
         columns = self.version.arrow(rows.tuples)
-        self._misfits.update(self.version.misfits())
+        self.misfits.update(self.version.misfits())
         unchanged = pa.nulls(count, pa.list_(pa.string()))
         if rows.updates:
             per_row, names = self.version.unchanged(rows.tuples)
             if names:
                 unchanged = pa.array(per_row, pa.list_(pa.string()))
-                self._unchanged.update(dict.fromkeys(names))
+                self.unchanged.update(dict.fromkeys(names))
         if isinstance(rows.operations, str):
             operations = pa.repeat(pa.scalar(rows.operations, pa.string()), count)
-            self._operations[rows.operations] += count
-            self._put_in = commit_lsn[-1]
+            self.operations[rows.operations] += count
+            self.put_in = commit_lsn[-1]
         else:
             operations = pa.array(rows.operations, pa.string())
-            self._operations.update(rows.operations)
+            self.operations.update(rows.operations)
             self._find_reused_key(rows, commit_lsn)
         subs = [rows.subs] * count if isinstance(rows.subs, int) else rows.subs
         if NO_XID in xid:
@@ -378,7 +365,7 @@ class TableBuffer:
             xids,
             unchanged,
         ]
-        self._key_changes += rows.key_changes
+        self.key_changes += rows.key_changes
         self._keep(columns, count)
 
     def _append_inserts(
@@ -413,16 +400,16 @@ class TableBuffer:
                 columns.append(pa.array(value, kind))
             else:
                 columns.append(_repeated(value, kind, 1 << count.bit_length()).slice(0, count))
-        self._misfits.update(self.version.misfits())
-        self._operations[str(own[0])] += count
-        self._put_in = lsn
+        self.misfits.update(self.version.misfits())
+        self.operations[str(own[0])] += count
+        self.put_in = lsn
         self._keep(columns, count)
 
     def _keep(self, columns: "list[pa.Array]", count: int) -> None:
         import pyarrow as pa
 
         batch = pa.RecordBatch.from_arrays(columns, schema=self.version.segment_schema)
-        self._batches.append(batch)
+        self.batches.append(batch)
         self.rows += count
         self.bytes += batch.nbytes
 
@@ -431,59 +418,47 @@ class TableBuffer:
 
         If a transaction began in earlier columns, any delete counts: its earlier keys are not kept.
         """
-        if not self._key_reused and self.version.key and "d" in rows.operations:
+        if not self.key_reused and self.version.key and "d" in rows.operations:
             if "c" in rows.operations:
-                self._key_reused = self.version.key_reused(rows, commit_lsn)
-            if commit_lsn[0] == self._put_in:
+                self.key_reused = self.version.key_reused(rows, commit_lsn)
+            if commit_lsn[0] == self.put_in:
                 end = bisect.bisect_right(commit_lsn, commit_lsn[0])
-                self._key_reused |= "d" in rows.operations[:end]
-        self._put_in = commit_lsn[-1]
+                self.key_reused |= "d" in rows.operations[:end]
+        self.put_in = commit_lsn[-1]
 
     # --- files ------------------------------------------------------------------------------------
 
-    def spill(
-        self, store: FileStore, path: "SegmentPath", compression: str, most_rows: int
-    ) -> None:
+    def spill(self, files: "SegmentFiles") -> None:
         """Write the columns to the open segment, and begin new ones as needed."""
         import pyarrow as pa
 
-        if not self._batches:
+        if not self.batches:
             return
-        table = pa.Table.from_batches(self._batches)
+        table = pa.Table.from_batches(self.batches)
         row_bytes = self.bytes // max(1, table.num_rows)
-        self._batches, self.bytes = [], 0
+        self.batches, self.bytes = [], 0
         if self._file is not None and not self._file.has_pages_for(row_bytes):
-            self._segments.append(self._file.finish())
-            self._file = None
+            self.end_file()
         while table.num_rows:
             if self._file is None:
-                schema = self.version.segment_schema
-                self._file = SegmentFile(
-                    store, path.next(self.version), schema, compression, row_bytes
-                )
-            room = most_rows - self._file.rows
+                self._file = files.begin(self.version, row_bytes)
+            room = files.most_rows - self._file.rows
             self._file.write(table.slice(0, room))
             table = table.slice(room)
-            if self._file.rows >= most_rows:
-                self._segments.append(self._file.finish())
-                self._file = None
+            if self._file.rows >= files.most_rows:
+                self.end_file()
         del table
         # The pool would keep the memory of the written table.
         pa.default_memory_pool().release_unused()
 
-    def finish(
-        self, store: FileStore, path: "SegmentPath", compression: str, most_rows: int
-    ) -> TableEntry:
+    def finish(self, files: "SegmentFiles") -> TableEntry:
         """Write all remaining rows and return the entry for the manifest."""
         self.convert()
-        self.spill(store, path, compression, most_rows)
+        self.spill(files)
         if self.complete and not self.rows and self._file is None:
             # Readers learn the columns of an empty table from a segment without rows.
-            schema = self.version.segment_schema
-            self._file = SegmentFile(store, path.next(self.version), schema, compression)
-        if self._file is not None:
-            self._segments.append(self._file.finish())
-            self._file = None
+            self._file = files.begin(self.version)
+        self.end_file()
         version = self.version
         return TableEntry(
             schema=version.relation.schema,
@@ -493,13 +468,13 @@ class TableBuffer:
             key=version.key,
             fingerprint=version.fingerprint,
             columns=version.columns,
-            segments=tuple(self._segments),
+            segments=tuple(self.segments),
             rows=self.rows,
-            operations=dict(self._operations),
-            unchanged=tuple(self._unchanged),
-            key_changes=self._key_changes,
-            key_reused=self._key_reused,
-            misfits=dict(self._misfits),
+            operations=dict(self.operations),
+            unchanged=tuple(self.unchanged),
+            key_changes=self.key_changes,
+            key_reused=self.key_reused,
+            misfits=dict(self.misfits),
             snapshot_id=self.snapshot_id,
             complete=self.complete,
             chunks=tuple(self.chunks),
@@ -512,7 +487,7 @@ class TableBuffer:
     def columns(self) -> "list[pa.RecordBatch]":
         """Return and forget the rows in the columns of a segment."""
         self.convert()
-        given, self._batches, self.rows, self.bytes = self._batches, [], 0, 0
+        given, self.batches, self.rows, self.bytes = self.batches, [], 0, 0
         return given
 
     def absorb(self, other: "TableBuffer") -> None:
@@ -520,16 +495,14 @@ class TableBuffer:
         self.convert()
         other.convert()
         self.continuity_id = self.continuity_id if self.continuity_id == other.continuity_id else ""
-        self._take(other.given_up())
-        self._put_in = -1
-        self.rows += other.rows
-        self.bytes += other.bytes
+        self._take(other)
+        self.put_in = -1
         self.chunks += other.chunks
 
     def follows(self, other: "TableBuffer") -> bool:
         """Return whether the rows may join the rows of ``other`` by `extend`."""
         like = self.version.fingerprint, self.continuity_id
-        written = self._file is not None or self._segments
+        written = self._file is not None or self.segments
         return not written and like == (other.version.fingerprint, other.continuity_id)
 
     def extend(self, later: "TableBuffer") -> None:
@@ -538,44 +511,35 @@ class TableBuffer:
         `follows` allows it.
         """
         self.continue_as(later.version)
-        given, waiting = later.given_up(), later.waiting()
-        if given.batches:
+        if later.batches:
             self.convert()
-            self._put_in = given.put_in
-        self._take(given)
-        self.rows += later.rows
-        self.bytes += later.bytes
-        for own, more in zip(self.waiting(), waiting, strict=True):
+            self.put_in = later.put_in
+        self._take(later)
+        for own, more in zip(self.waiting(), later.waiting(), strict=True):
             own.extend(more)
 
     def waiting(self) -> tuple[list[Any], ...]:
         """Return the lists that hold the changes before `convert`."""
         return self._changes, self._sequence, self._commit_lsn, self._commit_ts, self._xid
 
-    def _take(self, given: "GivenUp") -> None:
-        self._segments += given.segments
-        self._batches += given.batches
-        self._operations.update(given.operations)
-        self._misfits.update(given.misfits)
-        self._unchanged.update(given.unchanged)
-        self._key_changes += given.key_changes
-        self._key_reused |= given.key_reused
+    def _take(self, other: "TableBuffer") -> None:
+        """Take over the columns and segments of ``other``."""
+        other.end_file()
+        self.segments += other.segments
+        self.batches += other.batches
+        self.operations.update(other.operations)
+        self.misfits.update(other.misfits)
+        self.unchanged.update(other.unchanged)
+        self.key_changes += other.key_changes
+        self.key_reused |= other.key_reused
+        self.rows += other.rows
+        self.bytes += other.bytes
 
-    def given_up(self) -> "GivenUp":
-        """Return the columns and segments for another buffer."""
+    def end_file(self) -> None:
+        """Complete the open segment."""
         if self._file is not None:
-            self._segments.append(self._file.finish())
+            self.segments.append(self._file.finish())
             self._file = None
-        return GivenUp(
-            self._segments,
-            self._batches,
-            self._operations,
-            self._misfits,
-            self._unchanged,
-            self._key_changes,
-            self._key_reused,
-            self._put_in,
-        )
 
     def abandon(self) -> None:
         """Forget all rows; an open segment stays as an unnamed file."""
@@ -584,23 +548,28 @@ class TableBuffer:
             self._file = None
 
 
-class SegmentPath:
-    """Name segments by folder of time, table, last manifest and number.
+class SegmentFiles:
+    """Begin segments, named by folder of time, table, last manifest and number.
 
     The manifest makes a name unique: no manifest names segments that began after a later one. So
     leftovers of a crash are overwritten or ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: FileStore, compression: str, most_rows: int) -> None:
+        self._store, self._compression, self.most_rows = store, compression, most_rows
         self._bucket, self._after, self._number = "", "", 0
 
     def start(self, bucket: str, after: str) -> None:
         """Use another folder and manifest for the next segments."""
         self._bucket, self._after = bucket, after
 
-    def next(self, version: TableVersion) -> str:
+    def begin(self, version: TableVersion, row_bytes: int = 0) -> SegmentFile:
+        """Begin the next segment of a table; ``row_bytes`` as in `SegmentFile`."""
         self._number += 1
-        return f"segments/{self._bucket}/{version.folder}/{self._after}-{self._number:06x}.parquet"
+        name = f"{self._after}-{self._number:06x}.parquet"
+        path = f"segments/{self._bucket}/{version.folder}/{name}"
+        schema = version.segment_schema
+        return SegmentFile(self._store, path, schema, self._compression, row_bytes)
 
 
 # Rows of a part that are sampled for its size.

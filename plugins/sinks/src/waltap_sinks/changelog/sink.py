@@ -21,7 +21,7 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.sink.stored_position import REREAD
+from waltap.ports.sink.stored_position import REREAD, DestinationBehind
 from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
 from waltap_sinks.changelog.continuity import TableContinuity, log_identity, make_log_identity
 from waltap_sinks.changelog.errors import (
@@ -43,7 +43,7 @@ from waltap_sinks.changelog.manifest import (
 from waltap_sinks.changelog.progress import CaptureGapFile, PublishedNote, ReadChunks
 from waltap_sinks.changelog.properties import ChangeLogProperties
 from waltap_sinks.changelog.reader import ChangeLog
-from waltap_sinks.changelog.segment import SegmentPath, TableBuffer, by_relation, estimated_bytes
+from waltap_sinks.changelog.segment import SegmentFiles, TableBuffer, by_relation, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersion, TableVersions
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,8 @@ class ChangeLogSink(Sink):
         # The last manifest.
         self._last_path = ""
         self._bucket = ""
-        self._paths = SegmentPath()
+        properties = self._properties
+        self._files = SegmentFiles(self._store, properties.compression, properties.segment_rows)
         self._published_below = 0
         self._next_snapshot_id = 1
         self._read = ReadChunks()
@@ -339,8 +340,10 @@ class ChangeLogSink(Sink):
                 f"a transaction continues at change {part.first_index} without start"
             )
         complete = part.starts and part.complete
-        if part.changes:
-            self._distribute(part, complete)
+        for relation, changes, numbers in by_relation(part) if part.changes else ():
+            buffer = self._route(relation, complete, changes)
+            if buffer is not None:
+                buffer.add_changes(part, changes, numbers)
         if not part.complete:
             self._open_commit = part.commit_lsn
             return
@@ -374,13 +377,6 @@ class ChangeLogSink(Sink):
         self._skip_below = max(self._skip_below, end_lsn)
         if self._position is None or self._position.end_lsn < end_lsn:
             self._position = Position(end_lsn)
-
-    def _distribute(self, part: TransactionPart, complete: bool) -> None:
-        """Add the changes of ``part`` to the buffers of their tables."""
-        for relation, changes, numbers in by_relation(part):
-            buffer = self._route(relation, complete, changes)
-            if buffer is not None:
-                buffer.add_changes(part, changes, numbers)
 
     def _take_rows(self, part: SnapshotRows, batch: Batch) -> None:
         if part.kind != "initial":  # These tables are also streamed, so their rows are upserts.
@@ -614,19 +610,12 @@ class ChangeLogSink(Sink):
             # The largest first, and half of the limit: fewer and larger row groups per segment.
             for buffer in sorted(buffers, key=attrgetter("bytes"), reverse=True):
                 used -= buffer.bytes
-                self._spill(buffer)
+                buffer.spill(self._files)
                 if used <= self._properties.memory_bytes // 2:
                     break
 
-    def _spill(self, buffer: TableBuffer) -> None:
-        properties = self._properties
-        buffer.spill(self._store, self._paths, properties.compression, properties.segment_rows)
-
     def _finish(self, pending: PendingTables, buffer: TableBuffer) -> None:
-        properties = self._properties
-        entry = buffer.finish(
-            self._store, self._paths, properties.compression, properties.segment_rows
-        )
+        entry = buffer.finish(self._files)
         # An empty table of a snapshot needs its entry too: it replaces the rows of before.
         if entry.rows or entry.snapshot_id is not None:
             pending.finished.append(entry)
@@ -693,7 +682,7 @@ class ChangeLogSink(Sink):
         in_snapshot = self._snapshot_id is not None or self._context.snapshot is not None
         return "" if in_snapshot else REREAD
 
-    def _gone(self, what: str, has: Positions | None = None) -> ChangeLogGone:
+    def _gone(self, what: str, has: Positions | None = None) -> DestinationBehind:
         location = self._store.location
         return ChangeLogGone(f"{location} {what}", has=has, path=location, repair=self._reread)
 
@@ -756,4 +745,4 @@ class ChangeLogSink(Sink):
     def _start_bucket(self) -> None:
         """Choose the folder for new files by time, never an earlier one."""
         self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
-        self._paths.start(self._bucket, str(self.log_position))
+        self._files.start(self._bucket, str(self.log_position))

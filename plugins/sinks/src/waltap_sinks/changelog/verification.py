@@ -203,7 +203,7 @@ class ComparableLog:
         live = CurrentRows(names, key)
         manifests = list(self._log.manifests())
         present = {c.number: c for c in entry.columns if c.number is not None}
-        for epoch, run in self._log.current_entries(entry.name, manifests):
+        for epoch, run in self._log.entries(entry.name, manifests, skip_replaced=True):
             called = _present_names(run.columns, present)
             missing = _missing(run.columns, entry.columns)
             gone = {

@@ -101,7 +101,7 @@ class GatheredColumns:
         self._convert()
         found = []
         for (folder, _), buffer in self._buffers.items():
-            batches = buffer.given_up().batches
+            batches = buffer.batches
             if batches:
                 rows = pa.Table.from_batches(batches)
                 found.append((folder, rows, rows.num_rows))

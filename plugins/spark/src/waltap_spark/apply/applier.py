@@ -21,7 +21,7 @@ from waltap_spark.apply.commit_attempt import CommitAttempt
 from waltap_spark.apply.compaction_worker import CompactionResult, CompactionWorker, grafted
 from waltap_spark.apply.damage import without
 from waltap_spark.apply.external_snapshots import ExternalSnapshots, read_error
-from waltap_spark.apply.resume_requests import AnsweredRequests, ResumeRequests, resumed
+from waltap_spark.apply.resume_requests import ResumeRequests, resumed
 from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes
@@ -306,7 +306,8 @@ class OutputApplier:
         if not manifests and not due and not maintained:
             return self.state
         started, last = time.monotonic(), self.state
-        before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **asked.tables})
+        wanted = {table.name: table for table in asked.values()}
+        before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **wanted})
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
@@ -370,7 +371,7 @@ class OutputApplier:
         state = self._write(state, last, moves.renamed)
         self.state, self._pending_intent, self._compacted = state, None, []
         self._clean_up(maintained)
-        for path in asked.paths:
+        for path in asked:
             self._requests.answered(path)
         duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
         log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
@@ -458,9 +459,9 @@ class OutputApplier:
         self._compacted = fits
         return found
 
-    def _asked(self) -> AnsweredRequests:
-        """Return tables that the operator resumed; they are due."""
-        asked = AnsweredRequests()
+    def _asked(self) -> dict[str, TableState]:
+        """Return tables that the operator resumed, by request; they are due."""
+        asked = dict[str, TableState]()
         for path, request in self._requests.found().items():
             table = self.state.tables.get(request.table)
             if table is None or not table.failed:
@@ -471,8 +472,7 @@ class OutputApplier:
                 log.warning("%s cannot be refreshed in full in this format", request.table)
                 self._requests.answered(path)
                 continue
-            asked.paths.append(path)
-            asked.tables[table.name] = resumed(table, request.how)
+            asked[path] = resumed(table, request.how)
             self._retries.forget(table.name)
         return asked
 

@@ -243,7 +243,9 @@ class CommitAttempt:
         # an older schema lacks columns that were added later, so it drops none
         drops = not again and of_rules(self.options.dropped, table.target_name, "keep") == "drop"
         called = renames(table, group)
-        lost = self._lost(table, group, called) if drops else ()
+        stay = {called.get(name, name) for name in self.format.needed(table)}
+        # columns that divide files stay
+        lost = tuple(n for n in dropped(table, group) if n not in stay) if drops else ()
 
         def learn(before: TableState) -> TableState:
             return forgotten(self._learn(commit, before, group, another=another), lost)
@@ -285,13 +287,6 @@ class CommitAttempt:
             brought = replace(brought, spared=stays)
         table = self.format.apply(commit, table, brought)
         return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
-
-    def _lost(
-        self, table: TableState, group: SegmentGroup, called: Mapping[str, str]
-    ) -> tuple[str, ...]:
-        """Return the columns that ``table`` loses; those that divide files stay."""
-        stay = {called.get(name, name) for name in self.format.needed(table)}
-        return tuple(name for name in dropped(table, group) if name not in stay)
 
     def _with_former_numbers(
         self, commit: CommitContext, table: TableState, group: SegmentGroup
@@ -371,9 +366,8 @@ class CommitAttempt:
                 table, f"it was called {called} before, and its rows {rows} there"
             )
         types = readable_types(commit, table, group, self.changelog.store, self.output)
-        learnt = identify(table, group)
-        table = learnt.table
-        for snapshot_reason in () if another or group.replaces else learnt.snapshot_reasons:
+        table, snapshot_reasons = identify(table, group)
+        for snapshot_reason in () if another or group.replaces else snapshot_reasons:
             table = needs_snapshot(table, snapshot_reason)
         columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():

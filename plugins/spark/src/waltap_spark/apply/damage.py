@@ -21,6 +21,7 @@ from waltap.base.files.errors import (
     ObjectStoreUnavailable,
 )
 from waltap.base.files.store import FileStore
+from waltap.errors import SinkError
 from waltap_spark.errors import SegmentDamaged
 from waltap_spark.planning.plan import SegmentGroup
 
@@ -41,7 +42,7 @@ def require_sizes(store: FileStore, group: SegmentGroup) -> None:
             raise _error(store, path, wrong)
 
 
-def damage(store: FileStore, group: SegmentGroup) -> SegmentDamaged | None:
+def damage(store: FileStore, group: SegmentGroup) -> SinkError | None:
     """Return the damage of the first damaged segment of ``group``.
 
     It reads whole segments, so callers use it only after a failure. None means that all segments
@@ -78,7 +79,7 @@ def _unreadable(store: FileStore, path: str, rows: int) -> str:
     return f"has {found} rows, and should have {rows}" if rows != found else ""
 
 
-def _error(store: FileStore, path: str, wrong: str) -> SegmentDamaged:
+def _error(store: FileStore, path: str, wrong: str) -> SinkError:
     return SegmentDamaged(f"segment {path} {wrong}", path=store.uri(path), segment=path)
 
 

@@ -6,7 +6,6 @@ The requester need not be the process that writes the tables: it writes a file b
 
 import logging
 import time
-from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -74,14 +73,6 @@ class ResumeRequests:
     def answered(self, path: str) -> None:
         """Remove a request that a commit has answered."""
         self._output.store.delete(path)
-
-
-@dataclass(slots=True)
-class AnsweredRequests:
-    """Requests that one commit answers, and their tables for the attempt."""
-
-    paths: list[str] = field(default_factory=list)
-    tables: dict[str, TableState] = field(default_factory=dict)
 
 
 def resumed(table: TableState, how: How) -> TableState:

@@ -1,6 +1,7 @@
 """Properties of the Spark sink."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, Final, Literal, Self
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -27,13 +28,25 @@ from waltap_spark.state.output import COLUMN
 # Properties with rules by table, TABLE-REGEX:…, and the separators of their rules.
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
 
-# Fields with rules TABLE-REGEX:VALUE or VALUE, and their values.
-RULED: Final = {
-    "mode": NAMES,
-    "deletes": DELETES,
-    "history": HISTORIES,
-    "columns_dropped": ("keep", "drop"),
-    "columns_names": STYLES,
+
+def _checked_extra(names: Sequence[str]) -> None:
+    """Raises: ValueError, when one of ``names`` is no additional column."""
+    for name in names:
+        if name not in EXTRA:
+            raise ValueError(f"{name!r} is none of {', '.join(EXTRA)}")
+
+
+# Fields of lists, and their checks. Each rule is checked at the start: a wrong one would suspend
+# tables hours later.
+CHECKS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
+    "mode": partial(checked_rules, values=NAMES),
+    "deletes": partial(checked_rules, values=DELETES),
+    "history": partial(checked_rules, values=HISTORIES),
+    "columns_dropped": partial(checked_rules, values=("keep", "drop")),
+    "columns_names": partial(checked_rules, values=STYLES),
+    "columns_renames": checked_renames,
+    "source_into": checked_places,
+    "extra_columns": _checked_extra,
 }
 
 
@@ -286,16 +299,10 @@ class SparkProperties(StorageProperties):
             raise ValueError("snapshot.readers = executors wants applier = embedded")
         return self
 
-    @field_validator(*RULED)
+    @field_validator(*CHECKS)
     @classmethod
-    def _ruled(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        checked_rules(value, RULED[info.field_name or ""])
-        return value
-
-    @field_validator("columns_renames")
-    @classmethod
-    def _renames(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_renames(value)
+    def _checked(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        CHECKS[info.field_name or ""](value)
         return value
 
     def ruled_name(self, table: str) -> str:
@@ -310,37 +317,19 @@ class SparkProperties(StorageProperties):
             return
         table_names = list({self.ruled_name(each): None for each in names("tables")})
         divided = [*table_names, *(each + OF_HISTORY for each in table_names)]
-        for name, log_position in RULES.items():
-            known = divided if log_position == ";" else table_names
-            for rule in filter(
-                None, map(str.strip, self.format_properties.get(name, "").split(log_position))
-            ):
+        for name, separator in RULES.items():
+            known = divided if separator == ";" else table_names
+            rules = self.format_properties.get(name, "").split(separator)
+            for rule in filter(None, map(str.strip, rules)):
                 fits = java_pattern(rule.rpartition(":")[0], ignore_case=False).fullmatch
                 if not any(map(fits, known)):
                     yield name, rule
-
-    # Each rule is checked at the start: a wrong one would suspend tables hours later.
-    @field_validator("source_into")
-    @classmethod
-    def _into(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        checked_places(value)
-        return value
 
     @field_validator("source_column")
     @classmethod
     def _column(cls, value: str) -> str:
         if not value.strip() or value.lower() in {*LOG_FIELDS, *VERSION, *DELETED}:
-            message = f"{value!r} is a name that tables have for something else"
-            raise ValueError(message)
-        return value
-
-    @field_validator("extra_columns")
-    @classmethod
-    def _extra(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if name not in EXTRA:
-                message = f"{name!r} is none of {', '.join(EXTRA)}"
-                raise ValueError(message)
+            raise ValueError(f"{value!r} is a name that tables have for something else")
         return value
 
 

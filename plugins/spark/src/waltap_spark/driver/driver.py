@@ -147,7 +147,7 @@ def _apply(
         session.stop()
 
 
-def _missing(reader: ChangeLog) -> ChangeLogMissing:
+def _missing(reader: ChangeLog) -> WaltapError:
     location = reader.store.location
     inner = f"{location.rstrip('/')}/changelog"
     if ChangeLog(reader.store.reached_alike(inner)).exists():

@@ -76,7 +76,7 @@ class LogFollower:
         Raises: ChangeLogDamaged, after everything before the damage is applied; the applier's
         errors.
         """
-        damaged: list[ChangeLogDamaged] = []
+        damaged: list[WaltapError] = []
         try:
             self._apply(self._manifests(damaged))
         except RowsAwaited as awaited:
@@ -102,7 +102,7 @@ class LogFollower:
         if not found:
             self._applier.apply([])  # retries suspended tables, commits compactions
 
-    def _manifests(self, damaged: list[ChangeLogDamaged]) -> Iterator[Manifest]:
+    def _manifests(self, damaged: list[WaltapError]) -> Iterator[Manifest]:
         """Yield manifests up to the first damaged or missing one.
 
         The damage goes to ``damaged``, so that the manifests before it are applied first.

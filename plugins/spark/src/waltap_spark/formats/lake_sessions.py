@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from waltap_spark.errors import FormatNotReady, FormatUnsupported
+from waltap_spark.errors import FormatError, FormatNotReady, FormatUnsupported
 
 EXTENSIONS: Final = "spark.sql.extensions"
 JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
@@ -29,7 +29,7 @@ class LakeFormat:
     # Other settings that a session needs, unless it has some of that name.
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def not_ready(self, problem: str, pyspark: str) -> FormatNotReady:
+    def not_ready(self, problem: str, pyspark: str) -> FormatError:
         """Return the error of a session that lacks the format."""
         needed = {EXTENSIONS: self.extension, **self.settings}
         return FormatNotReady(

@@ -5,13 +5,12 @@ dropped column stays, and gets another name when a new column takes its name. Wh
 unknown (files of earlier versions, sources without numbers), the name decides. When another table
 takes a table's name, numbers start again, and earlier columns are known by name.
 
-Where the log cannot decide, the code reports a reason for a new snapshot
-(`IdentifiedTable.snapshot_reasons`) and never guesses. Knows no Spark.
+Where the log cannot decide, the code reports a reason for a new snapshot (`identify`) and never
+guesses. Knows no Spark.
 """
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -33,14 +32,6 @@ PER_INCARNATION: Final = 10_000
 # Most numbers of former tables of one name that are kept.
 # A former table may still exist in the source under another name.
 FORMER_MOST: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class IdentifiedTable:
-    """A table with identified columns, and reasons to doubt older rows."""
-
-    table: TableState
-    snapshot_reasons: tuple[str, ...]
 
 
 def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
@@ -215,11 +206,11 @@ def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BaseP
     )
 
 
-def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
+def identify(table: TableState, group: SegmentGroup) -> tuple[TableState, tuple[str, ...]]:
     """Return ``table`` with the columns of ``group`` renamed and numbered.
 
-    Types stay as they are. Nothing may be pending when `renames` finds any, because pending
-    changes use the earlier names.
+    It also returns reasons to doubt older rows. Types stay as they are. Nothing may be pending when
+    `renames` finds any, because pending changes use the earlier names.
     """
     ids = _ids(table, group.columns)
     if ids != table.ids:
@@ -232,21 +223,19 @@ def identify(table: TableState, group: SegmentGroup) -> IdentifiedTable:
     widened = tuple(_widened(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
-    return IdentifiedTable(
-        msgspec.structs.replace(
-            table,
-            key=group.key,
-            ids={**table.ids, **ids},
-            source={**hidden, **_with_older_values(table, source)},
-            source_columns=tuple(source),
-            streamed=tuple(source) if group.streamed else table.streamed,
-            version_ids={**table.version_ids, group.fingerprint: ids},
-            oid=group.oid or table.oid,
-            oid_epoch=group.epoch if group.oid else table.oid_epoch,
-            widened=tuple(dict.fromkeys((*table.widened, *widened))),
-        ),
-        snapshot_reasons,
+    identified = msgspec.structs.replace(
+        table,
+        key=group.key,
+        ids={**table.ids, **ids},
+        source={**hidden, **_with_older_values(table, source)},
+        source_columns=tuple(source),
+        streamed=tuple(source) if group.streamed else table.streamed,
+        version_ids={**table.version_ids, group.fingerprint: ids},
+        oid=group.oid or table.oid,
+        oid_epoch=group.epoch if group.oid else table.oid_epoch,
+        widened=tuple(dict.fromkeys((*table.widened, *widened))),
     )
+    return identified, snapshot_reasons
 
 
 def _with_older_values(

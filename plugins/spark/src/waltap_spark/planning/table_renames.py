@@ -304,23 +304,15 @@ class _Walk:
 
     def result(self) -> TableRenames:
         """Return the renames and routes."""
-        moved = [
-            table
-            for table in self._all
-            if table.before is not None and table.before != ".".join(table.name)
-        ]
+        known = {table.before: table for table in self._all if table.before is not None}
+        moved = {name: each for name, each in known.items() if name != ".".join(each.name)}
+        seen = {name: each.number for name, each in known.items() if each.entries}
         return TableRenames(
-            {table.before: table.name for table in moved if table.before is not None},
-            frozenset(
-                table.before for table in moved if table.displaced and table.before is not None
-            ),
-            {entry: table.name for table in self._all for entry in table.entries},
-            {
-                table.before: table.number
-                for table in self._all
-                if table.before is not None and table.number is not None and table.entries
-            },
-            {table.before: table.former_names for table in self._all if table.before is not None},
+            {name: each.name for name, each in moved.items()},
+            frozenset(name for name, each in moved.items() if each.displaced),
+            {entry: each.name for each in self._all for entry in each.entries},
+            {name: number for name, number in seen.items() if number is not None},
+            {name: each.former_names for name, each in known.items()},
         )
 
 

@@ -132,15 +132,7 @@ class LiveTables:
         Raises: TableUnknown, TableSuspended, SnapshotNeeded, TableDisplaced.
         """
         self._require_fresh(name, allow_stale)
-        return self._current(name)
-
-    def _current(self, name: str) -> DataFrame:
-        tables = self._members(name)
-        if name in self._sharers():
-            return self._together(tables, "current")
-        table = self._table(name)
-        frame = self._read(table, "current")
-        return frame.drop(*table.hidden) if table.hidden else frame
+        return self._rows(name, "current")
 
     def live_rows(self, name: str, *, allow_stale: bool | None = None) -> DataFrame:
         """Return the rows of `current` that exist in the source.
@@ -155,15 +147,18 @@ class LiveTables:
         Raises: HistoryMissing, and as `current`.
         """
         self._require_fresh(name, allow_stale)
-        return self._changes(name)
+        return self._rows(name, "changes")
 
-    def _changes(self, name: str) -> DataFrame:
+    def _rows(self, name: str, what: What) -> DataFrame:
+        assert self._format is not None
         tables = self._members(name)
-        if not all(table.mode.history for table in tables):
+        if what == "changes" and not all(table.mode.history for table in tables):
             raise HistoryMissing(f"{name} was made without a history", table=name)
         if name in self._sharers():
-            return self._together(tables, "changes")
-        return self._read(self._table(name), "changes")
+            return self._format.read_together(self.spark, tables, what)
+        table = self._table(name)
+        frame = self._format.read(self.spark, table, what)
+        return frame.drop(*table.hidden) if what == "current" and table.hidden else frame
 
     def register(self) -> list[str]:
         """Make temporary views of all tables and histories.
@@ -180,25 +175,18 @@ class LiveTables:
             if self._allow_stale:
                 self._require_fresh(name, allow_stale=True)
                 problem = None
-            for read, called in ((self._current, view), (self._changes, f"{view}_changes")):
+            names: dict[What, str] = {"current": view, "changes": f"{view}_changes"}
+            for what, called in names.items():
                 with contextlib.suppress(HistoryMissing):
-                    frame = read(name)
+                    frame = self._rows(name, what)
                     made = frame if problem is None else _refusing(frame, problem)
                     made.createOrReplaceTempView(quoted(called))
         return views
 
-    def _read(self, table: TableState, what: What) -> DataFrame:
-        assert self._format is not None
-        return self._format.read(self.spark, table, what)
-
-    def _together(self, tables: list[TableState], what: What) -> DataFrame:
-        assert self._format is not None
-        return self._format.read_together(self.spark, tables, what)
-
     def _members(self, name: str) -> list[TableState]:
         """Return the tables that have the rows of ``name``."""
         several = self._sharers().get(name)
-        return [self._found(name)] if several is None else several
+        return [self.output.table(name, self._state)] if several is None else several
 
     def _problem(self, *tables: TableState) -> WaltapError | None:
         """Return the reason why a table lacks the source's rows."""
@@ -234,11 +222,8 @@ class LiveTables:
             self.reported.add(problem.problem)
             log.warning("%s; it is read as it is", problem.problem)
 
-    def _found(self, name: str) -> TableState:
-        return self.output.table(name, self._state)
-
     def _table(self, name: str) -> TableState:
-        table = self._found(name)
+        table = self.output.table(name, self._state)
         if not table.columns:
             raise TableUnknown(f"no row of {name} was seen yet", known=", ".join(self.names))
         return table

@@ -28,7 +28,7 @@ from waltap_spark.driver.settings import (
 )
 from waltap_spark.errors import ApplierFailed, ChunkSourceUnreachable, JvmEnded
 from waltap_spark.session.failures import NO_MEMORY
-from waltap_spark.state.output import SparkOutput
+from waltap_spark.state.output import OutputState, SparkOutput
 
 log = logging.getLogger(__name__)
 
@@ -133,15 +133,15 @@ class DriverProcess:
                 self._report()
             return
         self._forget(child)
-        reached = self._commit()
+        state = self._state()
+        reached = 0 if state is None else state.number
         if reached > self._reached or now - self._started >= CALM_S:
             # The child made progress, so the next one will, too.
             self._reached, self._deaths = reached, 0
         self._deaths += 1
         if child.returncode == UNREACHABLE:
-            last_words = self._last_words(f"{ChunkSourceUnreachable.code} ").partition(
-                f"{ChunkSourceUnreachable.code} "
-            )[2]
+            code = f"{ChunkSourceUnreachable.code} "
+            last_words = self._last_words(code).partition(code)[2]
             last_words = last_words.removesuffix(f". {ChunkSourceUnreachable.remedy}")
             raise ChunkSourceUnreachable(
                 last_words or f"tasks could not read the snapshot; see {self._log_file}"
@@ -152,28 +152,22 @@ class DriverProcess:
         log.warning("the spark process %s (status %s); starting it again", why, child.returncode)
         self.start()
 
-    def _commit(self) -> int:
-        """Return the number of the last commit, 0 when unreadable."""
+    def _state(self) -> OutputState | None:
+        """Return the last commit; the writer reports one that is unreadable."""
         try:
-            state = SparkOutput(FileStore(self._output, self._properties)).state()
+            return SparkOutput(FileStore(self._output, self._properties)).state()
         except SinkError:
-            return 0
-        return 0 if state is None else state.number
+            return None
 
     def _report(self) -> None:
         """Log new reports of the last commit once each.
 
         It reports suspended tables, tables that need a snapshot, and values that became null.
         """
-        try:
-            state = SparkOutput(FileStore(self._output, self._properties)).state()
-        except SinkError:
-            return  # the writer reports the error
+        state = self._state()
         for name, each in state.tables.items() if state is not None else ():
-            texts = [
-                f"{name} needs a new snapshot: {snapshot_reason}" for snapshot_reason in each.stale
-            ]
-            texts.extend((*each.widened, *each.split_nulls))
+            texts = [f"{name} needs a new snapshot: {reason}" for reason in each.stale]
+            texts += (*each.widened, *each.split_nulls)
             if each.failed:
                 texts.append(f"{name} is suspended, other tables continue: {each.failed}")
             for text in texts:
@@ -257,7 +251,7 @@ class DriverProcess:
             else:
                 log.error("%s", failure)
 
-    def _failure(self, code: int) -> ApplierFailed | JvmEnded:
+    def _failure(self, code: int) -> SinkError:
         if self._lacked_memory():
             memory = self._properties.settings.get("spark.driver.memory", "1g")
             text = "the Spark process ran out of memory"

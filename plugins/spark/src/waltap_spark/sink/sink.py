@@ -18,9 +18,9 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.roles import DownstreamProgress
-from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.sink.sink import SinkContext
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
-from waltap.ports.source.connector import PreflightCheck, PublicationCompleteness
+from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, packed
 from waltap_spark.config.properties import SparkProperties
@@ -34,10 +34,8 @@ from waltap_spark.state.output import SparkOutput, applied_by_all
 log = logging.getLogger(__name__)
 
 
-class SparkSink(Sink):
+class SparkSink(ChangeLogSink):
     """A change log with an applier; exactly once, single-threaded."""
-
-    capabilities = ChangeLogSink.capabilities
 
     # Tables whose rows Spark tasks are reading.
     _awaited: "tuple[str, ...] | None" = None
@@ -49,19 +47,18 @@ class SparkSink(Sink):
             path = str(Path(properties.path).absolute())
             properties = properties.model_copy(update={"path": path})
         changelog = properties.changelog
-        self._storage, self._changelog = properties, changelog
-        self._log = ChangeLogSink(
+        super().__init__(
             ChangeLogProperties(path=changelog, compression=properties.compression),
             context,
             store=FileStore(changelog, properties),
         )
+        self._storage, self._changelog = properties, changelog
         self._fail_stop = FailStop(properties.path)
         self._tables = properties.tables
         self._applied = AppliedSoFar(self._tables, properties)
         self._driver: DriverProcess | None = None
         # Whether the run received a batch: `close` then waits for Spark.
         self._went = False
-        self._context = context
         self._by_executors = properties.snapshot_readers == "executors"
         if self._by_executors:  # tasks read the exported snapshot, which ends with the engine
             self.capabilities = replace(
@@ -80,7 +77,7 @@ class SparkSink(Sink):
 
         Raises: JavaMissing, PysparkUnfit; errors of the change log.
         """
-        checks = self._log.check()
+        checks = super().check()
         if self._driver is not None:
             java, spark = require_java(), require_pyspark()
             self._choice.settings(spark, self._settings)
@@ -95,37 +92,16 @@ class SparkSink(Sink):
         if self._driver is not None:
             require_java()
             self._choice.settings(require_pyspark(), self._settings)
-        self._fail_stop.reset()
-        stored_position = self._log.open()
+        stored_position = super().open()
         # After the log, so that a refused log (of another pipeline) starts no JVM.
         if self._driver is not None:
             self._driver.start()
         return stored_position
 
-    def begins(self, completeness: PublicationCompleteness) -> None:
-        """Pass the captured tables to the change log. Raises: FilesUnavailable."""
-        self._log.begins(completeness)
-
     def write(self, batch: Batch) -> None:
         """Write ``batch`` to the change log. Raises: errors of the log."""
-        self._fail_stop.check()
         self._went = True
-        self._log.write(batch)
-
-    def stored_position(self) -> Position | None:
-        """Return the change log's position."""
-        return self._log.stored_position()
-
-    def identity(self) -> str:
-        """Return the change log's id."""
-        return self._log.identity()
-
-    def forget(self, oid: int) -> None:
-        self._log.forget(oid)
-
-    def record_gap(self, table: str) -> None:
-        """Record the gap in the change log, for its tables."""
-        self._log.record_gap(table)
+        super().write(batch)
 
     def flush(self) -> Position | None:
         """Publish, then check that Spark runs.
@@ -134,7 +110,7 @@ class SparkSink(Sink):
         """
         self._went = True
         with self._fail_stop:
-            position = self._log.flush()
+            position = super().flush()
             if self._driver is not None:
                 self._driver.restart_dead()
         return position
@@ -194,7 +170,7 @@ class SparkSink(Sink):
         with self._fail_stop:
             self._driver.restart_dead()  # a driver that died would never commit
             state = self._tables_output().state() if self._awaited else None
-            if self._awaited and (state is None or state.log_position < self._log.log_position):
+            if self._awaited and (state is None or state.log_position < self.log_position):
                 return None
             tables = {} if state is None else state.tables
             for name in self._awaited:
@@ -207,14 +183,14 @@ class SparkSink(Sink):
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
         """Return the progress of Spark."""
-        return [self._applied.downstream_progress(self._log.log_position)]
+        return [self._applied.downstream_progress(self.log_position)]
 
     def close(self) -> None:
         """Wait until Spark has applied everything; may be called twice.
 
         A refused start does not wait.
         """
-        self._log.close()
+        super().close()
         if self._driver is None:
             return
         if self._awaited is not None:

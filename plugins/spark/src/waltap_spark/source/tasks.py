@@ -128,24 +128,17 @@ class TaskPlanner:
         """
         options, last = self._options, log.last()
         newest = _logged(log, options)
-        start, end = (
-            start_log_position(log, options.start, last),
-            end_log_position(log, options.end),
-        )
+        start = start_log_position(log, options.start, last)
+        end = end_log_position(log, options.end)
         # The schema has the columns up to this position; later ones raise before a task starts.
         if end > self._log_position:
             for entry in newest.values():
                 self._called(entry, end)
+        manifests = list(log.manifests(start, end)) if newest else []
         entries = [
             found
-            for entry in newest.values()
-            for found in log.entries(
-                entry.schema,
-                entry.table,
-                after=start,
-                until=end,
-                skip_replaced=options.skip_replaced,
-            )
+            for name in newest
+            for found in log.entries(name, manifests, skip_replaced=options.skip_replaced)
         ]
         for _epoch, entry in entries:
             self._require_complete(entry, end)

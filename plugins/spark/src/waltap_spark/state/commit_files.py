@@ -20,6 +20,7 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
+from waltap.errors import SinkError
 from waltap_spark.errors import OutputDamaged
 
 COMMITS: Final = "_waltap/commits"
@@ -32,10 +33,19 @@ MAX_COMMITS: Final = 10
 
 # Attempts to read commits while a driver removes old ones.
 TRIES: Final = 5
+NO_COMMIT: Final = "is not a commit"
 _NAME: Final = re.compile(r"(\d{12})(?:-(\d{12}))?\.json")
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_document(store: FileStore, path: str, kind: type[T], problem: str) -> T:
+    """Return the JSON at ``path``. Raises: OutputDamaged with ``problem``."""
+    try:
+        return msgspec.json.decode(store.read(path), type=kind)
+    except UNREADABLE as cause:
+        raise OutputDamaged(f"{path} {problem}: {cause}", path=store.uri(path)) from cause
 
 
 class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,7 +182,7 @@ class CommitFiles(Generic[T]):
                     if not isinstance(error.__cause__, FileNotFoundError):
                         raise
                     if tried == TRIES - 1:
-                        raise self._missing(name, error) from error
+                        raise self._missing(name) from error
                     break
             if len(found) == len(names):
                 return found
@@ -229,19 +239,16 @@ class CommitFiles(Generic[T]):
         return self._resolved(name)
 
     def _full_state(self, name: str) -> T:
-        path = f"{COMMITS}/{name}"
-        try:
-            return msgspec.json.decode(self._store.read(path), type=self._kind)
-        except UNREADABLE as cause:
-            raise self._damaged(path, cause) from cause
+        return read_document(self._store, f"{COMMITS}/{name}", self._kind, NO_COMMIT)
 
     def _after(self, state: T, name: str) -> T:
         path = f"{COMMITS}/{name}"
+        step = read_document(self._store, path, _CommitDifference, NO_COMMIT)
         try:
-            step = msgspec.json.decode(self._store.read(path), type=_CommitDifference)
             return self._stepped(state, step)
         except (*UNREADABLE, KeyError) as cause:
-            raise self._damaged(path, cause) from cause
+            text = f"{path} {NO_COMMIT}: {cause}"
+            raise OutputDamaged(text, path=self._store.uri(path)) from cause
 
     def _stepped(self, state: T, step: _CommitDifference) -> T:
         before: dict[str, Any] = getattr(state, "tables")  # noqa: B009 - every kind has the field
@@ -253,10 +260,7 @@ class CommitFiles(Generic[T]):
         tables |= msgspec.convert(step.new, _kinds(self._kind)["tables"])
         return msgspec.structs.replace(changed(state, step.state), tables=tables)
 
-    def _damaged(self, path: str, cause: Exception) -> OutputDamaged:
-        return OutputDamaged(f"{path} is not a commit: {cause}", path=self._store.uri(path))
-
-    def _missing(self, newest: str, cause: FilesUnavailable) -> OutputDamaged:
+    def _missing(self, newest: str) -> SinkError:
         there = set(self._names())
         since = _since(newest)
         wanted: Iterator[str] = (

@@ -28,13 +28,12 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesInUse, FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
-from waltap_spark.errors import OutputDamaged, OutputInUse, OutputMismatch, TableUnknown
+from waltap_spark.errors import OutputInUse, OutputMismatch, TableUnknown
 from waltap_spark.session.addresses import address
-from waltap_spark.state.commit_files import CommitFiles
+from waltap_spark.state.commit_files import CommitFiles, read_document
 from waltap_spark.state.modes import PLAIN, TableMode
 
 # The default name of the column with a row's source.
@@ -107,9 +106,8 @@ class DroppedFiles:
         for name in self._store.names(FOLDER):
             try:
                 found.update(self._read(name).paths)
-            except (
-                FilesUnavailable
-            ) as error:  # another driver has removed the sets since the listing
+            except FilesUnavailable as error:
+                # another driver has removed the sets since the listing
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
         return found
@@ -130,12 +128,8 @@ class DroppedFiles:
             yield f"{FOLDER}/{name}", dropped.paths
 
     def _read(self, name: str) -> _DroppedPaths:
-        path = f"{FOLDER}/{name}"
-        try:
-            return msgspec.json.decode(self._store.read(path), type=_DroppedPaths)
-        except UNREADABLE as cause:
-            text = f"{path} does not say what was dropped: {cause}"
-            raise OutputDamaged(text, path=self._store.uri(path)) from cause
+        problem = "does not say what was dropped"
+        return read_document(self._store, f"{FOLDER}/{name}", _DroppedPaths, problem)
 
 
 def _name(number: int) -> str:
@@ -146,21 +140,6 @@ VERSION: Final = 2
 INTENT: Final = "_waltap/intent.json"
 # The suffix of a set that is one file; other sets are folders that Spark wrote.
 FILE: Final = ".parquet"
-
-
-# Names of fields in the files, and in the code, which was renamed later:
-#
-# - ``mark`` is `log_position`: a position in the change log;
-# - ``stretch`` is `continuity_id`: a run of the change log without gaps;
-# - ``crossed`` is `key_reused`: a transaction deleted a key that it had put;
-# - ``moved`` is `key_changes`: rows that got a new key;
-# - ``generation`` is `snapshot_id`: the number of a snapshot;
-# - ``versions`` is `file_schemas`: columns of a table's files, by fingerprint;
-# - ``called`` is `former_names`: names of a table before renames;
-# - ``kept_at`` is `stored_at`: where a format in place began to store it;
-# - ``held`` is `stored_table`: what a format in place stores;
-# - ``kept_as`` is `mode`: the table's mode;
-# - ``handed_nulls`` is `split_nulls`: nulls of a snapshot that executors read.
 
 
 # What identifies the table of a log entry: epoch, ``schema.table``, number in the source.
@@ -673,13 +652,9 @@ class SparkOutput:
 
         Raises: OutputDamaged.
         """
-        if INTENT.rpartition("/")[2] not in self.store.names(INTENT.rpartition("/")[0]):
+        if not self.store.has(INTENT):
             return None
-        try:
-            return msgspec.json.decode(self.store.read(INTENT), type=CommitIntent)
-        except UNREADABLE as cause:
-            text = f"{INTENT} says not which commit was begun: {cause}"
-            raise OutputDamaged(text, path=self.uri(INTENT)) from cause
+        return read_document(self.store, INTENT, CommitIntent, "says not which commit was begun")
 
     def begun(self, state: OutputState) -> CommitIntent | None:
         """Return a commit after ``state`` that a driver had begun, or None."""

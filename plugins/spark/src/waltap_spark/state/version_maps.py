@@ -14,14 +14,15 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
 from waltap.changes.transactions.position import parse_lsn
+from waltap.errors import SinkError
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.errors import OutputDamaged, VersionGone
+from waltap_spark.errors import VersionGone
+from waltap_spark.state.commit_files import read_document
 from waltap_spark.state.output import OutputState, SparkOutput, TableState, VersionMap, Versions
 
 # A position with all its digits, so that a date such as 2026-03-01 is not a position.
-_LOG_POSITION: Final = re.compile(r"([0-9a-f]{4,})-([0-9a-f]{16})-([0-9a-f]{6,})", re.IGNORECASE)
+_LOG_POSITION: Final = re.compile(r"[0-9a-f]{4,}-[0-9a-f]{16}-[0-9a-f]{6,}", re.IGNORECASE)
 
 
 def parse_position(text: str) -> LogPosition | int:
@@ -29,10 +30,8 @@ def parse_position(text: str) -> LogPosition | int:
 
     Raises: ValueError when it is neither.
     """
-    log_position = _LOG_POSITION.fullmatch(text.strip())
-    if log_position is not None:
-        return LogPosition(*(int(part, 16) for part in log_position.groups()))
-    return parse_lsn(text)
+    is_position = _LOG_POSITION.fullmatch(text.strip())
+    return LogPosition.parse(text.strip()) if is_position else parse_lsn(text)
 
 
 FOLDER: Final = "_waltap/cuts"
@@ -115,12 +114,11 @@ def state_at(
     It is a position of the log, an LSN, or a commit time of the source. Raises: VersionGone.
     """
     # A position of the future would silently give the newest rows, which change later.
-    if isinstance(moment, int) and moment > state.log_position.end_lsn:
-        raise _gone(
-            f"LSN {moment:X} was not applied yet", _oldest(output, state), state.log_position
-        )
-    if isinstance(moment, LogPosition) and moment > state.log_position:
-        raise _gone(f"{moment} was not applied yet", _oldest(output, state), state.log_position)
+    now = state.log_position
+    if (isinstance(moment, int) and moment > now.end_lsn) or (
+        isinstance(moment, LogPosition) and moment > now
+    ):
+        raise _gone(f"{_shown(moment)} was not applied yet", _oldest(output, state), now)
     if not state.cuts:
         return _among_commits(output, state, moment)
     later: list[VersionMap] = []
@@ -141,11 +139,7 @@ def state_at(
             after = [each for each in block.cuts if each.number > found.number]
             return _as_of(state, found, versions, [*after, *later])
         later = [*block.cuts, *later]
-    raise _gone(
-        f"there is no commit at or before {_shown(moment)}",
-        _oldest(output, state),
-        state.log_position,
-    )
+    raise _gone(f"there is no commit at or before {_shown(moment)}", _oldest(output, state), now)
 
 
 def _versions(table: TableState) -> dict[str, int]:
@@ -172,11 +166,7 @@ def _blocks(output: SparkOutput, state: OutputState) -> Iterator[_CutBlock]:
 
 
 def _block(output: SparkOutput, name: str) -> _CutBlock:
-    path = f"{FOLDER}/{name}"
-    try:
-        return msgspec.json.decode(output.store.read(path), type=_CutBlock)
-    except UNREADABLE as cause:
-        raise OutputDamaged(f"{path} has no cuts: {cause}", path=output.uri(path)) from cause
+    return read_document(output.store, f"{FOLDER}/{name}", _CutBlock, "has no cuts")
 
 
 def _following(versions: Versions, cut: VersionMap) -> Versions:
@@ -249,7 +239,7 @@ def _oldest(output: SparkOutput, state: OutputState) -> LogPosition:
     return min(log_positions, default=state.log_position)
 
 
-def _gone(text: str, oldest: LogPosition, newest: LogPosition) -> VersionGone:
+def _gone(text: str, oldest: LogPosition, newest: LogPosition) -> SinkError:
     return VersionGone(text, oldest=str(oldest), newest=str(newest))
 
 
