@@ -30,11 +30,10 @@ from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.schema import struct_of
 from waltap_spark.source.catalogue import arrow_types, source_struct
 from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.offsets import log_position_of
 from waltap_spark.source.options import LogBoundary, parse_options
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 from waltap_spark.source.stream import ChangeLogStream
-from waltap_spark.source.tasks import LogTask
+from waltap_spark.source.tasks import LogTask, log_position_of
 from waltap_spark.state.output import SparkOutput
 from waltap_spark.state.version_maps import parse_position
 

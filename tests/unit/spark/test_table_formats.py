@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from waltap.plugins.host import Host
+from waltap_spark.compact.small_sets import text_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported, TargetChanged
@@ -20,7 +21,6 @@ from waltap_spark.formats.delta import CHECKPOINT, DeltaFormat, checkpoint_inter
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.stepwise import CommitNote, TableCommit
-from waltap_spark.planning.wide_decimals import text_of
 from waltap_spark.schema.expression import LISTED, namespace_of, one_of
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.output import SparkOutput, TableState, TargetTable

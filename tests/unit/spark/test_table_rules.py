@@ -33,7 +33,6 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.plugin import _describe_table
 from waltap_spark.read.live import view_names
-from waltap_spark.session.addresses import address
 from waltap_spark.state.modes import (
     PLAIN,
     ModeRules,
@@ -47,6 +46,7 @@ from waltap_spark.state.output import (
     TableState,
     TargetMapping,
     TargetTable,
+    address,
 )
 
 INT, LONG, TEXT = '"integer"', '"long"', '"string"'

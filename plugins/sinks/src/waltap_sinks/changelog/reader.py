@@ -388,7 +388,7 @@ class ChangeLog:
     def entries(
         name: str, manifests: Sequence[Manifest], *, skip_replaced: bool = False
     ) -> list[tuple[int, TableEntry]]:
-        """Return (epoch, entry) of the table ``name`` (``schema.table``), as `rows` reads them."""
+        """Return (epoch, entry) of ``schema.table`` ``name``, as `rows` reads them."""
         complete = complete_generations(manifests)
         found: list[tuple[int, TableEntry]] = []
         newest = 0

@@ -17,7 +17,7 @@ from waltap_spark.apply.damage import damage, require_sizes
 from waltap_spark.apply.external_snapshots import replaced_from_chunks, wait_for
 from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.compact.log_columns import logged, logged_types, with_epoch
-from waltap_spark.compact.small_sets import is_small
+from waltap_spark.compact.small_sets import is_small, make_readable
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes, require_place
 from waltap_spark.errors import MadeOtherwise, ModeUnfit, TypeChanged
@@ -37,7 +37,6 @@ from waltap_spark.planning.column_identity import (
 )
 from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles
 from waltap_spark.planning.redelivery import lacks_values, leave_out_known, may_repeat
-from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, log_struct
 from waltap_spark.session.failures import OF_ONE

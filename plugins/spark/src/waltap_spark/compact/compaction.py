@@ -23,8 +23,7 @@ from waltap_spark.schema.expression import (
     the_same,
     unchanged_as,
 )
-from waltap_spark.schema.nested import fitted
-from waltap_spark.schema.schema import LOG_FIELDS, common_type, floating, struct_of
+from waltap_spark.schema.schema import LOG_FIELDS, common_type, fitted, floating, struct_of
 from waltap_spark.state.output import TableState
 
 # Whether a key has a row after changes. `waltap_spark.compact.net_changes` has the same rule and its

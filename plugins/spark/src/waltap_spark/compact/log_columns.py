@@ -18,8 +18,7 @@ from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import ORDER, with_names
 from waltap_spark.schema.schema import log_struct, types_of
-from waltap_spark.session.addresses import address
-from waltap_spark.state.output import TableState
+from waltap_spark.state.output import TableState, address
 
 
 def logged(

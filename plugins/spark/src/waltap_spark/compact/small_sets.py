@@ -4,8 +4,8 @@ A lake of 300 tables with one change each a second has 300 small sets per commit
 for each, as for 100,000 rows; pyarrow takes one or two milliseconds. Spark reads both kinds of files.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from waltap.base.files.store import FileStore
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.schema import LOG_FIELDS
+from waltap_spark.state.output import SparkOutput
 
 # Below both limits pyarrow is faster than the fixed cost of a Spark job.
 SMALL_ROWS: Final = 20_000
@@ -108,3 +109,43 @@ def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:
         )
         size: int = file.tell()
     return size
+
+
+# Spark has 38 digits at most. The change log has longer decimals only on request.
+
+
+def text_of(kind: Any, *, times: bool = False) -> pa.DataType:
+    """Return ``kind`` with text instead of wide decimals, also in nested types.
+
+    ``kind`` is a type of Arrow. ``times``: and instead of times of day, which sessions read only
+    with a setting.
+    """
+    if pa.types.is_decimal256(kind) or (times and pa.types.is_time(kind)):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(text_of(kind.value_type, times=times)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(text_of(field.type, times=times)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, text_of(kind.item_type, times=times))
+    return kind
+
+
+def make_readable(
+    store: FileStore, output: SparkOutput, group: SegmentGroup, folder: Callable[[], str]
+) -> None:
+    """Copy the segments of ``group`` once, if needed."""
+    # Once per group: several steps of a commit ask for it.
+    if group.converted or not any("decimal256" in each.arrow for each in group.columns):
+        return
+    copies = folder()
+    for number, segment in enumerate(group.segments):
+        rows = store.read_parquet(segment)
+        for at, column in enumerate(rows.schema):
+            if "decimal256" in str(column.type):
+                values = rows.column(at).cast(text_of(column.type))
+                rows = rows.set_column(at, column.name, values)
+        path = f"{copies}/{number}.parquet"
+        with output.store.writing(path), output.store.create(path) as file:
+            parquet.write_table(rows, file)
+        group.converted.append(output.uri(path))

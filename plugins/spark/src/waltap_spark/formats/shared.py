@@ -23,8 +23,14 @@ from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.formats.work import TableWriter, inserted, literal, of, selected
 from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import column_of, quoted, temp
-from waltap_spark.schema.nested import fitted, new_fields, same_type
-from waltap_spark.schema.schema import common_type, sql_type, struct_of
+from waltap_spark.schema.schema import (
+    common_type,
+    fitted,
+    new_fields,
+    same_type,
+    sql_type,
+    struct_of,
+)
 from waltap_spark.state.output import TableState, TargetMapping, TargetTable
 
 CREATION_POLL_S: Final = 0.25

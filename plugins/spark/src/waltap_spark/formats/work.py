@@ -11,8 +11,7 @@ from waltap_spark.formats.stepwise import ROWS, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import EXACT, GONE, literal_of, quoted, temp
-from waltap_spark.schema.nested import new_fields, same_type
-from waltap_spark.schema.schema import LOG_FIELDS, floating, sql_type
+from waltap_spark.schema.schema import LOG_FIELDS, floating, new_fields, same_type, sql_type
 from waltap_spark.state.output import TableState
 
 
@@ -216,20 +215,19 @@ class TableWriter:
 
     # --- columns ------------------------------------------------------------------------------------
 
+    def _change(self, kind: str, change: Callable[..., object], *given: object) -> None:
+        """Change columns of the rows and of the history, by one step of each."""
+        for what in whats(self.table):
+            self.take(what, partial(change, self._spark, self.at(what), *given), kind)
+
     def rename(self, renames: Mapping[str, str]) -> None:
         """Rename columns, also when they exchange names."""
         pairs = list(renames.items())
         if set(renames.values()) & set(self.table.stored_table.columns):
             temp_names = {old: temp(str(n)) for n, old in enumerate(renames)}
             pairs = [*temp_names.items(), *((temp_names[old], new) for old, new in renames.items())]
-        for what in whats(self.table):
-            for old, new in pairs:
-                rename = self._format.rename_column
-                self.take(
-                    what,
-                    partial(rename, self._spark, self.at(what), old, new),
-                    f"rename {old} to {new}",
-                )
+        for old, new in pairs:
+            self._change(f"rename {old} to {new}", self._format.rename_column, old, new)
         columns = {
             renames.get(name, name): kind for name, kind in self.table.stored_table.columns.items()
         }
@@ -239,9 +237,8 @@ class TableWriter:
     def drop(self, names: Sequence[str]) -> None:
         """Drop columns that the source dropped."""
         there = [name for name in names if name in self.table.stored_table.columns]
-        for what in whats(self.table) if there else ():
-            drop = self._format.drop_columns
-            self.take(what, partial(drop, self._spark, self.at(what), there), of("drop", there))
+        if there:
+            self._change(of("drop", there), self._format.drop_columns, there)
         columns = {
             name: kind
             for name, kind in self.table.stored_table.columns.items()
@@ -258,9 +255,7 @@ class TableWriter:
         }
         if not new:
             return
-        for what in whats(self.table):
-            add = self._format.add_columns
-            self.take(what, partial(add, self._spark, self.at(what), new), of("add", new))
+        self._change(of("add", new), self._format.add_columns, new)
         values = {name: older_value(self.table, {}, name) for name in new}
         known = {name: text for name, text in values.items() if text is not None}
         if known and rows and "current" in self.table.stored_table.targets:
@@ -285,20 +280,12 @@ class TableWriter:
         fields = [((name, *way), kind) for name, each in more.items() for way, kind in each or ()]
         other = {name: kind for name, kind in changed.items() if not more[name]}
         wide = all(self._format.widens(stored(had[n]), stored(k)) for n, k in other.items())
-        for what in whats(self.table) if changed else ():
-            if fields:
-                add = self._format.add_fields
-                self.take(what, partial(add, self._spark, self.at(what), fields), of("grow", more))
-            if wide:
-                for name, kind in other.items():
-                    widen = self._format.widen_column
-                    self.take(
-                        what,
-                        partial(widen, self._spark, self.at(what), name, kind),
-                        f"widen {name}",
-                    )
-            else:
-                self._rewrite(what, other)
+        if fields:
+            self._change(of("grow", more), self._format.add_fields, fields)
+        for name, kind in other.items() if wide else ():
+            self._change(f"widen {name}", self._format.widen_column, name, kind)
+        for what in () if wide else whats(self.table):
+            self._rewrite(what, other)
         self.table = self.table.with_storage(columns={**had, **have})
 
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:

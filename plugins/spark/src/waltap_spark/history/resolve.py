@@ -21,9 +21,9 @@ from waltap_spark.compact.compaction import (
     widened,
 )
 from waltap_spark.compact.log_columns import logged, logged_types
+from waltap_spark.compact.small_sets import make_readable
 from waltap_spark.history.timeline import fresh, rows_after
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.planning.wide_decimals import make_readable
 from waltap_spark.schema.expression import GONE, column_of
 from waltap_spark.schema.schema import log_struct, struct_of
 from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, TableState

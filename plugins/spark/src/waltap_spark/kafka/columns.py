@@ -9,7 +9,7 @@ from uuid import UUID
 from pyspark.sql import SparkSession
 
 from waltap_spark.kafka.connect_schema import DECIMAL, TopicField
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import literal_of, quoted
 
 # The field in which Spark's JSON reader stores an unreadable row.
 CORRUPT: Final = "__waltap_corrupt"
@@ -140,7 +140,7 @@ def typed_column(field: TopicField, column: str, *, avro: bool, inside: bool = F
         return _map_of_pairs(field, column)
     if field.kind == "struct":
         parts = ", ".join(
-            f"{text_of(each.name)}, "
+            f"{literal_of(each.name)}, "
             + typed_column(each, f"{column}.{quoted(each.name)}", avro=avro, inside=inside)
             for each in field.fields
         )
@@ -274,7 +274,7 @@ def declared_column(kind: str, column: str) -> str:
     if kind == "binary":
         return f"try_to_binary({column}, 'base64')"
     if kind.startswith(("array<", "map<", "struct<")):
-        return f"from_json({column}, {text_of(kind)})"
+        return f"from_json({column}, {literal_of(kind)})"
     if kind.startswith("decimal("):
         return _declared_decimal(kind, column)
     return column if kind == "string" else f"try_cast({column} as {kind})"
@@ -314,7 +314,7 @@ def out_of_range(field: TopicField, kind: str | None, column: str) -> str:
 
 
 def _far(column: str, kind: str) -> str:
-    return f"({column} rlike {_quoted_pattern(_FAR)} or try_cast({column} as {kind}) is not null)"
+    return f"({column} rlike '{_FAR}' or try_cast({column} as {kind}) is not null)"
 
 
 def unreadable_elements(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
@@ -343,15 +343,15 @@ def was_not_sent(
     """
     if kind is not None:
         column = _text_in(column) if _is_variant(field) else column
-        listed = ", ".join(map(text_of, _texts_of_unsent(kind, placeholder)))
+        listed = ", ".join(map(literal_of, _texts_of_unsent(kind, placeholder)))
         return f"coalesce({column} in ({listed}), false)"
-    text = text_of(placeholder)
+    text = literal_of(placeholder)
     if field.kind == "string":  # hstore as JSON is an object of it
-        return f"coalesce({column} in ({text}, {text_of(_object_of(placeholder))}), false)"
+        return f"coalesce({column} in ({text}, {literal_of(_object_of(placeholder))}), false)"
     if field.kind == "bytes" and field.meaning != DECIMAL:
         if avro:
             return f"{column} <=> cast({text} as binary)"
-        return f"{column} <=> {text_of(_base64_of(placeholder))}"
+        return f"{column} <=> {literal_of(_base64_of(placeholder))}"
     if field.kind == "map":
         return f"map_keys({column}) <=> array({text})"
     if field.kind == "array" and field.items is not None:
@@ -401,13 +401,3 @@ def _signed_bytes(placeholder: str) -> list[int]:
 def _uuid_of(placeholder: str) -> str:
     digest = md5(placeholder.encode(), usedforsecurity=False).digest()
     return str(UUID(bytes=digest, version=3))
-
-
-def text_of(value: Any) -> str:
-    """Return ``value`` as a literal of Spark SQL."""
-    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _quoted_pattern(pattern: str) -> str:
-    return f"'{pattern}'"

@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.topics import Place, Reached
+from waltap_spark.schema.expression import literal_of
 
 # Whether the event has the row of its operation.
 AFTER_ROW: Final = "has_row"
@@ -110,7 +110,7 @@ def _problem(spread: frozenset[str]) -> Column:
 def _with_reached(events: DataFrame, reached: Mapping[Place, Reached]) -> DataFrame:
     values = (
         ", ".join(
-            f"({text_of(topic)}, {partition}, {commit}L, {lsn}L, {read}L)"
+            f"({literal_of(topic)}, {partition}, {commit}L, {lsn}L, {read}L)"
             for (topic, partition), ((commit, lsn), read) in reached.items()
         )
         or "('', -1, 0L, 0L, 0L)"

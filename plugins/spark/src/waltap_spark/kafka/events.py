@@ -16,11 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.avro.functions import from_avro
 
 from waltap_spark.errors import EventUnreadable, OffsetsLost, TopicsUnreadable
-from waltap_spark.kafka.columns import text_of
 from waltap_spark.kafka.connect_schema import key_fields, names_in_avro, without_decimals
 from waltap_spark.kafka.event_position import AFTER_ROW, placed
 from waltap_spark.kafka.rows import TableRows, table_rows
 from waltap_spark.kafka.topics import BadRecord, High, KafkaTopics, Place, Reached
+from waltap_spark.schema.expression import literal_of
 
 log = logging.getLogger(__name__)
 
@@ -378,7 +378,7 @@ class TopicEvents:
     def contents(self, bad: list[BadRecord]) -> dict[tuple[str, int, int], tuple[bytes, bytes]]:
         """Return bad records by topic, partition and offset."""
         values = ", ".join(
-            f"({text_of(each.topic)}, {each.partition}, {each.offset}L)" for each in bad
+            f"({literal_of(each.topic)}, {each.partition}, {each.offset}L)" for each in bad
         )
         wanted = self._spark.sql(f"SELECT * FROM VALUES {values} AS v(topic, partition, offset)")
         rows = self._all.join(wanted, ["topic", "partition", "offset"], "left_semi")

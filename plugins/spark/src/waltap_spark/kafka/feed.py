@@ -31,8 +31,8 @@ from waltap_spark.kafka.rows import LOST, PROBLEM, PROBLEM_COLUMNS, TableRows
 from waltap_spark.kafka.topics import BadRecord, KafkaTopics, Place, Reached, offered, records
 from waltap_spark.schema.expression import column_of, long_bytes
 from waltap_spark.schema.schema import log_struct
-from waltap_spark.session.addresses import address
 from waltap_spark.session.session import prepare
+from waltap_spark.state.output import address
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,13 @@ from waltap_spark.kafka.columns import (
     is_there,
     out_of_range,
     raw_struct,
-    text_of,
     typed_column,
     unreadable_elements,
     was_not_sent,
 )
 from waltap_spark.kafka.connect_schema import TopicField, fields_of_avro, fields_of_json
 from waltap_spark.kafka.topics import KafkaTopics
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import literal_of, quoted
 from waltap_spark.schema.schema import types_of
 
 PROBLEM: Final = "__waltap_problem"
@@ -144,13 +143,13 @@ class _ColumnSql:
             here = f"{_UNCHANGED}{at}"
             self.placeholders.append(field.name)
             self.stage.append(f"{unchanged} AS {here}")
-            self._unsent.append(f"if({here}, {text_of(field.name)}, null)")
+            self._unsent.append(f"if({here}, {literal_of(field.name)}, null)")
             value = f"if({here}, null, {value})"
             bad, lost = f"not {here} and {bad}", f"not {here} and {lost}"
         # A value that needs no conversion cannot fail, which saves two tests per row.
         if made != raw:
             self.lost.append(f"if({lost}, 1, 0)")
-            reason = text_of(f"its value of column {field.name} cannot be read")
+            reason = literal_of(f"its value of column {field.name} cannot be read")
             self._bad.append(f"when {bad} then {reason}")
         self.columns.append(f"{value} AS {quoted(field.name)}")
 
@@ -166,12 +165,10 @@ class _ColumnSql:
         bad = list(self._bad)
         found = [f"{topic} {partition} {offset}" for topic, partition, offset in alone]
         if found:
-            here = (
-                f"concat(topic, ' ', partition, ' ', offset) in ({', '.join(map(text_of, found))})"
-            )
+            here = f"concat(topic, ' ', partition, ' ', offset) in ({', '.join(map(literal_of, found))})"
             text = "its key changed, and the event of the old key, with values that it lacks, is not there"
             lacks = f"{self.unchanged()} is not null"
-            bad.append(f"when p.op = 'c' and {here} and {lacks} then {text_of(text)}")
+            bad.append(f"when p.op = 'c' and {here} and {lacks} then {literal_of(text)}")
         return f"case {' '.join(bad)} end"
 
 
@@ -222,7 +219,7 @@ def _parsed(events: DataFrame, ddl: str) -> DataFrame:
 
     A delete without a row is identified by its key.
     """
-    kind = f"{text_of(ddl)}, map('columnNameOfCorruptRecord', '{CORRUPT}')"
+    kind = f"{literal_of(ddl)}, map('columnNameOfCorruptRecord', '{CORRUPT}')"
     key = "cast(key as string)"
     key = f"coalesce(get_json_object({key}, '$.payload'), {key})"
     return events.selectExpr(

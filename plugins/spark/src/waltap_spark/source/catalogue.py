@@ -9,8 +9,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
+from waltap_spark.compact.small_sets import text_of
 from waltap_spark.errors import SourceOption, TableNotLogged
-from waltap_spark.planning.wide_decimals import text_of
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.source.options import SourceOptions
 

@@ -4,20 +4,17 @@ Spark finds it by itself where this distribution is installed (`pyspark_waltap`)
 Connect. This module plans a query; tasks read whole columns as Arrow from the log's segments.
 """
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from waltap_sinks.changelog import NOTHING, LogPosition
 from waltap_spark.source.catalogue import source_struct
-from waltap_spark.source.options import SourceOptions, parse_options
-from waltap_spark.source.stream import ChangeLogStream, read_task
-from waltap_spark.source.tasks import TaskPlanner
-from waltap_spark.source.worker_errors import shows_text
+from waltap_spark.source.options import SourceOptions, parse_options, shows_text
+from waltap_spark.source.stream import ChangeLogStream
+from waltap_spark.source.tasks import TaskPlanner, TaskReading
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from waltap_spark.source.profiles import ProfilesBatch, ProfilesStream
@@ -80,7 +77,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         return ChangeLogStream(options, schema, known=self._known)
 
 
-class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
+class ChangeLogBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
     """Reads a range of the log, without incomplete snapshots."""
 
     def __init__(
@@ -94,7 +91,3 @@ class ChangeLogBatch(DataSourceReader):  # type: ignore[misc]
         """Return the tasks."""
         log = self._options.log()
         return list(TaskPlanner(log, self._options, self._struct, self._known).of_range(log))
-
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Return the rows of a task."""
-        return read_task(self._options, self._struct, partition)

@@ -2,11 +2,14 @@
 
 import datetime as dt
 import fnmatch
-from collections.abc import Mapping
+import functools
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal, ParamSpec, TypeVar, cast
 
 from waltap.base.files.properties import StorageProperties
+from waltap.errors import WaltapError
 from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, Manifest
 from waltap_spark.errors import SourceOption
 from waltap_spark.state.version_maps import parse_position
@@ -270,3 +273,29 @@ def before_first(log: ChangeLog) -> LogPosition:
     """Return the position before the oldest manifest."""
     first = log.first()
     return NOTHING if first is None else first.previous
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Variables that Spark gives its Python workers.
+_WORKER: Final = ("PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+
+
+def shows_text(method: Callable[P, R]) -> Callable[P, R]:
+    """Let Spark show an error of ``method`` by its text alone.
+
+    Otherwise the stack of the worker comes first, and code and remedy at its end. A worker that
+    planned needlessly ends, so the setting concerns no other error.
+    """
+
+    @functools.wraps(method)
+    def called(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return method(*arguments, **named)
+        except WaltapError:
+            if any(name in os.environ for name in _WORKER):
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return called

@@ -8,11 +8,10 @@ private logs, and the query reads the private logs.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -29,19 +28,23 @@ from waltap_spark.source.catalogue import (
     table_types,
 )
 from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.offsets import NOWHERE, log_position_of, offset_of
-from waltap_spark.source.options import SourceOptions, before_first
+from waltap_spark.source.options import SourceOptions, before_first, shows_text
 from waltap_spark.source.stream import (
     LIMITED,
     PROGRESS_S,
     ChangeLogStream,
     SupportsTriggerAvailableNow,
     read_limit,
-    read_task,
     share_of,
 )
-from waltap_spark.source.tasks import LogTask, TaskPlanner
-from waltap_spark.source.worker_errors import shows_text
+from waltap_spark.source.tasks import (
+    NOWHERE,
+    LogTask,
+    TaskPlanner,
+    TaskReading,
+    log_position_of,
+    offset_of,
+)
 
 OFFSET_VERSION: Final = 2
 
@@ -107,7 +110,7 @@ def _tables(host: HostedEngine, options: SourceOptions) -> dict[str, dict[str, s
     } | found
 
 
-class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Streams changes that engines capture; batches end between transactions."""
 
     def __init__(
@@ -233,12 +236,8 @@ class ProfilesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # ty
             for task in private_log.partitions(first[private_log.name], last[private_log.name])
         ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a task."""
-        return read_task(self._options, self._struct, partition)
 
-
-class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
+class ProfilesBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
     """Captures up to the servers' present positions, then reads the private logs."""
 
     def __init__(
@@ -281,10 +280,6 @@ class ProfilesBatch(DataSourceReader):  # type: ignore[misc]
         own = _without_source(self._struct)
         planner = TaskPlanner(log, options, own, self._known.get(host.name, NOTHING))
         return planner.of_range(log)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a task."""
-        return read_task(self._options, self._struct, partition)
 
 
 def _of_private_log(options: SourceOptions, host: HostedEngine) -> SourceOptions:

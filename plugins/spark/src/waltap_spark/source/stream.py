@@ -5,19 +5,15 @@ is the only state: an offset from a checkpoint always means the same rows.
 """
 
 import time
-from collections.abc import Iterator
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.errors import OffsetOfAnother, SourceOption
-from waltap_spark.source.offsets import FirstLsn, log_position_of, offset_of
-from waltap_spark.source.options import OF_A_BATCH, SourceOptions, start_log_position
-from waltap_spark.source.tasks import LogTask, TaskPlanner
-from waltap_spark.source.worker_errors import shows_text
+from waltap_spark.source.options import OF_A_BATCH, SourceOptions, shows_text, start_log_position
+from waltap_spark.source.tasks import FirstLsn, TaskPlanner, TaskReading, log_position_of, offset_of
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -41,7 +37,7 @@ __all__ = ["LIMITED", "ChangeLogStream", "SupportsTriggerAvailableNow", "read_li
 PROGRESS_S: Final = 60.0
 
 
-class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Reads a growing change log; a batch ends between transactions."""
 
     def __init__(
@@ -177,10 +173,6 @@ class ChangeLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             return []
         return list(self._planner.of_manifests(self._log.manifests(begin, last), self._first))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a task."""
-        return read_task(self._options, self._struct, partition)
-
 
 def read_limit(options: SourceOptions) -> Any:
     """Return Spark's limit of a batch for the options."""
@@ -200,15 +192,6 @@ def share_of(limit: Any, parts: int) -> Any:
     if isinstance(limit, ReadMaxFiles):
         return ReadMaxFiles(max(1, limit.max_files // parts))
     return limit
-
-
-def read_task(
-    options: SourceOptions, struct: StructType, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """Return the rows of ``partition``; Spark also passes an empty one."""
-    if not isinstance(partition, LogTask):
-        return iter(())
-    return partition.read(struct, many=not options.table)
 
 
 class _BatchEstimate:

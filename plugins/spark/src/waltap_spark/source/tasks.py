@@ -1,7 +1,9 @@
-"""Cut a range of the log into tasks, where Spark plans."""
+"""Cut a range of the log, between two offsets of a checkpoint, into tasks."""
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -13,11 +15,59 @@ from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.errors import ChangesMissing, ColumnsGrew, TableNotLogged
 from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
-from waltap_spark.source.offsets import FirstLsn
 from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 
 log = logging.getLogger(__name__)
+
+# Of the offset's form in checkpoints, for a later release that changes it.
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLsn:
+    """The LSN and epoch of a query's start.
+
+    LSNs of two epochs do not compare.
+    """
+
+    epoch: int
+    lsn: int
+
+    @classmethod
+    def of(cls, offset: dict[str, Any]) -> "FirstLsn | None":
+        """Return an offset's start, None if all later rows follow it."""
+        first = offset.get("first")
+        return None if first is None else cls(first["epoch"], first["lsn"])
+
+    def lies_behind(self, log_position: LogPosition) -> bool:
+        """Return whether later manifests may have rows below it."""
+        return (log_position.epoch, log_position.end_lsn) <= (self.epoch, self.lsn)
+
+
+def offset_of(
+    identity: str, log_position: LogPosition, first: FirstLsn | None = None
+) -> dict[str, Any]:
+    """Return the offset of ``log_position`` in the log ``identity``."""
+    offset: dict[str, Any] = {
+        "version": VERSION,
+        "log": identity,
+        "epoch": log_position.epoch,
+        "end_lsn": log_position.end_lsn,
+        "ordinal": log_position.ordinal,
+    }
+    if first is not None and first.lies_behind(log_position):
+        offset["first"] = {"epoch": first.epoch, "lsn": first.lsn}
+    return offset
+
+
+def log_position_of(offset: dict[str, Any]) -> LogPosition:
+    """Return the position of an offset."""
+    return LogPosition(offset["epoch"], offset["end_lsn"], offset["ordinal"])
+
+
+# The offset before everything, in a log that may not exist yet.
+NOWHERE: Final = offset_of("", NOTHING)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
@@ -41,6 +91,19 @@ class LogTask(InputPartition):  # type: ignore[misc]
         """Yield the rows; ``many`` as in `batches`."""
         store = FileStore(self.location, self.storage)
         return batches(store, self.segments, struct, self.limits, many=many)
+
+
+class TaskReading:
+    """A reader's part that runs in the tasks."""
+
+    _options: SourceOptions
+    _struct: StructType
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the rows of ``partition``; Spark also passes an empty one."""
+        if not isinstance(partition, LogTask):
+            return iter(())
+        return partition.read(self._struct, many=not self._options.table)
 
 
 class TaskPlanner:

@@ -32,7 +32,6 @@ from waltap.base.files.errors import FilesInUse, FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.errors import OutputInUse, OutputMismatch, TableUnknown
-from waltap_spark.session.addresses import address
 from waltap_spark.state.commit_files import CommitFiles, read_document
 from waltap_spark.state.modes import PLAIN, TableMode
 
@@ -520,6 +519,19 @@ def applied_by_all(state: OutputState) -> LogPosition:
             *(each.log_position for each in state.tables.values() if each.log_position),
         ]
     )
+
+
+# Hadoop no longer supports the other names of S3.
+S3: Final = frozenset({"s3", "s3n"})
+
+
+def address(store: FileStore, path: str) -> str:
+    """Return the address of ``path`` in ``store`` for Spark, which has Hadoop's names."""
+    found = store.uri(path)
+    if store.local:
+        return f"file://{found}"
+    scheme, _, rest = found.partition("://")
+    return f"s3a://{rest}" if scheme.lower() in S3 else found
 
 
 class SparkOutput:
