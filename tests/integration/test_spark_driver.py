@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
-from waltap_sinks.changelog import ChangeLog, segment
+from waltap_sinks.changelog import ChangeLog, ChangeLogSink, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import ApplyOptions, OutputApplier
 from waltap_spark.cli.commands import application
@@ -283,10 +283,10 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
     made.close()  # as when a configuration is refused after the sink was opened
     assert child.poll() is not None, "there is nothing for it to do"
     db, writes = Database(), two_core_sink(tmp_path)
-    writes._log.open()
-    writes._log.write(batch(db.inserted(NUMBERS, ["1", "1"])))
-    writes._log.flush()
-    writes._log.close()
+    ChangeLogSink.open(writes)
+    ChangeLogSink.write(writes, batch(db.inserted(NUMBERS, ["1", "1"])))
+    ChangeLogSink.flush(writes)
+    ChangeLogSink.close(writes)
     again = two_core_sink(tmp_path)
     again.open()
     child = again._driver._child  # type: ignore[union-attr]

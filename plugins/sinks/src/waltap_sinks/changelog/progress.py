@@ -49,7 +49,6 @@ class ReadChunks:
         )
 
     def completed(self, oid: int) -> None:
-        """Record the last chunk of a table."""
         self._complete.add(oid)
 
     def forget(self, oid: int) -> None:

@@ -334,7 +334,7 @@ class TableBuffer:
             lsns, commit_lsn = [lsns[n] for n in take], [commit_lsn[n] for n in take]
             commit_ts, xid = [commit_ts[n] for n in take], [xid[n] for n in take]
             sequence = [sequence[n] for n in take]
-        columns = self.version.arrow(rows.tuples)
+        columns = self.version.codec.arrays(rows.tuples)
         self.misfits.update(self.version.misfits())
         unchanged = pa.nulls(count, pa.list_(pa.string()))
         if rows.updates:
@@ -391,7 +391,7 @@ class TableBuffer:
         rows, count = self.version.block(block), len(block)
         if count == 0:
             return
-        columns = self.version.arrow(rows)
+        columns = self.version.codec.arrays(rows)
         kinds = self.version.segment_schema.types[len(columns) :]
         for value, kind in zip(own, kinds, strict=True):
             if value is None:
@@ -523,7 +523,6 @@ class TableBuffer:
         return self._changes, self._sequence, self._commit_lsn, self._commit_ts, self._xid
 
     def _take(self, other: "TableBuffer") -> None:
-        """Take over the columns and segments of ``other``."""
         other.end_file()
         self.segments += other.segments
         self.batches += other.batches
@@ -536,7 +535,6 @@ class TableBuffer:
         self.bytes += other.bytes
 
     def end_file(self) -> None:
-        """Complete the open segment."""
         if self._file is not None:
             self.segments.append(self._file.finish())
             self._file = None

@@ -302,7 +302,6 @@ class ChangeLogSink(Sink):
         return log_identity(self._store)
 
     def record_gap(self, table: str) -> None:
-        """Mark the next entry of ``table`` as missed."""
         self._missed.add(table)
         self._continuity.end(table)
         self._routes.clear()

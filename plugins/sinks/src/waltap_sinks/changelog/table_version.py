@@ -347,9 +347,6 @@ class TableVersion:
 
     # --- rows to Arrow ----------------------------------------------------------------------------
 
-    def arrow(self, tuples: Sequence[Tuple]) -> "list[pa.Array]":
-        return self.codec.arrays(tuples)
-
     def misfits(self) -> dict[str, int]:
         """Return the new misfits by column, and warn of them."""
         found = self.codec.misfits

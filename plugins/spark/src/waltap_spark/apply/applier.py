@@ -118,7 +118,6 @@ class TableRetries:
         self._spent: dict[str, float] = {}
 
     def due(self, name: str) -> bool:
-        """Return whether the table may be retried now."""
         if name not in self._failed:
             return True
         at, spent = self._failed[name]
@@ -192,12 +191,10 @@ class OutputApplier:
 
     @property
     def format(self) -> TableFormat:
-        """Return the format of the tables."""
         return self._format
 
     @property
     def location(self) -> str:
-        """Return the folder of the tables."""
         return self._output.location
 
     def open(self) -> OutputState:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
-from waltap_sinks.changelog import ChangeLog, LogPosition, Manifest
+from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_spark.apply.chunks import chunk_rows, chunk_struct
 from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.compact.log_columns import stored_as, with_epoch
@@ -129,16 +129,13 @@ class ExternalSnapshots:
     def _lost(self, name: str) -> bool:
         """Return whether the log has a later snapshot than ``name``."""
         snapshot_id: int | None = None
-        for manifest in self._log.manifests(self._since()):
+        first = self._log.first()
+        for manifest in self._log.manifests(None if first is None else first.previous):
             if name in manifest.external_snapshots and manifest.snapshot is not None:
                 snapshot_id = manifest.snapshot.snapshot_id
             if snapshot_id is not None and manifest.last_snapshot_id > snapshot_id:
                 return True
         return False
-
-    def _since(self) -> LogPosition | None:
-        first = self._log.first()
-        return None if first is None else first.previous
 
 
 def wait_for(

@@ -43,7 +43,6 @@ class RowTerms:
 
     @classmethod
     def of(cls, relation: Relation, context: SinkContext) -> "RowTerms":
-        """Return the facts that a sink with ``context`` uses."""
         if context.types is None:
             raise WaltapError("the Spark sink was made without a type mapper")
         described = context.events.describe(relation)
@@ -82,7 +81,6 @@ class AssignedSplits:
         return cls(count=len(chunks), pickled=pickle.dumps((terms, list(chunks))))
 
     def unpacked(self) -> tuple[RowTerms, list[SnapshotChunk]]:
-        """Return the facts and chunks."""
         found: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(self.pickled)  # noqa: S301 - our engine's
         return found
 

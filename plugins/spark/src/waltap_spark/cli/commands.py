@@ -506,7 +506,6 @@ def _nothing_applied(found: "SparkOutput") -> NoReturn:
 
 
 def _resolved(profile: str) -> "Profile":
-    """Return the profile with all its layers."""
     from waltap.cli.profile_source import read
     from waltap.config.resolve import resolve
     from waltap.plugins.host import Host

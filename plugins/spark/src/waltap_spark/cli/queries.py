@@ -93,7 +93,6 @@ class SqlQueries:
         return self._tables.register()
 
     def _report_problems(self) -> None:
-        """Print the problems that were not reported yet."""
         for problem in self._tables.problems.values():
             if problem.problem not in self._reported:
                 self._reported.add(problem.problem)
@@ -105,7 +104,6 @@ class SqlQueries:
         return {_in_sql(name): list(map(_in_sql, found)) for name, found in fields.items()}
 
     def _print(self, frame: Any) -> None:
-        """Print the first rows of a frame."""
         from rich.table import Table
         from rich.text import Text
 

@@ -23,7 +23,7 @@ from waltap_spark.compact.log_columns import log_columns
 from waltap_spark.compact.net_changes import Array, Fill, Flags, Integers, NetRows, numbered
 from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.errors import first_words
-from waltap_spark.planning.plan import LogFacts, unpacked_in_all
+from waltap_spark.planning.plan import LogFacts, unpacked_in_all, unsent_columns
 from waltap_spark.schema.expression import (
     GONE,
     LISTED,
@@ -119,12 +119,6 @@ def carry_values(
     if found is None:
         found = _LargeSet(spark, table, changes, rows, lambda: base, None).carried()
     return found
-
-
-def unsent_columns(table: TableState, changes: Sequence[LogFacts]) -> list[str]:
-    """Return the columns that some change did not send."""
-    names = dict.fromkeys(name for change in changes for name in change.unchanged)
-    return [name for name in names if name not in table.key]
 
 
 def _compacted_here(
@@ -335,7 +329,6 @@ class _Set:
         return found.select(*more, *(temp(f"was{n}") for n in range(len(names))))
 
     def keys(self, rows: Integers) -> dict[str, pa.ChunkedArray]:
-        """Return the key columns of ``rows``."""
         at = pa.array(rows)
         keys = ((temp(f"key{n}"), each.name) for n, each in enumerate(self._key))
         return {name: self._read.column(column).take(at) for name, column in keys}
@@ -366,7 +359,6 @@ class _Set:
 
     @property
     def count(self) -> int:
-        """Return the number of rows."""
         return int(self._read.num_rows)
 
     @cached_property
@@ -427,7 +419,6 @@ class _LargeSet:
         self._count, self._slices = 0, 1
 
     def last_rows(self) -> DataFrame:
-        """Return one row for each key, and its `GONE` flag."""
         for part in self._parts():
             self._add(part, *part.net.last_rows())
         own = map(column_of, [*self._table.columns, *self._table.mode.extra])
@@ -435,7 +426,6 @@ class _LargeSet:
         return self._moved().select(*own, is_gone)
 
     def carried(self) -> DataFrame:
-        """Return the rows, with the earlier values of rows whose key changed."""
         for part in self._parts():
             self._add(part, np.arange(part.count), part.net.carried())
         return self._moved()

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.planning.column_identity import file_column, older_value
-from waltap_spark.planning.plan import LogFacts
+from waltap_spark.planning.plan import LogFacts, unsent_columns
 from waltap_spark.schema.expression import (
     EXACT,
     GONE,
@@ -43,11 +43,9 @@ def alive_keys(key: Sequence[str], rows: DataFrame, base: DataFrame) -> DataFram
         temp("verdict"), F.when(F.col(temp("verdict")).isNotNull(), F.struct(*TRANSACTION))
     )
     final = steps.groupBy(*names).agg(last.alias(temp("alive")))
-    at = [temp(f"at{n}") for n in range(len(key))]
-    named = (name.alias(own) for name, own in zip(names, at, strict=True))
+    named = (name.alias(temp(f"at{n}")) for n, name in enumerate(names))
     here = base.select(*named, F.lit(True).alias(temp("was")))
-    same = (the_same(name, column_of(own)) for name, own in zip(names, at, strict=True))
-    found = final.join(here, functools.reduce(lambda one, other: one & other, same), "left")
+    found = final.join(here, _match(key, temp("at")), "left")
     return found.where(F.coalesce(temp("alive"), temp("was"), F.lit(False))).select(*names)
 
 
@@ -63,6 +61,16 @@ def verdict() -> Column:
         .when(F.min_by("_op", F.struct(*WITHIN)) != "c", more >= 0)
         .when(more != 0, more > 0)
     )
+
+
+def last_sent(names: Sequence[str]) -> list[Column]:
+    """Return aggregates: the last value that was sent of each column, in a struct."""
+    return [
+        F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
+            temp(f"sent{n}")
+        )
+        for n, name in enumerate(names)
+    ]
 
 
 def inserted() -> Column:
@@ -178,8 +186,7 @@ def compacted(
     them.
     """
     key = list(table.key)
-    partial = [name for change in changes for name in change.unchanged]
-    partial = [name for name in dict.fromkeys(partial) if name not in key]
+    partial = unsent_columns(table, changes)
     own = [*table.columns, *table.mode.extra]
     always = [name for name in own if name not in key and name not in partial]
     zeros = floating(table.columns, key)
@@ -188,12 +195,7 @@ def compacted(
     when = F.when(F.col("_op") != "d", order()) if key_reused else order()
     names_of_values = dict.fromkeys(["_op", *always, *zeros])  # rows may have the log's _op, too
     wanted = [F.max_by(F.struct(*map(column_of, names_of_values)), when).alias(temp("last"))]
-    wanted += [
-        F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
-            temp(f"sent{n}")
-        )
-        for n, name in enumerate(partial)
-    ]
+    wanted += last_sent(partial)
     last = rows.groupBy(*map(column_of, key)).agg(*wanted)
     if key_reused:
         live = alive_keys(key, rows, base)

@@ -284,12 +284,10 @@ class SparkProperties(StorageProperties):
 
     @property
     def changelog(self) -> str:
-        """Return the location of the change log."""
         return f"{self.path.rstrip('/')}/changelog"
 
     @property
     def tables(self) -> str:
-        """Return the location of the tables."""
         return f"{self.path.rstrip('/')}/tables"
 
     @model_validator(mode="after")

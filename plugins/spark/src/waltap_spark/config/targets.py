@@ -176,7 +176,6 @@ class FileLayout:
 
     @property
     def columns(self) -> set[str]:
-        """Return the columns that the layout needs."""
         return {each.column for each in self.partition} | set(self.cluster)
 
     def require(self, name: str, columns: Iterable[str]) -> None:

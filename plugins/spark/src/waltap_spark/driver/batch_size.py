@@ -105,7 +105,6 @@ class _CostLine:
         self._count = self._weight = self._seconds = self._squares = self._products = 0.0
 
     def learn(self, weight: float, seconds: float) -> None:
-        """Add the duration of one commit."""
         self._count = self._count * MEMORY + 1
         self._weight = self._weight * MEMORY + weight
         self._seconds = self._seconds * MEMORY + seconds

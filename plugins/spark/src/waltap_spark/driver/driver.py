@@ -127,7 +127,9 @@ def _apply(
         storage=properties,
     )
     try:
-        log.info("spark is ready", extra={"duration_ms": _since(started)})
+        log.info(
+            "spark is ready", extra={"duration_ms": round((time.monotonic() - started) * 1000)}
+        )
         own = prepare(session)
         applier = OutputApplier(
             own, reader, tables, apply_options(properties), choice, table_splits
@@ -181,10 +183,6 @@ def _take(
             time.sleep(0.2)
         else:
             return
-
-
-def _since(started: float) -> int:
-    return round((time.monotonic() - started) * 1000)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -64,7 +64,6 @@ class LogFollower:
         self._complain()
 
     def _complain(self) -> None:
-        """Raise `TablesSuspended` when a table is suspended."""
         failed = {n: each.failed for n, each in self._applier.state.tables.items() if each.failed}
         if failed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
@@ -92,7 +91,6 @@ class LogFollower:
             raise error
 
     def _apply(self, manifests: Iterable[Manifest]) -> None:
-        """Apply ``manifests`` in commits of a fit size."""
         found = 0
         for portion in self._pace.portions(manifests):
             started = time.monotonic()

@@ -21,24 +21,10 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.state.modes import ModeRules
 
-# Exit codes of the driver process.
-
-
-# An error that a retry may fix.
-FAILED: Final = 1
-
-# An error that a retry does not fix.
-REFUSED: Final = 2
-
-# Another process uses the tables.
-LOCKED: Final = 3
-
-# Spark tasks could not read a snapshot.
-UNREACHABLE: Final = 4
-
-# The changes of suspended tables are not applied; all others are.
-SUSPENDED: Final = 5
-
+# Exit codes of the driver process: an error that a retry may fix, and one that it does not fix;
+# another process uses the tables; tasks could not read a snapshot; all is applied but the changes of
+# suspended tables.
+FAILED, REFUSED, LOCKED, UNREACHABLE, SUSPENDED = range(1, 6)
 
 # The variable that passes the profile's properties to the Spark process.
 # Every user of the machine can read arguments, and these may be credentials.

@@ -189,7 +189,6 @@ class DeltaFormat(MergingFormat):
             ) from error
 
     def identity_of(self, spark: SparkSession, at: str) -> str | None:
-        """Return Delta's id of the table."""
         try:
             return str(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["id"])
         except AnalysisException as error:
@@ -419,16 +418,13 @@ class DeltaFormat(MergingFormat):
             return None
         version, known = self._checksums.get(target.at, (NOWHERE, None))
         if version != target.version:
-            known = self._read_checksum(target)
+            text = self._entry(f"{self._log_folder(target)}/{max(target.version, 0):020d}.crc")
+            try:
+                known = None if text is None else msgspec.json.decode(text, type=_Checksum)
+            except UNREADABLE:
+                known = None
             self._checksums[target.at] = target.version, known
         return known
-
-    def _read_checksum(self, target: TargetTable) -> _Checksum | None:
-        text = self._entry(f"{self._log_folder(target)}/{max(target.version, 0):020d}.crc")
-        try:
-            return None if text is None else msgspec.json.decode(text, type=_Checksum)
-        except UNREADABLE:
-            return None
 
     def _folder(self, at: str) -> str:
         if at not in self._folders:
@@ -461,7 +457,6 @@ class DeltaFormat(MergingFormat):
         spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
 
     def is_harmless(self, operation: str) -> bool:
-        """Return whether an operation leaves rows and columns unchanged."""
         return operation in HARMLESS
 
     def widens(self, old: str, new: str) -> bool:
@@ -499,11 +494,9 @@ class DeltaFormat(MergingFormat):
         return known[1].count <= 2 * FILES
 
     def compact_files(self, spark: SparkSession, at: str) -> None:
-        """Run OPTIMIZE."""
         spark.sql(f"OPTIMIZE {at}")
 
     def vacuum(self, spark: SparkSession, at: str) -> None:
-        """Run VACUUM with the retention of the profile."""
         hours = self._properties.retention_hours
         check = "spark.databricks.delta.retentionDurationCheck.enabled"
         spark.conf.set(check, str(hours >= 168).lower())

@@ -507,7 +507,6 @@ class DeltaTransaction:
         self._entries = listed.asScala(entries).toSeq()
 
     def commit(self) -> None:
-        """Commit the entries of `write`."""
         self._made.commit(self._entries, self._operation)
 
 
@@ -534,7 +533,6 @@ def added(
 
 
 def _removed(file: StoredFile, *, changes: bool = True) -> dict[str, object]:
-    """Return the log's entry of a file that the table no longer has."""
     entry = {
         "path": file.path,
         "deletionTimestamp": _now(),

@@ -95,13 +95,11 @@ class ParquetFormat(TableFormat):
         return _without_unused(msgspec.structs.replace(table, base=(), pending=()))
 
     def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:
-        """Return the rows, with pending changes applied, or the history."""
         if what == "changes" or table.mode.name == "append":
             return changes_frame(spark, table, table.changes, self._output.uri)
         return current_frame(spark, table, self._output.uri)
 
     def maintain(self, commit: CommitContext, table: TableState) -> TableState:
-        """Compact many pending changes, and merge small change sets."""
         pending_rows = sum(change.rows for change in table.pending)
         options = self._options
         # Relative to the base, so that each of its rows is rewritten a bounded number of times.
@@ -290,7 +288,6 @@ class ParquetFormat(TableFormat):
         return size
 
     def _count(self, commit: CommitContext, frame: DataFrame, path: str) -> int:
-        """Return the number of rows in ``path``."""
         stored = commit.spark.read.schema(frame.schema).parquet(self._output.uri(path))
         return int(stored.count())
 

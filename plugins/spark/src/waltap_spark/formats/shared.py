@@ -197,12 +197,10 @@ class SharedWork(TableWriter):
 
     @property
     def own(self) -> str:
-        """Return the condition, with AND, of the table's rows in t."""
         return f"t.{self.own_rows} AND "
 
     @property
     def own_rows(self) -> str:
-        """Return the condition of the table's rows."""
         return f"{quoted(self._place.column)} = {literal(self._place.source, 'string')}"
 
     def clear(self) -> None:
@@ -237,7 +235,6 @@ class SharedWork(TableWriter):
         self.take(what, action, ROWS)
 
     def complete(self, rows: pa.Table) -> pa.Table:
-        """Return ``rows`` with the source column."""
         source = pa.repeat(pa.scalar(self._place.source, pa.string()), rows.num_rows)
         return rows.append_column(self._place.column, source)
 

@@ -209,7 +209,6 @@ class GroupRows:
 
     @property
     def truncates(self) -> bool:
-        """Return whether the changes include a truncate."""
         return "t" in self.group.operations
 
     @property

@@ -89,7 +89,6 @@ class TableWriter:
         return self.table.stored_table.targets[what].at
 
     def done(self, *, epoch: int, continuity_id: str) -> TableState:
-        """Return the table after the steps."""
         return self.table.with_storage(epoch=epoch, continuity_id=continuity_id)
 
     def step_exists(self, what: str) -> bool:
@@ -133,7 +132,6 @@ class TableWriter:
         self.take(what, action, ROWS)
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.take("current", partial(self._format.clear, self._spark, self.at("current")), "clear")
 
     def complete(self, rows: pa.Table) -> pa.Table:

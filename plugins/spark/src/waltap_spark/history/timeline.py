@@ -12,9 +12,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.window import WindowSpec
 
-from waltap_spark.compact.compaction import distinguishing, inserted, of_touched_keys, verdict
-from waltap_spark.planning.plan import LogFacts
-from waltap_spark.schema.expression import GONE, column_of, order, quoted, sent, temp
+from waltap_spark.compact.compaction import (
+    distinguishing,
+    inserted,
+    last_sent,
+    of_touched_keys,
+    verdict,
+)
+from waltap_spark.planning.plan import LogFacts, unsent_columns
+from waltap_spark.schema.expression import GONE, column_of, order, quoted, temp
 from waltap_spark.schema.schema import LOG_FIELDS, floating
 from waltap_spark.state.output import TableState
 
@@ -168,8 +174,7 @@ def _states(
     ``stored`` marks the state in ``base``.
     """
     key, mode = list(table.key), table.mode
-    partial = [name for change in changes for name in change.unchanged]
-    partial = [name for name in dict.fromkeys(partial) if name not in key]
+    partial = unsent_columns(table, changes)
     always = [name for name in table.columns if name not in key and name not in partial]
     extra = [F.col(name) for name in mode.extra]
     there = F.when(F.col("_op") != "d", order())
@@ -183,12 +188,7 @@ def _states(
         F.max("_commit_ts").alias(temp("ts")),
         F.max_by(brought, there).alias(temp("whole")),
         F.max_by(F.struct(F.lit(True).alias(temp("is")), *extra), order()).alias(temp("end")),
-        *(
-            F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
-                temp(f"sent{n}")
-            )
-            for n, name in enumerate(partial)
-        ),
+        *last_sent(partial),
     )
     per_key = per_key.withColumnsRenamed(dict(zip(AT, (temp("epoch"), temp("lsn")), strict=True)))
     versions = mode.name == "scd2"

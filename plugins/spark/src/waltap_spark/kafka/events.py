@@ -389,7 +389,6 @@ class TopicEvents:
 
 
 def _schema(row: Row) -> tuple[str, str, str]:
-    """Return the table and schema of a row of the summary."""
     return row["schema"], row["table"], row["schema_id"]
 
 

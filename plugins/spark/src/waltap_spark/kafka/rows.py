@@ -80,7 +80,8 @@ def table_rows(
     if schema is None:
         if name not in topics.columns:
             raise ColumnsUnknown(f"the events of {name} have no schema")
-        kinds = _declared(topics.columns[name])
+        declared = StructType.fromDDL(topics.columns[name])
+        kinds = {field.name: field.dataType.simpleString() for field in declared.fields}
         fields = tuple(declared_field(each, kind) for each, kind in kinds.items())
     else:
         fields = fields_of_avro(schema) if avro else fields_of_json(schema)
@@ -126,7 +127,6 @@ class _ColumnSql:
             self._bad.append(f"when p.row.{CORRUPT} is not null then 'its row cannot be read'")
 
     def add(self, field: TopicField) -> None:
-        """Add one column."""
         at = len(self.columns)
         raw, value = f"p.row.{quoted(field.name)}", f"{_VALUE}{at}"
         kind = self._kinds.get(field.name)
@@ -227,7 +227,3 @@ def _parsed(events: DataFrame, ddl: str) -> DataFrame:
         f"if(op = 'd' and before is null, from_json({key}, {kind}), from_json(before, {kind})) AS b",
         f"from_json(after, {kind}) AS a",
     )
-
-
-def _declared(ddl: str) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in StructType.fromDDL(ddl).fields}

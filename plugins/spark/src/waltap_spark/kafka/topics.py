@@ -56,7 +56,6 @@ class BadRecord:
     reason: str
 
     def described(self) -> str:
-        """Return a sentence that names the record."""
         return f"offset {self.offset} of partition {self.partition} of {self.topic}: {self.reason}"
 
 

@@ -197,7 +197,6 @@ def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
 
 
 def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BasePart:
-    """Return ``part`` without the file columns for ``names``."""
     gone = {file_column(table, part.columns, part.ids, name) for name in names}
     return msgspec.structs.replace(
         part,
@@ -344,7 +343,6 @@ def _snapshot_reasons(
 
 
 def _widened(table: TableState, group: SegmentGroup) -> Iterator[str]:
-    """Yield a note for each column whose type became wider."""
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None and is_wider(

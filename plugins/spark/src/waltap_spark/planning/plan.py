@@ -121,6 +121,12 @@ def unpacked_in_all(parts: Iterable[LogFacts | Segment]) -> int:
     return sum(each) if all(each) else 0
 
 
+def unsent_columns(table: TableState, changes: Iterable[LogFacts]) -> list[str]:
+    """Return the columns that some change did not send."""
+    names = dict.fromkeys(name for change in changes for name in change.unchanged)
+    return [name for name in names if name not in table.key]
+
+
 def shared_continuity_id(parts: Iterable[LogFacts | BasePart | StagedSegment]) -> str:
     """Return the one continuity id of all ``parts``, otherwise ""."""
     found = {part.continuity_id for part in parts}

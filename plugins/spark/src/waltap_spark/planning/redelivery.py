@@ -50,20 +50,16 @@ def needed(
     return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
 
 
-def _before(reach: Mapping[int, int], epoch: int) -> int:
-    """Return the highest LSN before ``epoch``."""
-    return next((reach[each] for each in sorted(reach) if each >= epoch), 0)
-
-
 def may_repeat(table: TableState, group: SegmentGroup, reach: Mapping[int, int]) -> bool:
     """Return whether ``group`` may repeat changes of an earlier epoch.
 
     ``reach`` is the result of `reached`.
     """
+    before = next((reach[epoch] for epoch in sorted(reach) if epoch >= group.epoch), 0)
     return (
         bool(group.segments and table.file_schemas)
         and group.span is not None
-        and group.span[0] < _before(reach, group.epoch)
+        and group.span[0] < before
         and group.epoch > table.snapshot_epoch
     )
 

@@ -82,7 +82,6 @@ class TableRenames:
         return [".".join(self.renamed[name]) if name in self.renamed else name for name in before]
 
     def report(self) -> None:
-        """Log the renames."""
         for before, name in self.renamed.items():
             if before in self.displaced:
                 log.warning("%s is stored as %s: %s", before, ".".join(name), DISPLACED)
@@ -303,7 +302,6 @@ class _Walk:
         self._named[f"{schema}.{spare}"] = table
 
     def result(self) -> TableRenames:
-        """Return the renames and routes."""
         known = {table.before: table for table in self._all if table.before is not None}
         moved = {name: each for name, each in known.items() if name != ".".join(each.name)}
         seen = {name: each.number for name, each in known.items() if each.entries}

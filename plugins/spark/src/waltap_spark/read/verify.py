@@ -194,7 +194,6 @@ class SparkTables:
         return None if state is None else state.log_position.end_lsn
 
     def tables(self) -> list[ComparedTable]:
-        """Return the tables of the newest commit, suspended ones too."""
         state = self._tables.refresh().state
         suspended = [] if state is None else [n for n, each in state.tables.items() if each.failed]
         names = dict.fromkeys((*self._wanted, *self._tables.names, *suspended))
@@ -244,13 +243,12 @@ class SparkTables:
         kind = None if state is None else state.columns.get(called)
         if kind is None:  # Spark has not seen a row with it: all of its values are null
             return f"{column}::text"
-        found = expressions(_unquoted(column), type_, kind)
+        found = expressions(column[1:-1].replace('""', '"'), type_, kind)
         return None if found is None else found[0]
 
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return a reader of the columns as text."""
         state = self._state(table.name)
         kinds = {} if state is None else state.columns
         texts = {}
@@ -286,7 +284,6 @@ class _SparkTable:
         return spark_row_hash([f"t{n}" for n in range(len(self._texts))])
 
     def total(self) -> tuple[int, int]:
-        """Return count and sum of all rows."""
         with self._tables.explained():
             frame = self._frame()
             if frame is None:
@@ -296,7 +293,6 @@ class _SparkTable:
         return int(row[0]), int(row[1])
 
     def sums(self) -> dict[str, tuple[int, int]]:
-        """Return count and sum of each bucket."""
         with self._tables.explained():
             frame = self._frame()
             if frame is None:
@@ -305,24 +301,15 @@ class _SparkTable:
             return {row[0]: (int(row[1]), int(row[2])) for row in grouped.collect()}
 
     def rows(self, buckets: Sequence[str]) -> Rows:
-        """Return the rows of ``buckets``."""
         with self._tables.explained():
             frame = self._frame()
             if frame is None:
                 return {}
-            return self._by_key(frame.where(frame["bucket"].isin(list(buckets))))
+            wanted = frame.where(frame["bucket"].isin(list(buckets))).drop("bucket").collect()
+            return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in wanted)
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        """Return the rows of ``keys``."""
         from waltap_sinks.comparison.table_readers import bucket_of
 
         found = self.rows(sorted({bucket_of(key) for key in keys}))
         return {key: row for key, row in found.items() if key in keys}
-
-    def _by_key(self, frame: DataFrame) -> Rows:
-        rows = frame.drop("bucket").collect()
-        return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in rows)
-
-
-def _unquoted(column: str) -> str:
-    return column[1:-1].replace('""', '"')

@@ -53,13 +53,14 @@ class AppliedSoFar:
                 self._looked = now
             state, problem = self._state, self._problem
         log_position = NOTHING if state is None else applied_by_all(state)
+        commit_ts = None if state is None else state.last_commit_ts
         same = log_position.epoch == log.epoch  # LSNs of two source histories are not comparable
         return DownstreamProgress(
             stage="spark",
             lsn=log_position.end_lsn,
             lag_bytes=max(0, log.end_lsn - log_position.end_lsn) if same else None,
             current=log_position >= log,
-            committed_ms=None if state is None else _ms(state.last_commit_ts),
+            committed_ms=None if commit_ts is None else commit_ts // 1000,
             applied_ms=None if state is None else round(state.committed_at * 1000),
             tables=() if state is None else self._tables(state),
             problem=problem,
@@ -94,10 +95,6 @@ class AppliedSoFar:
             self._problem = error.problem
         else:
             self._problem = ""
-
-
-def _ms(us: int | None) -> int | None:
-    return None if us is None else us // 1000
 
 
 SHOWN = 5

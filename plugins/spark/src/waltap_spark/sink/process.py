@@ -77,7 +77,6 @@ class DriverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the child's process id, None without a child."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:

@@ -73,10 +73,6 @@ class SparkSink(ChangeLogSink):
             )
 
     def check(self) -> list[PreflightCheck]:
-        """Check for Java, pyspark and a writable change log.
-
-        Raises: JavaMissing, PysparkUnfit; errors of the change log.
-        """
         checks = super().check()
         if self._driver is not None:
             java, spark = require_java(), require_pyspark()
@@ -85,10 +81,6 @@ class SparkSink(ChangeLogSink):
         return checks
 
     def open(self) -> Position | None:
-        """Open the change log and start Spark.
-
-        Raises: JavaMissing; errors of the log.
-        """
         if self._driver is not None:
             require_java()
             self._choice.settings(require_pyspark(), self._settings)
@@ -99,15 +91,10 @@ class SparkSink(ChangeLogSink):
         return stored_position
 
     def write(self, batch: Batch) -> None:
-        """Write ``batch`` to the change log. Raises: errors of the log."""
         self._went = True
         super().write(batch)
 
     def flush(self) -> Position | None:
-        """Publish, then check that Spark runs.
-
-        Raises: ApplierFailed, JvmEnded, FilesUnavailable.
-        """
         self._went = True
         with self._fail_stop:
             position = super().flush()
@@ -182,7 +169,6 @@ class SparkSink(ChangeLogSink):
         return {name: tables[name].rows_of_splits for name in awaited if name in tables}
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
-        """Return the progress of Spark."""
         return [self._applied.downstream_progress(self.log_position)]
 
     def close(self) -> None:

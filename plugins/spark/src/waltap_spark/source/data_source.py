@@ -33,7 +33,6 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Return the name in ``format(…)``."""
         return "waltap"
 
     def _parsed(self) -> SourceOptions:
@@ -68,7 +67,6 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 
     @shows_text
     def streamReader(self, schema: "StructType") -> "ChangeLogStream | ProfilesStream":  # noqa: N802
-        """Return the reader of a stream."""
         options = self._parsed()
         if options.profiles:
             from waltap_spark.source.profiles import ProfilesStream
@@ -88,6 +86,5 @@ class ChangeLogBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
 
     @shows_text
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks."""
         log = self._options.log()
         return list(TaskPlanner(log, self._options, self._struct, self._known).of_range(log))

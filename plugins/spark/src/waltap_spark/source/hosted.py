@@ -130,7 +130,6 @@ class HostedEngine:
 
     @property
     def begun(self) -> bool:
-        """Return whether `begin` was called."""
         return self._pipeline is not None
 
     def begin(self, *, ends: bool, waits: bool = True) -> None:

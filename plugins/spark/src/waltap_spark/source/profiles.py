@@ -190,7 +190,6 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
             self._private_logs[0].host.wait()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Return the limit of the options."""
         return read_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -220,7 +219,6 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
             next(each for each in self._private_logs if each.name == name).release(part)
 
     def stop(self) -> None:
-        """End the engines."""
         for private_log in self._private_logs:
             private_log.host.stop()
 
@@ -360,7 +358,6 @@ class _ProfileLog:
         self.host.release(log_position_of(part), spent=log_position_of(part))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks between two offsets."""
         if log_position_of(end) <= log_position_of(start):
             return []
         stream = self._open(end)

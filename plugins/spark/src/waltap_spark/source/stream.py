@@ -63,7 +63,6 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset of the starting position."""
         last, start = self._log.last(), self._options.start
         log_position, first = start_log_position(self._log, start, last), None
         if start.lsn is not None and last is not None:
@@ -129,7 +128,6 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         return True
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Return the limit of the options."""
         return read_limit(self._options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -105,7 +105,6 @@ class ModeRules:
     history: tuple[str, ...] = ()
 
     def of(self, table: str) -> TableMode:
-        """Return the mode of ``table`` (``schema.table``)."""
         name = cast(Name, of_rules(self.modes, table, "scd1"))
         if name == "append":
             return TableMode(name=name)

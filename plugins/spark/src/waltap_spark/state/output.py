@@ -351,12 +351,10 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def target_folder(self) -> str:
-        """Return the folder of the table that holds its rows."""
         return f"tables/{'/'.join(map(safe_name, self.storage))}"
 
     @property
     def folder(self) -> str:
-        """Return the table's folder."""
         return f"tables/{safe_name(self.schema)}/{safe_name(self.table)}"
 
     @property
@@ -402,23 +400,19 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (*self.key, "_from_epoch", "_from_lsn") if self.mode.name == "scd2" else self.key
 
     def paths(self) -> set[str]:
-        """Return every set that the table names."""
         found = {change.path for change in (*self.changes, *self.pending)}
         return found | {part.path for part in self.base}
 
     @property
     def has_rows(self) -> bool:
-        """Return whether the table may have rows."""
         return bool(self.base or self.pending or self.stored_table.targets)
 
     @property
     def base_rows(self) -> int:
-        """Return the number of rows in the base."""
         return sum(part.rows for part in self.base)
 
     @property
     def stored_rows(self) -> int:
-        """Return the number of rows in the base and the pending changes."""
         return self.base_rows + sum(change.rows for change in self.pending)
 
     @property
@@ -579,7 +573,6 @@ class SparkOutput:
         raise TableUnknown(f"no table {name} in {self.location}", known=known)
 
     def uri(self, path: str) -> str:
-        """Return the address of ``path`` for Spark."""
         return address(self.store, path)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -622,7 +615,6 @@ class SparkOutput:
         return state
 
     def close(self) -> None:
-        """Unlock the output for other writers."""
         self._commits.forget()
         self.store.unlock()
 
@@ -638,7 +630,6 @@ class SparkOutput:
             self.store.sync(f"{path}/{name}")
 
     def remove(self, path: str) -> None:
-        """Remove a set, a file or a folder."""
         if path.endswith(FILE):
             self.store.delete(path)
         else:

@@ -6,7 +6,7 @@ a catalogue only the catalogue knows the metadata's location.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from waltap.base.files.errors import FilesUnavailable
@@ -51,13 +51,9 @@ def _delta(output: SparkOutput, folder: str, version: int) -> int | None:
             for action in batch.select(["add"]).to_pylist():
                 _replay(rows, action)
     for number in range(begin + 1, version + 1):
-        for action in _lines(output.store.read(f"{folder}/{number:020d}.json")):
-            _replay(rows, action)
+        for line in output.store.read(f"{folder}/{number:020d}.json").splitlines():
+            _replay(rows, json.loads(line) if line.strip() else {})
     return sum(rows.values()) if rows or version >= 0 else None
-
-
-def _lines(data: bytes) -> Iterator[dict[str, Any]]:
-    return (json.loads(line) for line in data.splitlines() if line.strip())
 
 
 def _replay(rows: dict[tuple[str, str], int], action: Mapping[str, Any]) -> None:
