@@ -338,7 +338,7 @@ class OutputApplier:
             called=called,
             at_us=at_us,
             reach=reach,
-            table_splits=self._external_snapshots.of,
+            external_snapshots=self._external_snapshots,
             shapes=self._shapes,
             repeats=repeats,
         )

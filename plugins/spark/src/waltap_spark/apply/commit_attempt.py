@@ -1,7 +1,7 @@
 """Apply the changes of each table in one attempt at a commit."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -10,12 +10,10 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.apply.damage import damage, require_sizes
-from waltap_spark.apply.external_snapshots import replaced_from_chunks, wait_for
-from waltap_spark.apply.snapshot_splits import TableSplits
+from waltap_spark.apply.external_snapshots import ExternalSnapshots
 from waltap_spark.compact.log_columns import logged, logged_types, with_epoch
 from waltap_spark.compact.small_sets import is_small, make_readable
 from waltap_spark.config.options import ApplyOptions
@@ -43,119 +41,8 @@ from waltap_spark.session.failures import OF_ONE
 from waltap_spark.state.modes import describe_mode, of_rules, unfit
 from waltap_spark.state.output import SparkOutput, TableState
 
-# Truncates that no server sent: rows of a table with history end when a snapshot finds the table empty,
-# or when another table takes its name.
-
-
 # A sequence number before all changes and rows of a snapshot (-1).
 BEHIND_NOTHING: Final = -3
-
-
-def ending(
-    commit: CommitContext,
-    table: TableState,
-    group: SegmentGroup,
-    rows: DataFrame | None,
-    at_us: int,
-    files: FileStore,
-) -> GroupRows:
-    """Return a truncate before the ``rows`` of ``group``.
-
-    Without rows it is at the position of the empty snapshot. ``at_us`` is its time (µs since 1970) if
-    the snapshot has none.
-    """
-    position, seq = None, BEHIND_NOTHING
-    if rows is not None:
-        position = rows.selectExpr(
-            "min(struct(_commit_lsn, _seq, cast(unix_micros(_commit_ts) as bigint) as at)) as first"
-        ).first()
-    if position is not None and position["first"] is not None:
-        lsn, first, at = position["first"]
-        if first > 0:  # the transaction changed the earlier table too: these changes end as well
-            seq = first - 1
-    else:
-        lsn, ts = group.at or ((group.until or commit.log_position).end_lsn, None)
-        at = at_us if ts is None else ts
-    fingerprint = next(reversed(table.file_schemas))
-    names = [*table.file_schemas[fingerprint]]
-    frame = commit.spark.range(1).selectExpr(
-        "'t' as _op",
-        f"{lsn}L as _commit_lsn",
-        f"{seq} as _seq",
-        "cast(0 as byte) as _sub",
-        f"{lsn}L as _lsn",
-        f"timestamp_micros({at}) as _commit_ts",
-        "cast(null as long) as _xid",
-        "cast(null as array<string>) as _unchanged",
-        f"{group.epoch} as _epoch",
-    )
-    struct = log_struct(table.file_schemas[fingerprint])
-    kinds = {field.name: field.dataType for field in struct.fields}
-    frame = frame.select(
-        *(F.lit(None).cast(kinds[name]).alias(name) for name in names),
-        *(column_of(field.name) for field in struct.fields if field.name not in names),
-    )
-    made = SegmentGroup(
-        fingerprint,
-        group.epoch,
-        table.key,
-        group.columns,
-        oid=group.oid,
-        rows=1,
-        operations=Counter(t=1),
-        until=group.until,
-        continuity_id=group.continuity_id,
-    )
-    return GroupRows(group=made, read=lambda: frame, files=files)
-
-
-# A table that took the name of a dropped one: columns whose type changed.
-# The history of the dropped table stays. Where one type holds the values of both, the column gets
-# that type. Otherwise the old column gets another name, as a dropped column does whose name a new
-# one takes.
-
-
-def with_spare_names(
-    tables: TableFormat,
-    commit: CommitContext,
-    gone: TableState,
-    table: TableState,
-    group: SegmentGroup,
-    types: Mapping[str, str],
-) -> TableState:
-    """Return ``table`` with conflicting columns of ``gone`` renamed.
-
-    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. Columns that
-    divide files, and columns of a shared target, keep their names.
-    """
-    # without a history no value of the dropped table remains
-    if table.place is not None or not (table.mode.history or table.mode.name == "append"):
-        return table
-    spares = spare_names(gone, types, by_number=not tables.writes_in_place)
-    spares = {name: new for name, new in spares.items() if name not in tables.needed(table)}
-
-    def learn(before: TableState) -> TableState:
-        return former_columns_renamed(before, gone, group, types, spares)
-
-    if not spares:
-        return learn(table)
-    change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
-    return tables.evolve(commit, table, change)
-
-
-def readable_types(
-    commit: CommitContext,
-    table: TableState,
-    group: SegmentGroup,
-    store: FileStore,
-    output: SparkOutput,
-) -> dict[str, str]:
-    """Return the columns of ``group``, and make its segments readable."""
-    make_readable(store, output, group, partial(commit.path, table, "changes"))
-    known = table.file_schemas.get(group.fingerprint)
-    if known is not None:
-        return known
-    return logged_types(commit.spark, store, group) if group.segments else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +60,7 @@ class CommitAttempt:
     at_us: int
     # The highest LSN of each earlier epoch.
     reach: Mapping[int, int]
-    # The chunks of external snapshots, by name and table.
-    table_splits: Callable[[str], TableSplits | None]
+    external_snapshots: ExternalSnapshots
     # Shared targets of the applier.
     shapes: SharedShapes
     # Whether the commit was started before.
@@ -231,8 +117,8 @@ class CommitAttempt:
                 table = replaced(table, keeps_rows=True)
             else:
                 gone, table = table, self.format.truncate(commit, replaced(table))
-                types = readable_types(commit, gone, group, self.changelog.store, self.output)
-                table = with_spare_names(self.format, commit, gone, table, group, types)
+                types = self._readable_types(commit, gone, group)
+                table = self._with_spare_names(commit, gone, table, group, types)
         elif table.incarnation and table.place is None:
             table = self._with_former_numbers(commit, table, group)
         if group.replaces or another:
@@ -257,16 +143,14 @@ class CommitAttempt:
             forgets=lost,
             renews_columns=renews_columns(table, group),
         )
-        splits = self.table_splits(group.external_snapshot)
         if group.external_snapshot and self.format.writes_in_place:
             # the copied rows need the columns first, so the schema is learnt before the step
             known = learn(table)
-            wait_for(commit, known, group, splits, self.output)
+            self.external_snapshots.wait_for(commit, known, group)
             change = replace(change, learn=lambda _table: known)
         table = self.format.evolve(commit, table, change)
         if group.external_snapshot:
-            kind, files = self.format, self.changelog.store
-            return replaced_from_chunks(kind, commit, table, group, splits, files, self.output)
+            return self.external_snapshots.replaced(self.format, commit, table, group)
         if not group.rows:
             if group.replaces and past:
                 return self._end(commit, table, group)
@@ -293,7 +177,7 @@ class CommitAttempt:
         """Number columns of a former table whose names ``group`` uses for others."""
         if all(n.name in table.ids or n.name not in table.columns for n in group.columns):
             return table
-        types = readable_types(commit, table, group, self.changelog.store, self.output)
+        types = self._readable_types(commit, table, group)
         needed = self.format.needed(table)
         numbers = former_numbers(table, types)
         ids = {name: number for name, number in numbers.items() if name not in needed}
@@ -304,7 +188,7 @@ class CommitAttempt:
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
         make_readable(
-            self.changelog.store, self.output, group, lambda: commit.path(table, "changes")
+            self.changelog.store, self.output, group, partial(commit.path, table, "changes")
         )
 
         def write(remaining: DataFrame) -> str:
@@ -342,15 +226,107 @@ class CommitAttempt:
             raise ModeUnfit(text, table=table.target_name)
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
-        """End the validity of all present rows before ``group`` adds its rows."""
+        """End the validity of all present rows before ``group`` adds its rows.
+
+        A truncate that no server sent does that: a snapshot found the table empty, or another table
+        took its name. Without rows it is at the position of the empty snapshot.
+        """
         # kept rows never end
         if table.mode.deletes == "kept":
             return table
-        rows = logged(commit.spark, self.changelog.store, group) if group.segments else None
-        truncate = ending(commit, table, group, rows, self.at_us, self.changelog.store)
-        return self.format.apply(commit, table, truncate)
+        first, seq = None, BEHIND_NOTHING
+        if group.segments:
+            least = "min(struct(_commit_lsn, _seq, cast(unix_micros(_commit_ts) as bigint) as at))"
+            row = logged(commit.spark, self.changelog.store, group).selectExpr(least).first()
+            first = None if row is None else row[0]
+        if first is not None:
+            lsn, number, at = first
+            if (
+                number > 0
+            ):  # the transaction changed the earlier table too: these changes end as well
+                seq = number - 1
+        else:
+            lsn, ts = group.at or ((group.until or commit.log_position).end_lsn, None)
+            at = self.at_us if ts is None else ts
+        fingerprint = next(reversed(table.file_schemas))
+        frame = commit.spark.range(1).selectExpr(
+            "'t' as _op",
+            f"{lsn}L as _commit_lsn",
+            f"{seq} as _seq",
+            "cast(0 as byte) as _sub",
+            f"{lsn}L as _lsn",
+            f"timestamp_micros({at}) as _commit_ts",
+            "cast(null as long) as _xid",
+            "cast(null as array<string>) as _unchanged",
+            f"{group.epoch} as _epoch",
+        )
+        own = table.file_schemas[fingerprint]
+        fields = log_struct(own).fields
+        frame = frame.select(
+            *(
+                F.lit(None).cast(field.dataType).alias(field.name)
+                if field.name in own
+                else column_of(field.name)
+                for field in fields
+            )
+        )
+        truncate = SegmentGroup(
+            fingerprint,
+            group.epoch,
+            table.key,
+            group.columns,
+            oid=group.oid,
+            rows=1,
+            operations=Counter(t=1),
+            until=group.until,
+            continuity_id=group.continuity_id,
+        )
+        files = self.changelog.store
+        rows = GroupRows(group=truncate, read=lambda: frame, files=files)
+        return self.format.apply(commit, table, rows)
 
     # --- schemas ----------------------------------------------------------------------------------
+
+    def _with_spare_names(
+        self,
+        commit: CommitContext,
+        gone: TableState,
+        table: TableState,
+        group: SegmentGroup,
+        types: Mapping[str, str],
+    ) -> TableState:
+        """Return ``table`` with conflicting columns of ``gone`` renamed.
+
+        ``table`` took the place of ``gone``, a dropped table whose history stays, and gets ``types``,
+        columns of ``group``. Where no type holds the values of both, the old column gets another
+        name, as a dropped column does whose name a new one takes. Columns that divide files, and
+        columns of a shared target, keep their names.
+        """
+        # without a history no value of the dropped table remains
+        if table.place is not None or not (table.mode.history or table.mode.name == "append"):
+            return table
+        spares = spare_names(gone, types, by_number=not self.format.writes_in_place)
+        needed = self.format.needed(table)
+        spares = {name: new for name, new in spares.items() if name not in needed}
+
+        def learn(before: TableState) -> TableState:
+            return former_columns_renamed(before, gone, group, types, spares)
+
+        if not spares:
+            return learn(table)
+        change = TableChange(key=table.key, renames=spares, replaces=False, learn=learn)
+        return self.format.evolve(commit, table, change)
+
+    def _readable_types(
+        self, commit: CommitContext, table: TableState, group: SegmentGroup
+    ) -> dict[str, str]:
+        """Return the columns of ``group``, and make its segments readable."""
+        store = self.changelog.store
+        make_readable(store, self.output, group, partial(commit.path, table, "changes"))
+        known = table.file_schemas.get(group.fingerprint)
+        if known is not None:
+            return known
+        return logged_types(commit.spark, store, group) if group.segments else {}
 
     def _learn(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
@@ -364,7 +340,7 @@ class CommitAttempt:
             table = needs_snapshot(
                 table, f"it was called {called} before, and its rows {rows} there"
             )
-        types = readable_types(commit, table, group, self.changelog.store, self.output)
+        types = self._readable_types(commit, table, group)
         table, snapshot_reasons = identify(table, group)
         for snapshot_reason in () if another or group.replaces else snapshot_reasons:
             table = needs_snapshot(table, snapshot_reason)

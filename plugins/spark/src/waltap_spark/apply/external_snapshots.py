@@ -17,16 +17,16 @@ survive the engine.
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame
 
 from waltap.base.files.errors import FilesUnavailable
-from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog, Manifest
-from waltap_spark.apply.chunks import chunk_rows, chunk_struct
+from waltap_spark.apply.chunks import ChunkRows, chunk_rows, chunk_struct
 from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.compact.log_columns import stored_as, with_epoch
 from waltap_spark.errors import (
@@ -72,10 +72,6 @@ class ExternalSnapshots:
         self._found: dict[str, TableSplits] = {}
         self._seen = True
 
-    def of(self, name: str) -> TableSplits | None:
-        """Return the chunks of snapshot ``name`` by table, as `look` found them."""
-        return self._found.get(name)
-
     def plan(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
         """Find the chunks for ``plans``, and mark groups with lost rows.
 
@@ -87,19 +83,13 @@ class ExternalSnapshots:
         names = {group.external_snapshot for groups in of.values() for group in groups}
         for manifest in manifests:
             names |= manifest.external_snapshots
-        nobody = self._table_splits is None
+        splits, nobody = self._table_splits, self._table_splits is None
         try:
-            there = (
-                {}
-                if self._table_splits is None
-                else {name: self._table_splits(name) for name in names}
-            )
+            there = {} if splits is None else {name: splits(name) for name in names}
         except LookupError:
             there, nobody = {}, True
         # a snapshot without chunks is either lost or still to come
-        self._found = {
-            name: table_splits for name, table_splits in there.items() if table_splits is not None
-        }
+        self._found = {name: found for name, found in there.items() if found is not None}
         names -= self._found.keys()
         for name in sorted(names):
             if not self._lost(name):
@@ -126,6 +116,53 @@ class ExternalSnapshots:
         except FilesUnavailable as error:
             log.warning("rows that are no longer needed stay until the next commit: %s", error)
 
+    def wait_for(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> None:
+        """Copy all rows of ``group`` to files of the output.
+
+        A complete copy of an earlier attempt is used as it is.
+        """
+        output, place = self._output, _place(group, table.folder)
+        if not _is_complete(output, place):
+            with self._chunks(commit, table, group) as read:
+                read.rows.write.mode("overwrite").parquet(output.uri(place))
+                nulls = read.nulls()
+            # the marker must not survive a power failure that the rows do not survive
+            output.sync(place)
+            output.store.publish(f"{place}/{COMPLETE}", msgspec.json.encode(nulls))
+
+    def replaced(
+        self, kind: TableFormat, commit: CommitContext, table: TableState, group: SegmentGroup
+    ) -> TableState:
+        """Return ``table`` with only the snapshot rows of ``group``.
+
+        Formats that write in place take the rows from `wait_for`.
+        """
+
+        def replaced(rows: DataFrame) -> TableState:
+            named = with_names(rows, group.called) if group.called else rows
+            read, files = (lambda: with_epoch(named, group.epoch)), self._log.store
+            done = kind.replace(commit, table, GroupRows(group=group, read=read, files=files))
+            return msgspec.structs.replace(done, rows_of_splits=group.rows)
+
+        if not kind.writes_in_place:
+            with self._chunks(commit, table, group) as read:
+                done = replaced(read.rows)
+                return msgspec.structs.replace(done, split_nulls=read.nulls())
+        output, place = self._output, _place(group, table.folder)
+        nulls = msgspec.json.decode(output.store.read(f"{place}/{COMPLETE}"), type=tuple[str, ...])
+        struct = chunk_struct(stored_as(group, table.file_schemas[group.fingerprint]))
+        waiting = commit.spark.read.schema(struct).parquet(output.uri(place))
+        # the log does not know how many rows tasks read
+        group.count(waiting.count())
+        return msgspec.structs.replace(replaced(waiting), split_nulls=nulls)
+
+    def _chunks(
+        self, commit: CommitContext, table: TableState, group: SegmentGroup
+    ) -> AbstractContextManager[ChunkRows]:
+        splits = self._found.get(group.external_snapshot) or {}
+        types = stored_as(group, table.file_schemas[group.fingerprint])
+        return chunk_rows(commit.spark, splits[group.name], types)
+
     def _lost(self, name: str) -> bool:
         """Return whether the log has a later snapshot than ``name``."""
         snapshot_id: int | None = None
@@ -136,62 +173,6 @@ class ExternalSnapshots:
             if snapshot_id is not None and manifest.last_snapshot_id > snapshot_id:
                 return True
         return False
-
-
-def wait_for(
-    commit: CommitContext,
-    table: TableState,
-    group: SegmentGroup,
-    table_splits: TableSplits | None,
-    output: SparkOutput,
-) -> None:
-    """Copy all rows of ``group`` to files of the output.
-
-    A complete copy of an earlier attempt is used as it is.
-    """
-    place = _place(group, table.folder)
-    if not _is_complete(output, place):
-        types = stored_as(group, table.file_schemas[group.fingerprint])
-        with chunk_rows(commit.spark, (table_splits or {})[group.name], types) as read:
-            read.rows.write.mode("overwrite").parquet(output.uri(place))
-            nulls = read.nulls()
-        # the marker must not survive a power failure that the rows do not survive
-        output.sync(place)
-        output.store.publish(f"{place}/{COMPLETE}", msgspec.json.encode(nulls))
-
-
-def replaced_from_chunks(
-    format_: TableFormat,
-    commit: CommitContext,
-    table: TableState,
-    group: SegmentGroup,
-    table_splits: TableSplits | None,
-    files: FileStore,
-    output: SparkOutput,
-) -> TableState:
-    """Return ``table`` with only the snapshot rows of ``group``.
-
-    Formats that write in place take the rows from `wait_for`.
-    """
-    types = stored_as(group, table.file_schemas[group.fingerprint])
-
-    def replaced(rows: DataFrame) -> TableState:
-        named = with_names(rows, group.called) if group.called else rows
-        brought = GroupRows(group=group, read=lambda: with_epoch(named, group.epoch), files=files)
-        done = format_.replace(commit, table, brought)
-        return msgspec.structs.replace(done, rows_of_splits=group.rows)
-
-    if not format_.writes_in_place:
-        with chunk_rows(commit.spark, (table_splits or {})[group.name], types) as read:
-            done = replaced(read.rows)
-            return msgspec.structs.replace(done, split_nulls=read.nulls())
-    place = _place(group, table.folder)
-    text = output.store.read(f"{place}/{COMPLETE}")
-    nulls = msgspec.json.decode(text, type=tuple[str, ...])
-    waiting = commit.spark.read.schema(chunk_struct(types)).parquet(output.uri(place))
-    # the log does not know how many rows tasks read
-    group.count(waiting.count())
-    return msgspec.structs.replace(replaced(waiting), split_nulls=nulls)
 
 
 def _place(group: SegmentGroup, folder: str) -> str:
