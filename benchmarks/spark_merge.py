@@ -39,7 +39,8 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.encoders.json.lines import JsonLines
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.session.session import prepare, start_session
 from waltap_spark.state.modes import ModeRules

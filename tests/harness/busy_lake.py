@@ -19,7 +19,8 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables, open_tables
 from waltap_spark.read.verify import compare

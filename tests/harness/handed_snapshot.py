@@ -14,8 +14,9 @@ from waltap.ports.sink.sink import SinkContext
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import MadeByRun
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare

@@ -10,7 +10,8 @@ from tests.harness.command import start, waltap
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare

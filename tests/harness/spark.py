@@ -11,7 +11,8 @@ from tests.harness.changelog import ALL, Database, batch, context
 
 from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare

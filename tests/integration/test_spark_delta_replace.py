@@ -29,7 +29,8 @@ from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats import delta_files, merging
-from waltap_spark.formats.delta_files import DeltaTransaction, FileList
+from waltap_spark.formats.delta_files import DeltaTransaction
+from waltap_spark.formats.delta_log import FileList
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.expression import GONE
 from waltap_spark.state.modes import ModeRules

@@ -25,9 +25,9 @@ from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
 from waltap_sinks.changelog import ChangeLog, ChangeLogSink, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.cli.commands import application
-from waltap_spark.config.options import FollowOptions
+from waltap_spark.config.options import ApplyOptions, FollowOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
 from waltap_spark.driver.follower import LogFollower

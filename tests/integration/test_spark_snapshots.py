@@ -16,9 +16,10 @@ from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_spark.apply import external_snapshots
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
 from waltap_spark.config.column_names import ColumnNames
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.errors import ChunkSourceUnreachable, RowsAwaited
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.work import TableWriter

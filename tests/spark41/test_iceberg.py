@@ -8,12 +8,12 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.harness.unreported_columns import a_dropped_column
 
+from waltap_spark.cli.status import stored_rows
 from waltap_spark.compact import compact_changes
 from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
-from waltap_spark.state.stored_rows import stored_rows
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])

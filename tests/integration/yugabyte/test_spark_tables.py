@@ -11,7 +11,8 @@ from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.state.output import SparkOutput

@@ -28,7 +28,8 @@ from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap.ports.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.apply.applier import ApplyOptions, OutputApplier
+from waltap_spark.apply.applier import OutputApplier
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats import (
     CommitContext,
     GroupRows,

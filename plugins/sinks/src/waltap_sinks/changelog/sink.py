@@ -547,10 +547,8 @@ class ChangeLogSink(Sink):
         try:
             return self._routes[relation, complete]
         except KeyError:
-            version, pending = (
-                self._versions.of(relation),
-                self._complete if complete else self._open,
-            )
+            version = self._versions.of(relation)
+            pending = self._complete if complete else self._open
             buffer = None if version is None else self._buffer(pending, version, None)
             self._routes[relation, complete] = buffer
             return buffer
@@ -564,10 +562,8 @@ class ChangeLogSink(Sink):
     ) -> TableBuffer:
         """Return the buffer of ``version``; finish another version's."""
         table_id = version.relation.schema, version.relation.table
-        key, continuity_id = (
-            (*table_id, snapshot_id, chunk),
-            self._continuity.of(*table_id, read=snapshot_id is not None),
-        )
+        key = (*table_id, snapshot_id, chunk)
+        continuity_id = self._continuity.of(*table_id, read=snapshot_id is not None)
         if snapshot_id is None:
             self._end_former_name(pending, version.relation)
         buffer, like = pending.current.get(key), (version.fingerprint, continuity_id)

@@ -88,13 +88,6 @@ class IdleTables:
         return found
 
 
-__all__ = [
-    "RETRY_S",
-    "ApplyOptions",
-    "OutputApplier",
-    "TableRetries",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -241,9 +241,8 @@ class CommitAttempt:
             first = None if row is None else row[0]
         if first is not None:
             lsn, number, at = first
-            if (
-                number > 0
-            ):  # the transaction changed the earlier table too: these changes end as well
+            # the transaction changed the earlier table too: these changes end as well
+            if number > 0:
                 seq = number - 1
         else:
             lsn, ts = group.at or ((group.until or commit.log_position).end_lsn, None)

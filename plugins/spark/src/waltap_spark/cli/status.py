@@ -1,17 +1,21 @@
 """``waltap spark status``: the tables of the newest commit. Needs no Spark."""
 
 import datetime as dt
+import json
+import math
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from waltap.base.files.errors import FilesUnavailable
+from waltap.base.files.store import safe_name
 from waltap_spark.errors import TypeChanged
+from waltap_spark.formats.delta_log import FileList
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.state.modes import describe_mode
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
-from waltap_spark.state.stored_rows import stored_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,10 +93,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
     place = table.place
     of = "" if place is None else f", source {place.source} of {place.name}"
     at = table.log_position if table.failed and table.log_position else state.log_position
-    parquet, logged = (
-        not table.stored_table.targets,
-        not table.stored_table.targets and table.mode.history,
-    )
+    parquet = not table.stored_table.targets
     return AppliedTable(
         table=name,
         mode=describe_mode(table.mode) + of,
@@ -101,7 +102,9 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
         rows=stored_rows(output, table, state.format),
         pending=sum(change.rows for change in table.pending),
         change_sets=len(table.changes) if parquet else None,
-        changes=sum(change.rows for change in table.changes) if logged else None,
+        changes=sum(each.rows for each in table.changes)
+        if parquet and table.mode.history
+        else None,
         versions={what: target.version for what, target in table.stored_table.targets.items()},
         places={what: target.at for what, target in table.stored_table.targets.items()},
         suspended=table.failed,
@@ -109,6 +112,42 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
         stale=table.stale,
         notes=(*table.widened, *table.split_nulls),
     )
+
+
+def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int | None:
+    """Return the number of rows, None if the format's metadata lacks it.
+
+    A table that shares its target has no rows of its own here. For a table in a catalogue only the
+    catalogue knows the metadata's location.
+    """
+    if not table.stored_table.targets:
+        return table.base_rows
+    target = table.stored_table.targets.get("current")
+    if target is None or table.place is not None:
+        return None
+    try:
+        if format_name == "delta":
+            log = FileList(output.store, f"{table.target_folder}/delta/current", math.inf)
+            files = log.at(target.version)
+            return None if files is None else sum(file.rows for file in files)
+        if format_name == "iceberg":
+            parts = "/".join(map(safe_name, table.storage))
+            return _iceberg(output, f"iceberg/{parts}/current/metadata", target.version)
+    except (FilesUnavailable, ValueError, KeyError, TypeError):
+        return None  # another layout, such as a checkpoint of a later version
+    return None
+
+
+def _iceberg(output: SparkOutput, folder: str, snapshot: int) -> int | None:
+    """Read the summary of a snapshot in the newest metadata."""
+    newest = int(output.store.read(f"{folder}/version-hint.text"))
+    metadata = json.loads(output.store.read(f"{folder}/v{newest}.metadata.json"))
+    for each in metadata["snapshots"]:
+        if each["snapshot-id"] == snapshot:
+            summary = each["summary"]
+            deleted = int(summary.get("total-position-deletes", 0))
+            return int(summary["total-records"]) - deleted
+    return None
 
 
 def draw(status: AppliedOutput, console: "Console") -> None:

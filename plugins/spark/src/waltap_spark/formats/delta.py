@@ -33,12 +33,12 @@ from waltap_spark.errors import LayoutUnfit, VersionGone
 from waltap_spark.formats.delta_files import (
     FILES,
     DeltaTransaction,
-    FileList,
     added,
     joined,
     overwritten,
     replaced,
 )
+from waltap_spark.formats.delta_log import FileList
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit

@@ -12,14 +12,11 @@ A table with a feature, property or type that is not listed here is left to Spar
 import datetime as dt
 import functools
 import json
-import re
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -30,124 +27,9 @@ from pyarrow import compute as pc
 from pyspark.sql import SparkSession
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.small_sets import LARGE, write_rows
-
-# --- the log ------------------------------------------------------------------------------------------
-#
-# Delta computes by a job over its log which files a version of a table has. For a small table the log
-# has a checkpoint and the entries after it, which the driver reads faster than Spark plans the job.
-
-CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
-
-# Bytes of a checkpoint that the driver reads; Delta reads larger ones in parallel.
-LARGE_CHECKPOINT: Final = 1 << 20
-
-
-class _DeletionVector(msgspec.Struct, frozen=True, rename="camel"):
-    """Marks of deleted rows: a file's rows are known only with them."""
-
-    storage_type: str
-    path_or_inline_dv: str
-    offset: int | None = None
-
-
-class StoredFile(msgspec.Struct, frozen=True, rename="camel"):
-    """A data file of a table, as the log names it."""
-
-    path: str
-    size: int = 0
-    deletion_vector: _DeletionVector | None = None
-
-    @property
-    def name(self) -> str | None:
-        """The path below the table's folder; None if the file is elsewhere."""
-        name = unquote(self.path)
-        return None if ":" in name or name.startswith("/") else name
-
-
-class _FileEntry(msgspec.Struct, frozen=True):
-    """One entry of the log; others name no file."""
-
-    add: StoredFile | None = None
-    remove: StoredFile | None = None
-
-
-_Files = dict[tuple[str, _DeletionVector | None], StoredFile]
-_ENTRY: Final = msgspec.json.Decoder(_FileEntry)
-
-
-class FileList:
-    """The files of one table; a later version costs only its own entries of the log."""
-
-    def __init__(self, store: FileStore, folder: str) -> None:
-        self._store, self._folder = store, f"{folder}/_delta_log"
-        # The last version that was read.
-        self.version = -1
-        self._files: _Files | None = None
-        self._is_large = False
-
-    def at(self, version: int) -> list[StoredFile] | None:
-        """Return the files of a version.
-
-        None if the log is large, has another form, or lacks its beginning.
-
-        Raises: FilesUnavailable.
-        """
-        if self._is_large:
-            return None
-        try:
-            if self._files is None or version < self.version:
-                self.version, self._files = self._checkpoint(version)
-            for number in range(self.version + 1, version + 1):
-                self.version, self._files = number, self._after(number)
-        except UNREADABLE:
-            self._files = None
-        except FilesUnavailable as error:
-            self._files = None
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-        return None if self._files is None else list(self._files.values())
-
-    @property
-    def count(self) -> int:
-        """The number of files of the last version, very many if unknown."""
-        return sys.maxsize if self._files is None else len(self._files)
-
-    def _after(self, version: int) -> _Files | None:
-        """Return the files with the changes of a version."""
-        if self._files is None:
-            return None
-        files, added = dict(self._files), []
-        for line in self._store.read(f"{self._folder}/{version:020d}.json").splitlines():
-            entry = _ENTRY.decode(line)
-            if entry.add is not None:
-                added.append(entry.add)
-            if entry.remove is not None:
-                files.pop((entry.remove.path, entry.remove.deletion_vector), None)
-        # an entry may remove a file and another one of the commit add it, with other marks
-        files.update(((each.path, each.deletion_vector), each) for each in added)
-        return files
-
-    def _checkpoint(self, version: int) -> tuple[int, _Files | None]:
-        """Return the version of the last checkpoint until ``version``, and its files.
-
-        -1 if there is no checkpoint, and no files if it is large.
-        """
-        found = map(CHECKPOINT.fullmatch, self._store.names(self._folder))
-        numbers = (int(each[1]) for each in found if each is not None)
-        last = max((each for each in numbers if each <= version), default=-1)
-        if last < 0:
-            return last, {}
-        path = f"{self._folder}/{last:020d}.checkpoint.parquet"
-        self._is_large = self._store.size(path) > LARGE_CHECKPOINT
-        if self._is_large:
-            return last, None
-        added = self._store.read_parquet(path).column("add")
-        files = msgspec.convert(added.drop_null().to_pylist(), list[StoredFile])
-        return last, {(each.path, each.deletion_vector): each for each in files}
-
+from waltap_spark.formats.delta_log import StoredFile
 
 # --- columns ------------------------------------------------------------------------------------------
 

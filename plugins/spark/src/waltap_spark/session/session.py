@@ -161,9 +161,8 @@ def start_session(
     local = master.startswith("local")
     if local:  # the JVM looks up the machine's own name, which may not resolve
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault(
-            "PYSPARK_PYTHON", sys.executable
-        )  # its workers need this interpreter's packages
+        # its workers need this interpreter's packages
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     chosen = {**(local_settings(os.cpu_count()) if local else {}), **(settings or {})}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**chosen, **REQUIRED}.items():
@@ -253,9 +252,8 @@ def _take_settings(session: "SparkSession", spark: "SparkSession") -> None:
 
     for key, value in spark.conf.getAll.items():
         if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
-            with contextlib.suppress(
-                PySparkException
-            ):  # a setting of all sessions cannot be set in one
+            # a setting of all sessions cannot be set in one
+            with contextlib.suppress(PySparkException):
                 session.conf.set(key, value)
 
 

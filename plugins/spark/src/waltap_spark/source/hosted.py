@@ -58,9 +58,8 @@ class HostedEngine:
 
     def __init__(self, file: str, folder: str = "") -> None:
         """Raises: ConfigurationError, PluginError."""
-        own = (
-            f"changelog:{folder}" if folder else None
-        )  # the profile's sink may need an extra that executors lack
+        # the profile's sink may need an extra that executors lack
+        own = f"changelog:{folder}" if folder else None
         profile = resolve(load(Path(file)), Host(), sink=own)
         self.file, self.name, self.own = file, profile.name, False
         # Settings of the private log's store. Tasks get them by pickle, so no plan or log shows

@@ -204,13 +204,9 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
         """
         reported = {}
         for private_log in self._private_logs:
-            known = (
-                private_log.stream.reportLatestOffset() if private_log.stream is not None else None
-            )
-            reported[private_log.name] = {
-                **(known or NOWHERE),
-                "wal_behind_bytes": private_log.host.behind(),
-            }
+            stream, behind = private_log.stream, private_log.host.behind()
+            known = None if stream is None else stream.reportLatestOffset()
+            reported[private_log.name] = {**(known or NOWHERE), "wal_behind_bytes": behind}
         return {"version": OFFSET_VERSION, "profiles": reported}
 
     def commit(self, end: dict[str, Any]) -> None:

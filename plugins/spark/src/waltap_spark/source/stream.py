@@ -51,9 +51,8 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._log = options.log()
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
-        self._first: FirstLsn | None = (
-            None  # offsets name the first LSN only until the stream has passed it
-        )
+        # Offsets name the first LSN only until the stream has passed it.
+        self._first: FirstLsn | None = None
         self._target: LogPosition | None = None
         self._passed: tuple[LogPosition, LogPosition] | None = None
         self._at: tuple[LogPosition, int | None] | None = None

@@ -87,11 +87,6 @@ class LogTask(InputPartition):  # type: ignore[misc]
         self.segments, self.limits = segments, limits
         self.location, self.storage = location, storage
 
-    def read(self, struct: StructType, *, many: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; ``many`` as in `batches`."""
-        store = FileStore(self.location, self.storage)
-        return batches(store, self.segments, struct, self.limits, many=many)
-
 
 class TaskReading:
     """A reader's part that runs in the tasks."""
@@ -103,7 +98,8 @@ class TaskReading:
         """Return the rows of ``partition``; Spark also passes an empty one."""
         if not isinstance(partition, LogTask):
             return iter(())
-        return partition.read(self._struct, many=not self._options.table)
+        store, many = FileStore(partition.location, partition.storage), not self._options.table
+        return batches(store, partition.segments, self._struct, partition.limits, many=many)
 
 
 class TaskPlanner:

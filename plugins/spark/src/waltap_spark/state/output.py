@@ -507,12 +507,8 @@ class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def applied_by_all(state: OutputState) -> LogPosition:
     """Return the position up to which every table has applied the log."""
-    return min(
-        [
-            state.log_position,
-            *(each.log_position for each in state.tables.values() if each.log_position),
-        ]
-    )
+    own = (each.log_position for each in state.tables.values() if each.log_position)
+    return min([state.log_position, *own])
 
 
 # Hadoop no longer supports the other names of S3.
