@@ -23,9 +23,6 @@ FILE: Final = "stretches.json"
 IDENTITY_FILE: Final = "log.json"
 
 
-# --- which log it is -----------------------------------------------------------------------------
-
-
 class _LogIdentity(msgspec.Struct, frozen=True):
     id: str
 
@@ -53,9 +50,6 @@ def make_log_identity(store: FileStore) -> str:
         store.publish(IDENTITY_FILE, msgspec.json.encode(_LogIdentity(uuid.uuid4().hex)) + b"\n")
         found = log_identity(store)  # of two concurrent writers the last one decides
     return found
-
-
-# --- which entries follow each other ---------------------------------------------------------------
 
 
 class _Continuity(msgspec.Struct, frozen=True, array_like=True):

@@ -284,8 +284,6 @@ class CommitAttempt:
         rows = GroupRows(group=truncate, read=lambda: frame, files=files)
         return self.format.apply(commit, table, rows)
 
-    # --- schemas ----------------------------------------------------------------------------------
-
     def _with_spare_names(
         self,
         commit: CommitContext,

@@ -10,7 +10,7 @@ import pickle
 import select
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
 from waltap.changes.capture.capture import CaptureRules
@@ -55,8 +55,6 @@ class RowTerms:
 
     def context(self, types: "TypeMapper", place: SinkContext) -> SinkContext:
         """Return a context for this table; ``place`` has all other members."""
-        from dataclasses import replace
-
         identity = self.identity
         return replace(
             place,

@@ -83,9 +83,6 @@ def inserted() -> Column:
 SMALL_ROWS: Final = 500_000
 
 
-# --- columns ------------------------------------------------------------------------------------------
-
-
 def widened(
     frame: DataFrame,
     table: TableState,
@@ -145,9 +142,6 @@ def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str])
         ),
         F.lit(table.place.source).alias(table.place.column),
     )
-
-
-# --- rows with a key ----------------------------------------------------------------------------------
 
 
 def after_last_truncate(rows: DataFrame) -> DataFrame:
@@ -236,9 +230,6 @@ def _match(key: Sequence[str], other: str) -> Column:
     """Return the condition that a key equals ``other`` 0, 1, …."""
     same = [the_same(column_of(name), F.col(f"{other}{n}")) for n, name in enumerate(key)]
     return functools.reduce(lambda one, two: one & two, same)
-
-
-# --- rows without a key -------------------------------------------------------------------------------
 
 
 def copies(

@@ -135,8 +135,6 @@ class NetRows:
             order[rows], np.where(sources < 0, -1, order[sources]), np.where(ask, order[first], -1)
         )
 
-    # --- keys that are used more than once in a transaction ---------------------------------------
-
     @cached_property
     def _transactions(self) -> "_Runs":
         """The rows that a transaction has under one key."""
@@ -195,8 +193,6 @@ class NetRows:
         if len(asked):
             found[asked] = self._live_keys(self._order[first[asked]])
         return found
-
-    # --- rows whose key changed -------------------------------------------------------------------
 
     @cached_property
     def _partners(self) -> Integers:

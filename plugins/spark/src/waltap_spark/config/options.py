@@ -10,41 +10,27 @@ from waltap_spark.state.modes import ModeRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How the applier keeps tables."""
+    """How the applier keeps tables; the properties of the Spark sink explain the fields."""
 
-    # A column whose new type does not fit: the table fails, or the column becomes text.
     type_change: Literal["fail", "string"] = "fail"
-    # Pending changes are compacted into the base when they exceed both this number and this share
-    # of the base's rows,
     compact_rows: int = 100_000
     compact_share: float = 0.25
-    # or when they are in so many sets (0: no limit of sets).
     compact_sets: int = 0
-    # So many change sets of one size become one.
     merge_sets: int = 16
-    # Rows of one file.
     file_rows: int = 1_000_000
-    # How long folders of earlier commits stay for readers.
     retention_s: float = 600.0
-    # Tables that are applied at the same time.
     parallel: int = 4
     modes: ModeRules = field(default_factory=ModeRules)
-    # Rules by table for columns that the source drops: keep or drop.
     dropped: tuple[str, ...] = ()
     names: ColumnNames = field(default_factory=ColumnNames)
-    # The tables that share a target with others.
     places: TargetMappings = field(default_factory=TargetMappings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """How often and how much a follower applies."""
+    """How often and how much a follower applies, as the Spark sink's properties say."""
 
-    # How often the follower looks at the log.
     trigger_ms: int = 200
-    # The most rows of one commit, unless a single manifest has more.
     batch_rows: int = 5_000_000
-    # About how long one commit may take.
     batch_s: float = 5.0
-    # How long applied changes stay in the log.
     retention_h: float = 2.0

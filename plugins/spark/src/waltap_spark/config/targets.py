@@ -33,9 +33,6 @@ _TRANSFORM: Final = re.compile(
 )
 
 
-# --- names --------------------------------------------------------------------------------------------
-
-
 def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
     """Return schema and name of a table by ``rules``; first match wins.
 
@@ -133,9 +130,6 @@ class _NameClaim:
     owner: str
     at: str
     source: str
-
-
-# --- files --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

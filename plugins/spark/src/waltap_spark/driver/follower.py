@@ -60,7 +60,11 @@ class LogFollower:
         """
         self.catch_up()
         self._applier.maintain(patient=True)
-        self._tidy(at_once=True)
+        try:
+            self._applier.collect()
+        except WaltapError as error:
+            log.warning("collecting failed", extra={"error_code": error.code})
+        self.expire(at_once=True)
         self._complain()
 
     def _complain(self) -> None:
@@ -109,17 +113,6 @@ class LogFollower:
             yield from self._log.manifests(self._applier.state.log_position)
         except ChangeLogDamaged as error:
             damaged.append(error)
-
-    def _tidy(self, *, at_once: bool) -> None:
-        """Remove unused files of the tables and the log.
-
-        ``at_once`` has the meaning that `expire` gives it.
-        """
-        try:
-            self._applier.collect()
-        except WaltapError as error:
-            log.warning("collecting failed", extra={"error_code": error.code})
-        self.expire(at_once=at_once)
 
     def expire(self, *, at_once: bool = False) -> None:
         """Remove old applied changes from the change log.

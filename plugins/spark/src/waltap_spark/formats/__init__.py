@@ -3,7 +3,9 @@
 A plugin adds a format by `register_table_formats`, and implements `TableFormat`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap_spark.formats.table_format import (
@@ -17,11 +19,5 @@ if TYPE_CHECKING:
 
 __all__ = ["CommitContext", "GroupRows", "TableChange", "TableFormat", "TableFormatContext", "What"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the contract on first use, with pyspark, which engines lack."""
-    if name in __all__:
-        from waltap_spark.formats import table_format
-
-        return getattr(table_format, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# the contract needs pyspark, which engines lack
+__getattr__ = on_first_use(__name__)

@@ -104,8 +104,6 @@ class TableWriter:
             targets={**self.table.stored_table.targets, what: target}
         )
 
-    # --- rows ---------------------------------------------------------------------------------------
-
     def insert(self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None) -> None:
         """Add the rows of ``frame``.
 
@@ -210,8 +208,6 @@ class TableWriter:
         """
         frame.createOrReplaceTempView(VIEW)
         return self.values(frame.schema.names)
-
-    # --- columns ------------------------------------------------------------------------------------
 
     def _change(self, kind: str, change: Callable[..., object], *given: object) -> None:
         """Change columns of the rows and of the history, by one step of each."""

@@ -106,9 +106,6 @@ def _outcome(
     ).select(*map(column_of, table.row_columns), CHANGED, GONE)
 
 
-# --- events -------------------------------------------------------------------------------------------
-
-
 def _events(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
@@ -161,9 +158,6 @@ def _of_one_moment(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         F.lit(None).cast("array<string>").alias("_unchanged"),
     )
     return moved.drop(temp("first"), temp("xid")), end
-
-
-# --- states -------------------------------------------------------------------------------------------
 
 
 def _states(
@@ -267,9 +261,6 @@ def _compared(table: TableState, states: DataFrame) -> DataFrame:
     same = values.eqNullSafe(F.lag(values).over(by_key))
     turns = (F.col(temp("alive")) != was) | (F.col(temp("alive")) & ~same)
     return states.withColumn(temp("turns"), turns & ~F.col(temp("stored")))
-
-
-# --- rows ---------------------------------------------------------------------------------------------
 
 
 def _versions(table: TableState, states: DataFrame) -> DataFrame:

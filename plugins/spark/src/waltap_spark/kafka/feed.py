@@ -178,8 +178,6 @@ class KafkaFeed:
                 if bucket < min(buckets):
                     self._store.delete_folder(f"segments/{bucket}")
 
-    # --- bad records --------------------------------------------------------------------------------
-
     def _require_few(self, bad: list[BadRecord]) -> None:
         """Raises: EventUnreadable unless ``bad`` is ``keep``, and beyond the limit."""
         if not bad:
@@ -254,8 +252,6 @@ class KafkaFeed:
             offsets=offsets,
             reads=reads,
         )
-
-    # --- segments -----------------------------------------------------------------------------------
 
     def _written(
         self, rows: TableRows, number: int

@@ -183,9 +183,6 @@ def _sql(kind: Any) -> str:
 _SQL: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
-# --- values of nested types -----------------------------------------------------------------------
-
-
 def fitted(column: "Column", has: str, wanted: str, *, lenient: bool = False) -> "Column":
     """Return ``column``, of the type ``has``, as type ``wanted``.
 

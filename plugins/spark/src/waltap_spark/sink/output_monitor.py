@@ -38,8 +38,7 @@ class AppliedSoFar:
         self._output: SparkOutput | None = None
         self._watch: OutputMonitor | None = None
         self._state: OutputState | None = None
-        self._progress: dict[str, TableLag] = {}
-        self._rows: dict[str, int] = {}
+        self._progress = OutputProgress(batches=(), tables=())
         self._problem = ""
         self._looked: float | None = None
         self._lock = threading.Lock()
@@ -67,15 +66,17 @@ class AppliedSoFar:
         )
 
     def _tables(self, state: OutputState) -> tuple[DownstreamTable, ...]:
-        progress = self._progress
+        lags = {each.table: each for each in self._progress.tables}
+        batches = self._progress.batches
+        rows = (batches[-1].rows or {}) if batches else {}
         return tuple(
             DownstreamTable(
                 table=name,
                 lsn=(table.log_position or state.log_position).end_lsn,
                 failed=table.failed,
-                batch_rows=self._rows.get(name, 0),
-                waiting_rows=progress[name].waiting_rows if name in progress else None,
-                lag_ms=progress[name].lag_ms if name in progress else None,
+                batch_rows=rows.get(name, 0),
+                waiting_rows=lags[name].waiting_rows if name in lags else None,
+                lag_ms=lags[name].lag_ms if name in lags else None,
             )
             for name, table in state.tables.items()
         )
@@ -88,9 +89,7 @@ class AppliedSoFar:
             # an output has no state before its first commit; keep the last state that was read
             self._state = self._output.state() or self._state
             assert self._watch is not None
-            progress = self._watch.progress(time.time_ns() // 1_000_000)
-            self._progress = {each.table: each for each in progress.tables}
-            self._rows = (progress.batches[-1].rows or {}) if progress.batches else {}
+            self._progress = self._watch.progress(time.time_ns() // 1_000_000)
         except SinkError as error:
             self._problem = error.problem
         else:

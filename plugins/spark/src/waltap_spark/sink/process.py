@@ -57,13 +57,12 @@ class DriverProcess:
     def __init__(
         self,
         properties: SparkProperties,
-        changelog: str,
-        output: str,
         log_file: Path,
         time_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Prepare a child; ``time_left`` is `SinkContext.time_left`."""
-        self._properties, self._changelog, self._output = properties, changelog, output
+        self._properties = properties
+        self._changelog, self._output = properties.changelog, properties.tables
         self._log_file, self._time_left = log_file, time_left
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None

@@ -52,10 +52,9 @@ class SparkSink(ChangeLogSink):
             context,
             store=FileStore(changelog, properties),
         )
-        self._storage, self._changelog = properties, changelog
+        self._spark = properties
         self._fail_stop = FailStop(properties.path)
-        self._tables = properties.tables
-        self._applied = AppliedSoFar(self._tables, properties)
+        self._applied = AppliedSoFar(properties.tables, properties)
         self._driver: DriverProcess | None = None
         # Whether the run received a batch: `close` then waits for Spark.
         self._went = False
@@ -65,25 +64,22 @@ class SparkSink(ChangeLogSink):
                 self.capabilities, resumes_snapshots=False, restarts_tables=False
             )
         self._choice = FormatChoice(properties.format, properties.format_properties)
-        self._settings = properties.settings
         if properties.applier == "embedded":
             log_file = context.state_dir / "spark.log"
-            self._driver = DriverProcess(
-                properties, changelog, self._tables, log_file, context.time_left
-            )
+            self._driver = DriverProcess(properties, log_file, context.time_left)
 
     def check(self) -> list[PreflightCheck]:
         checks = super().check()
         if self._driver is not None:
             java, spark = require_java(), require_pyspark()
-            self._choice.settings(spark, self._settings)
+            self._choice.settings(spark, self._spark.settings)
             checks.append(PreflightCheck.ok("sink spark", f"{java}, pyspark {spark}"))
         return checks
 
     def open(self) -> Position | None:
         if self._driver is not None:
             require_java()
-            self._choice.settings(require_pyspark(), self._settings)
+            self._choice.settings(require_pyspark(), self._spark.settings)
         stored_position = super().open()
         # After the log, so that a refused log (of another pipeline) starts no JVM.
         if self._driver is not None:
@@ -120,7 +116,7 @@ class SparkSink(ChangeLogSink):
         """Return whether Spark tasks read the snapshot: only an output's first one."""
         if not self._by_executors:
             return False
-        last = self._written().last()
+        last = ChangeLog(self._store).last()
         first = last is None or (
             last.snapshot is not None
             and not last.snapshot.complete
@@ -156,14 +152,14 @@ class SparkSink(ChangeLogSink):
         assert self._awaited is not None
         with self._fail_stop:
             self._driver.restart_dead()  # a driver that died would never commit
-            state = self._tables_output().state() if self._awaited else None
+            state = self._output().state() if self._awaited else None
             if self._awaited and (state is None or state.log_position < self.log_position):
                 return None
             tables = {} if state is None else state.tables
             for name in self._awaited:
                 if name in tables and tables[name].failed:
                     problem = f"the snapshot of {name} cannot be kept: {tables[name].failed}"
-                    raise TablesSuspended(problem, output=self._tables)
+                    raise TablesSuspended(problem, output=self._spark.tables)
         awaited, self._awaited = self._awaited, None
         self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
         return {name: tables[name].rows_of_splits for name in awaited if name in tables}
@@ -191,15 +187,12 @@ class SparkSink(ChangeLogSink):
         else:
             self._driver.finish()
 
-    def _written(self) -> ChangeLog:
-        return ChangeLog(FileStore(self._changelog, self._storage))
-
-    def _tables_output(self) -> SparkOutput:
-        return SparkOutput(FileStore(self._tables, self._storage))
+    def _output(self) -> SparkOutput:
+        return SparkOutput(FileStore(self._spark.tables, self._spark))
 
     def _all_applied(self) -> bool:
         try:
-            last, state = self._written().last(), self._tables_output().state()
+            last, state = ChangeLog(self._store).last(), self._output().state()
         except SinkError:
             return False
         return last is None or (state is not None and applied_by_all(state) == last.log_position)

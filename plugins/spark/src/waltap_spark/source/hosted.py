@@ -94,8 +94,6 @@ class HostedEngine:
         """Return the engine's sink; None means the profile's own."""
         return None if self.storage is not None else f"changelog:{self.location}"
 
-    # --- the catalogue ----------------------------------------------------------------------------
-
     def catalogue(self, wants: Callable[[str], bool]) -> dict[str, pa.Schema]:
         """Query the server for the wanted captured tables.
 
@@ -124,8 +122,6 @@ class HostedEngine:
         host = Host()
         profile = resolve(load(Path(self.file)), host, sink=self._sink)
         return PipelineStages(profile, host)
-
-    # --- its life ---------------------------------------------------------------------------------
 
     @property
     def begun(self) -> bool:
@@ -200,8 +196,6 @@ class HostedEngine:
             self._pipeline.stop()
         except WaltapError as error:
             log.warning("%s", error)
-
-    # --- committed positions ----------------------------------------------------------------------
 
     def release(self, log_position: LogPosition, *, spent: LogPosition) -> None:
         """Let the slot advance to ``log_position``, which Spark has committed.

@@ -137,8 +137,6 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
         ]
         self._ends = False
 
-    # --- offsets ----------------------------------------------------------------------------------
-
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before all rows of the private logs.
@@ -217,8 +215,6 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
     def stop(self) -> None:
         for private_log in self._private_logs:
             private_log.host.stop()
-
-    # --- rows -------------------------------------------------------------------------------------
 
     @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

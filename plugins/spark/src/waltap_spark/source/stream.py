@@ -58,8 +58,6 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._at: tuple[LogPosition, int | None] | None = None
         self._next_progress = time.monotonic() + PROGRESS_S
 
-    # --- offsets ----------------------------------------------------------------------------------
-
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         last, start = self._log.last(), self._options.start
@@ -158,8 +156,6 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             log_position = self._log_position(end)
             self._log.readers.register(self._options.reader, log_position, by="Spark")
             self._log.readers.advance(self._options.reader, log_position)
-
-    # --- rows -------------------------------------------------------------------------------------
 
     @shows_text
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

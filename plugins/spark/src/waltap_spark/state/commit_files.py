@@ -209,8 +209,6 @@ class CommitFiles(Generic[T]):
         """Forget the last written commit: another process may write now."""
         self._last = None
 
-    # --- files --------------------------------------------------------------------------------------
-
     def _names(self) -> list[str]:
         return [name for name in self._store.names(COMMITS) if _NAME.fullmatch(name)]
 
