@@ -265,8 +265,14 @@ class TableBuffer:
         self, part: TransactionPart, changes: Sequence[Change], numbers: Sequence[int]
     ) -> None:
         if isinstance(changes, InsertBlock):
+            import numpy as np
+
             self.convert()
-            self._append_inserts(part, changes, numbers)
+            # Changes are left out before or after a block, never within it.
+            sequence = np.arange(numbers[0], numbers[0] + len(changes), dtype="i4")
+            lsn = part.commit_lsn
+            own = "c", lsn, sequence, 0, changes.lsns, part.commit_ts, part.xid, None
+            self._append_block(changes.rows, own, lsn)
             return
         if self._tuples:
             self.convert()
@@ -367,17 +373,6 @@ class TableBuffer:
         ]
         self.key_changes += rows.key_changes
         self._keep(columns, count)
-
-    def _append_inserts(
-        self, part: TransactionPart, block: InsertBlock, numbers: Sequence[int]
-    ) -> None:
-        import numpy as np
-
-        # Changes are left out before or after a block, never within it.
-        sequence = np.arange(numbers[0], numbers[0] + len(block), dtype="i4")
-        lsn = part.commit_lsn
-        own = "c", lsn, sequence, 0, block.lsns, part.commit_ts, part.xid, None
-        self._append_block(block.rows, own, lsn)
 
     def _append_block(self, block: RowBlock, own: tuple[object, ...], lsn: int) -> None:
         """Add rows of one operation that came as columns.

@@ -60,10 +60,6 @@ class PendingTables:
         self.finished: list[TableEntry] = []
         self.current: dict[BufferKey, TableBuffer] = {}
 
-    def buffers(self) -> Iterator[TableBuffer]:
-        """Return the buffers that still accept changes."""
-        return iter(self.current.values())
-
     def chunks(self) -> dict[BufferKey, TableBuffer]:
         """Return the buffers of unfinished chunks, which are not published."""
         return {key: buffer for key, buffer in self.current.items() if key[3] is not None}
@@ -280,7 +276,7 @@ class ChangeLogSink(Sink):
     def _abandon(self) -> None:
         """Drop everything unpublished, with the open files."""
         for pending in (self._complete, self._open):
-            for buffer in pending.buffers():
+            for buffer in pending.current.values():
                 buffer.abandon()
         self._store.forget_unsynced()
         self._forget()
@@ -597,7 +593,7 @@ class ChangeLogSink(Sink):
     def _convert(self) -> None:
         """Convert changes to columns; write them if they exceed the limit."""
         self._unconverted = self._unconverted_bytes = 0
-        buffers = [*self._complete.buffers(), *self._open.buffers()]
+        buffers = [*self._complete.current.values(), *self._open.current.values()]
         for buffer in buffers:
             buffer.convert()
         used = sum(buffer.bytes for buffer in buffers)
@@ -636,7 +632,7 @@ class ChangeLogSink(Sink):
         self._routes.clear()
 
     def _drop_open(self) -> None:
-        for buffer in self._open.buffers():
+        for buffer in self._open.current.values():
             buffer.abandon()
         self._open = PendingTables()
         self._open_commit = None

@@ -33,12 +33,13 @@ from waltap_spark.errors import LayoutUnfit, VersionGone
 from waltap_spark.formats.delta_files import (
     FILES,
     DeltaTransaction,
+    FileSchema,
     added,
     joined,
     overwritten,
     replaced,
 )
-from waltap_spark.formats.delta_log import FileList
+from waltap_spark.formats.delta_log import FileList, StoredFile
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
@@ -318,13 +319,11 @@ class DeltaFormat(MergingFormat):
         if not self._writes_here(spark):
             return False
         with self._without_spark(target):
-            transaction = DeltaTransaction(spark, _path(target.at))
-            schema = transaction.schema
-            stored = schema and schema.physical_rows(rows)
-            if schema is None or stored is None:
+            begun = self._begun(spark, target, rows)
+            if begun is None:
                 return False
+            transaction, schema, stored, files = begun
             store, folder = self._output.store, self._folder(target.at)
-            files = self._file_list(schema.table, folder).at(transaction.version)
             entries: list[dict[str, object]] | None
             if replaces:
                 entries = None if files is None else overwritten(store, folder, files, stored)
@@ -351,21 +350,33 @@ class DeltaFormat(MergingFormat):
         if rows is None:
             return None
         with self._without_spark(target):
-            transaction = DeltaTransaction(spark, _path(target.at))
-            schema = transaction.schema
-            stored = schema and schema.physical_rows(rows.drop_columns([GONE]))
-            if schema is None or stored is None:
+            begun = self._begun(spark, target, rows.drop_columns([GONE]))
+            if begun is None:
                 return None
-            folder = self._folder(target.at)
-            files = self._file_list(schema.table, folder).at(transaction.version)
+            transaction, schema, stored, files = begun
             if files is None or sum(file.size for file in files) > SMALL_TABLE:
                 return None
-            gone = rows.column(GONE)
-            entries = replaced(self._output.store, folder, schema, files, key, stored, gone)
+            store, folder, gone = self._output.store, self._folder(target.at), rows.column(GONE)
+            entries = replaced(store, folder, schema, files, key, stored, gone)
             if entries is not None:
                 transaction.write(entries, replaces=True)
                 return transaction.commit
         return None
+
+    def _begun(
+        self, spark: SparkSession, target: TargetTable, rows: pa.Table
+    ) -> tuple[DeltaTransaction, FileSchema, pa.Table, list[StoredFile] | None] | None:
+        """Return a transaction, with the schema, the ``rows`` as stored, and the files if known.
+
+        None: Spark must write the table, or the rows do not fit.
+        """
+        transaction = DeltaTransaction(spark, _path(target.at))
+        schema = transaction.schema
+        stored = schema and schema.physical_rows(rows)
+        if schema is None or stored is None:
+            return None
+        log = self._file_list(schema.table, self._folder(target.at))
+        return transaction, schema, stored, log.at(transaction.version)
 
     def _writes_here(self, spark: SparkSession) -> bool:
         """Return whether this process may write the tables' files."""

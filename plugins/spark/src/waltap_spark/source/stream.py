@@ -5,7 +5,7 @@ is the only state: an offset from a checkpoint always means the same rows.
 """
 
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -187,13 +187,12 @@ def share_of(limit: Any, parts: int) -> Any:
     return limit
 
 
-class _BatchEstimate:
+class _BatchEstimate(NamedTuple):
     """Rows, bytes and segments of a batch, counted before reading."""
 
-    __slots__ = ("bytes", "files", "rows")
-
-    def __init__(self, rows: int = 0, size: int = 0, files: int = 0) -> None:
-        self.rows, self.bytes, self.files = rows, size, files
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
 
     def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_BatchEstimate":
         """Return this estimate plus the entries of ``manifest``."""
