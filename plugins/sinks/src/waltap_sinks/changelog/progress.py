@@ -84,10 +84,7 @@ class CaptureGapFile:
         self._write()
 
     def marked(self, entries: Iterable[TableEntry]) -> tuple[TableEntry, ...]:
-        """Mark ``entries`` of these tables as missed.
-
-        The rows of a snapshot miss nothing.
-        """
+        """Mark ``entries`` of these tables as missed."""
         return tuple(
             msgspec.structs.replace(each, missed=True)
             if each.name in self._tables and each.snapshot_id is None

@@ -330,10 +330,7 @@ class ChangeLog:
         return parse_manifest(self.store.read(path), path)
 
     def of_snapshot(self, snapshot_id: int) -> list[Manifest]:
-        """Return the manifests of the last snapshot, oldest first.
-
-        No other manifest follows them.
-        """
+        """Return the manifests of the last snapshot, oldest first."""
         found: list[Manifest] = []
         for epoch, bucket in self._buckets(newest_first=True):
             for _log_position, path in reversed(self._log_positions(epoch, bucket)):

@@ -306,10 +306,7 @@ class TableBuffer:
         self._xid.extend([NO_XID if xid is None else xid] * count)
 
     def continue_as(self, version: TableVersion) -> None:
-        """Continue with ``version``, which has the same columns.
-
-        Its tuples may have other values beside them, or other places.
-        """
+        """Continue with ``version``, which has the same columns."""
         if version is not self.version:
             self.convert()
             self.version = version
@@ -501,10 +498,7 @@ class TableBuffer:
         return not written and like == (other.version.fingerprint, other.continuity_id)
 
     def extend(self, later: "TableBuffer") -> None:
-        """Take over the changes of ``later``, a later transaction's.
-
-        `follows` allows it.
-        """
+        """Take over the changes of ``later``, a later transaction's."""
         self.continue_as(later.version)
         if later.batches:
             self.convert()

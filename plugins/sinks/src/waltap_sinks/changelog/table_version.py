@@ -248,10 +248,7 @@ class TableVersion:
         return rows
 
     def key_reused(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
-        """Return whether a transaction deletes a key that it put before.
-
-        ``commit_lsn`` has the LSN of each row.
-        """
+        """Return whether a transaction deletes a key that it put before."""
         key_of = self._logged_key
         if key_of is None:
             return False
@@ -326,10 +323,7 @@ class TableVersion:
         operations: list[str],
         source: list[int],
     ) -> None:
-        """Append the rows of updates with an old tuple.
-
-        The first one is change ``index``.
-        """
+        """Append the rows of updates with an old tuple."""
         keyed = self._keyed
         for row_index, change in enumerate(run, index):
             before, new, old = self._plan.update(change)  # type: ignore[arg-type]
@@ -367,10 +361,7 @@ class TableVersion:
     def unchanged(
         self, tuples: Sequence[Tuple]
     ) -> "tuple[list[list[str] | None], tuple[str, ...]]":
-        """Return the unchanged columns of each row, and of all rows.
-
-        None means that a row has none.
-        """
+        """Return the unchanged columns of each row, and of all rows."""
         logged = set(self.codec.schema.names)
         columns = self.relation.columns
         names = [(n, column.name) for n, column in enumerate(columns) if column.name in logged]

@@ -378,10 +378,7 @@ class OutputApplier:
     def _write(
         self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
     ) -> OutputState:
-        """Write the commit's file and return its state.
-
-        Its tables count from then on.
-        """
+        """Write the commit's file and return its state."""
         self._output.collect(self._options.retention_s)
         if self._format.writes_in_place:
             state = noted(self._output, state, last, renamed)
@@ -394,10 +391,7 @@ class OutputApplier:
     def _attempts(
         self, attempt: CommitAttempt, plans: Mapping[str, TableTask], before: OutputState
     ) -> list[tuple[TableState, WaltapError | None]]:
-        """Apply each plan, several at a time.
-
-        Each table of a first commit is reported.
-        """
+        """Apply each plan, several at a time."""
         with ThreadPoolExecutor(self._parallel) as pool:
             found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
             applied = list(_reported(found, len(plans), self.state))

@@ -328,10 +328,7 @@ class CommitAttempt:
     def _learn(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
     ) -> TableState:
-        """Add the group's schema to the table.
-
-        ``another``: no row of an earlier table remains.
-        """
+        """Add the group's schema to the table."""
         called, rows = self.called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = needs_snapshot(

@@ -14,10 +14,7 @@ HELP: Final = (
 
 
 def history_file() -> Path:
-    """Return the file of earlier statements.
-
-    It is ``waltap/spark-sql-history`` in the user's state folder.
-    """
+    """Return the file of earlier statements."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return Path(state or Path.home() / ".local/state") / "waltap/spark-sql-history"
 

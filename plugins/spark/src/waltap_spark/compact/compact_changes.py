@@ -104,10 +104,7 @@ def only_live(table: TableState, rows: DataFrame) -> DataFrame:
 def carry_values(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Fill in unsent values of rows whose key changed.
-
-    Such a row keeps the values that it had under its earlier key.
-    """
+    """Fill in unsent values of rows whose key changed."""
     if (
         not table.key
         or not unsent_columns(table, changes)

@@ -158,10 +158,7 @@ def of_touched_keys(
     changes: Sequence[LogFacts],
     how: Literal["left_semi", "left_anti"],
 ) -> DataFrame:
-    """Return the rows of ``base`` with keys of ``rows``.
-
-    ``left_anti`` returns all other rows.
-    """
+    """Return the rows of ``base`` with keys of ``rows``."""
     own = temp("key")
     keys = rows.select(*map(column_of, key)).distinct()
     keys = keys.select(*(column_of(name).alias(f"{own}{n}") for n, name in enumerate(key)))

@@ -78,10 +78,7 @@ INTEGERS: Final = ('"byte"', '"short"', '"integer"', '"long"')
 
 
 def log_columns(rows: pa.Table, key: Sequence[str], partial: Iterable[str]) -> LogColumns:
-    """Return the arrays of ``rows``.
-
-    ``partial`` are the columns that some rows did not send.
-    """
+    """Return the arrays of ``rows``."""
     operations = rows.column("_op")
     puts, deletes, truncates = (pc.equal(operations, op).to_numpy() for op in "cdt")
     return LogColumns(

@@ -283,10 +283,7 @@ class _Runs:
         self.number = np.cumsum(starts) - 1
 
     def last_before(self, flags: Flags) -> Integers:
-        """Return the last flagged row before each, or -1.
-
-        Only rows of the same run count.
-        """
+        """Return the last flagged row before each, or -1."""
         before = np.concatenate(([-1], _last_flagged(flags)))[:-1]
         return np.where(before >= self.first[self.number], before, -1)
 

@@ -35,10 +35,7 @@ def is_small(group: SegmentGroup) -> bool:
 
 
 def stored_types(store: FileStore, segment: str) -> dict[str, str] | None:
-    """Return a segment's columns without the log's own.
-
-    The result is as of `arrow_types`.
-    """
+    """Return a segment's columns without the log's own."""
     return arrow_types(store.parquet_schema(segment))
 
 

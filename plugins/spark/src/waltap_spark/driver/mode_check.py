@@ -27,10 +27,7 @@ FIT_ALL: Final = frozenset(("append", "scd1", "hard", "keep"))
 def check_modes(
     context: CheckContext, properties: Sequence[SparkProperties]
 ) -> list[PreflightCheck]:
-    """Warn of each table that its first change would suspend.
-
-    ``properties`` has the properties of each Spark sink of the profile.
-    """
+    """Warn of each table that its first change would suspend."""
     profile = context.profile
     mine = [(each, apply_options(each), _made(each)) for each in properties]
     if not any(_may_be_wrong(*each) for each in mine):

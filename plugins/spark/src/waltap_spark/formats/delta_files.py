@@ -124,10 +124,7 @@ class FileSchema:
     physical: pa.Schema
 
     def physical_rows(self, rows: pa.Table) -> pa.Table | None:
-        """Return ``rows`` as in files; None if they do not fit.
-
-        Missing columns are null.
-        """
+        """Return ``rows`` as in files; None if they do not fit."""
         if not set(rows.column_names) <= set(self.logical.names):
             return None
         return self._fitting(rows, self.logical, widened=False)
@@ -177,10 +174,7 @@ class _Renamed:
 
 
 def _alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether two types have the same values.
-
-    Names of list items may differ.
-    """
+    """Return whether two types have the same values."""
     if pa.types.is_list(one) and pa.types.is_list(other):
         return _alike(one.value_type, other.value_type)
     if pa.types.is_map(one) and pa.types.is_map(other):

@@ -154,10 +154,7 @@ def together(
 
 
 def fitted_to(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
-    """Return ``frame`` with the columns ``wanted``; missing ones are null.
-
-    ``wanted``: name → type in JSON.
-    """
+    """Return ``frame`` with the columns ``wanted``; missing ones are null."""
     kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
     there = {field.name: field.dataType.json() for field in frame.schema.fields}
     return frame.select(

@@ -74,10 +74,7 @@ class CommitContext:
     _counter: "count[int]" = field(default_factory=count)
 
     def path(self, table: TableState, what: What, end: str = "") -> str:
-        """Return a unique path for a set of ``table``.
-
-        No other commit or attempt has it. ``end`` is a suffix.
-        """
+        """Return a unique path for a set of ``table``."""
         name = f"{self.number:012d}-{self.attempt}-{next(self._counter)}{end}"
         self.given.append(f"{table.folder}/{what}/{name}")
         return self.given[-1]
@@ -156,10 +153,7 @@ class GroupRows:
         return None if read is None else read.select(list(table.columns))
 
     def rows(self, table: TableState) -> DataFrame:
-        """Return a snapshot's rows in the table's columns.
-
-        See `TableState.row_columns`.
-        """
+        """Return a snapshot's rows in the table's columns."""
         return fresh(table, self._widened(table, filled=True))
 
     def compacted(
@@ -334,10 +328,7 @@ class TableFormat(ABC):
 
     @abstractmethod
     def truncate(self, commit: CommitContext, table: TableState) -> TableState:
-        """Remove the rows since another table took the name.
-
-        The history stays.
-        """
+        """Remove the rows since another table took the name."""
 
     @abstractmethod
     def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:

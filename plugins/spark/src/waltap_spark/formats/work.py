@@ -16,10 +16,7 @@ from waltap_spark.state.output import TableState
 
 
 def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
-    """Return columns ``names`` for SELECT, with casts to ``types``.
-
-    A value that does not fit becomes null.
-    """
+    """Return columns ``names`` for SELECT, with casts to ``types``."""
     return ", ".join(
         f"try_cast({quoted(name)} AS {types[name]}) AS {quoted(name)}"
         if name in types
@@ -46,10 +43,7 @@ def equal(name: str, kind: str) -> str:
 
 
 def literal(text: str, kind: str) -> str:
-    """Return SQL of the text's value in the type ``kind``.
-
-    Binary is hexadecimal.
-    """
+    """Return SQL of the text's value in the type ``kind``."""
     value = literal_of(text)
     return f"unhex({value})" if kind == "binary" else f"CAST({value} AS {kind})"
 
@@ -105,10 +99,7 @@ class TableWriter:
         )
 
     def insert(self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None) -> None:
-        """Add the rows of ``frame``.
-
-        ``rows`` are the same rows, where the driver has them.
-        """
+        """Add the rows of ``frame``."""
 
         def action() -> None:
             target = self.table.stored_table.targets[what]

@@ -168,10 +168,7 @@ def _base(spark: SparkSession, table: TableState, uri: Uri) -> DataFrame:
 
 
 def _latest(table: TableState, base: DataFrame, rows: DataFrame, after: DataFrame) -> DataFrame:
-    """Return the base with the rows of touched keys replaced.
-
-    ``rows`` name the keys; ``after`` has the new rows.
-    """
+    """Return the base with the rows of touched keys replaced."""
     own = [column_of(name) for name in table.row_columns]
     untouched = of_touched_keys(base, table.key, rows, table.pending, "left_anti")
     alive = after.where(f"not {GONE}")

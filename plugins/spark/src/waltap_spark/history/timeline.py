@@ -58,10 +58,7 @@ def live_rows(table: TableState, base: DataFrame) -> DataFrame:
 def changed(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Return changed and added rows of ``table``, with a `GONE` flag.
-
-    ``base`` has the earlier rows; ``rows`` have resolved keys and values.
-    """
+    """Return changed and added rows of ``table``, with a `GONE` flag."""
     return _outcome(table, changes, rows, base).where(CHANGED).drop(CHANGED)
 
 
@@ -79,10 +76,7 @@ def rows_after(
 
 
 def _empties(table: TableState, changes: Sequence[LogFacts]) -> bool:
-    """Return whether rows end without their own change.
-
-    A truncate ends them, or a snapshot that lacks them.
-    """
+    """Return whether rows end without their own change."""
     if table.mode.deletes == "kept":
         return False
     return any("t" in each.operations or each.replaces for each in changes)
@@ -91,10 +85,7 @@ def _empties(table: TableState, changes: Sequence[LogFacts]) -> bool:
 def _outcome(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Return the rows of all touched keys, with `CHANGED` and `GONE`.
-
-    Of versions only the open ones.
-    """
+    """Return the rows of all touched keys, with `CHANGED` and `GONE`."""
     if table.mode.name == "scd2":
         base = base.where("_current")
     events = _events(table, changes, rows, base)

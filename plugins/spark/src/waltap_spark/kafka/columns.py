@@ -232,10 +232,7 @@ def _time(column: str, per_second: int) -> str:
 
 
 def _unscaled(value: str) -> str:
-    """Return SQL of at most 38 digits of a number.
-
-    Two halves, since `conv` reads 64 bits.
-    """
+    """Return SQL of at most 38 digits of a number."""
     # Sign extension to 16 bytes: a leading hexadecimal digit of 8 or more is negative.
     full = f"lpad(hex({value}), 32, if(substr(hex({value}), 1, 1) >= '8', 'F', '0'))"
     high = f"cast(conv(substr({full}, 1, 16), 16, -10) as decimal(38,0))"

@@ -215,10 +215,7 @@ def _key_within(
 
 
 def _parsed(events: DataFrame, ddl: str) -> DataFrame:
-    """Return events with their rows as structs.
-
-    A delete without a row is identified by its key.
-    """
+    """Return events with their rows as structs."""
     kind = f"{literal_of(ddl)}, map('columnNameOfCorruptRecord', '{CORRUPT}')"
     key = "cast(key as string)"
     key = f"coalesce(get_json_object({key}, '$.payload'), {key})"

@@ -87,10 +87,7 @@ def sent(name: str) -> "Column":
 
 
 def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
-    """Return change log ``rows`` with columns renamed by ``names``.
-
-    ``names`` maps old names to new names.
-    """
+    """Return change log ``rows`` with columns renamed by ``names``."""
     return rows.select(
         *(
             # its values are names of columns, which change too

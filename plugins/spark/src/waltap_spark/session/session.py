@@ -51,10 +51,7 @@ def hadoop_settings(storage: StorageProperties) -> dict[str, str]:
 
 
 def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str, str]) -> None:
-    """Give ``spark`` access to the object store of ``storage``.
-
-    Settings in ``chosen`` take precedence.
-    """
+    """Give ``spark`` access to the object store of ``storage``."""
     context = cast(Any, spark.sparkContext)
     hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no word for it
     for name, value in hadoop_settings(storage).items():
@@ -300,10 +297,7 @@ def each_in_one(
     actions: "Sequence[Callable[[SparkSession], None]]",
     most: int,
 ) -> None:
-    """Run ``actions``, at most ``most`` at a time.
-
-    Each action has one of ``sessions`` alone.
-    """
+    """Run ``actions``, at most ``most`` at a time."""
 
     def run(action: "Callable[[SparkSession], None]") -> None:
         suited = sessions.get()

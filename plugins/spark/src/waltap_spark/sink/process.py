@@ -158,10 +158,7 @@ class DriverProcess:
             return None
 
     def _report(self) -> None:
-        """Log new reports of the last commit once each.
-
-        It reports suspended tables, tables that need a snapshot, and values that became null.
-        """
+        """Log new reports of the last commit once each."""
         state = self._state()
         for name, each in state.tables.items() if state is not None else ():
             texts = [f"{name} needs a new snapshot: {reason}" for reason in each.stale]
@@ -194,10 +191,7 @@ class DriverProcess:
                 self._log = None
 
     def leave(self) -> None:
-        """Let the child finish without waiting for it.
-
-        The child applies the rest of the change log, and ends by itself.
-        """
+        """Let the child finish without waiting for it."""
         if self._child is not None:
             log.info("spark applies what the change log holds, and ends by itself")
             self._forget(self._child)
@@ -276,10 +270,7 @@ class DriverProcess:
             return b""
 
     def _last_words(self, about: str = "") -> str:
-        """Return the last error line of the child's log.
-
-        Lines with ``about`` are preferred.
-        """
+        """Return the last error line of the child's log."""
         lines = self._end_of_log(8192).decode("utf-8", "replace").splitlines()
         errors = [line for line in lines if " ERROR " in line or "Error" in line]
         fitting = [line for line in errors if about in line]

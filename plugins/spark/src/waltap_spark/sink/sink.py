@@ -168,10 +168,7 @@ class SparkSink(ChangeLogSink):
         return [self._applied.downstream_progress(self.log_position)]
 
     def close(self) -> None:
-        """Wait until Spark has applied everything; may be called twice.
-
-        A refused start does not wait.
-        """
+        """Wait until Spark has applied everything; may be called twice."""
         super().close()
         if self._driver is None:
             return

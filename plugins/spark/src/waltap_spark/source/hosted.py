@@ -244,10 +244,7 @@ class HostedEngine:
 
 
 def _storage(sink: ChangeLogProperties) -> StorageProperties | None:
-    """Return the settings of the sink's store.
-
-    None if the environment has them.
-    """
+    """Return the settings of the sink's store."""
     fields = [each for each in declarations(StorageProperties) if each.family is None]
     values = {each.name: getattr(sink, each.field) for each in fields}
     if "://" not in sink.path or all(values[each.name] == each.default for each in fields):

@@ -214,10 +214,7 @@ def _micros(moment: dt.datetime) -> int:
 
 
 def start_log_position(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
-    """Return the position before the first row that ``bound`` wants.
-
-    ``last`` is the newest manifest; an LSN belongs to its epoch.
-    """
+    """Return the position before the first row that ``bound`` wants."""
     if last is None or bound.words == "earliest":
         return before_first(log)
     if bound.words == "latest":

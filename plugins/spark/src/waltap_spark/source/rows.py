@@ -104,10 +104,7 @@ def _shaped(
 
 
 def _column(rows: pa.RecordBatch, segment: SegmentRows, field: pa.Field) -> pa.Array:
-    """Return a column in the query's type.
-
-    It is null if the segment lacks it.
-    """
+    """Return a column in the query's type."""
     stored = field.name if field.name in OWN else segment.called.get(field.name)
     at = -1 if stored is None else rows.schema.get_field_index(stored)
     if at < 0:

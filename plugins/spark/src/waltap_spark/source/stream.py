@@ -133,10 +133,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._target = None if last is None else last.log_position
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the log's end and the last batch's lag.
-
-        The lag is in bytes and ms.
-        """
+        """Return the log's end and the last batch's lag."""
         last = self._log.last()
         if last is None:
             return None

@@ -61,10 +61,7 @@ class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> StructDifference:
-    """Return the difference that leads from ``before`` to ``after``.
-
-    It leaves out the fields ``without``.
-    """
+    """Return the difference that leads from ``before`` to ``after``."""
     values: dict[str, Any] = {}
     runs: dict[str, tuple[int, int, list[Any]]] = {}
     for name, stored in _stored(type(after)).items():

@@ -321,10 +321,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def target(self) -> tuple[str, str]:
-        """Return schema and name of the table that holds its rows.
-
-        That is the table itself, or the target that it is part of.
-        """
+        """Return schema and name of the table that holds its rows."""
         place = self.place
         return (self.schema, self.table) if place is None else (place.schema, place.table)
 
@@ -335,18 +332,12 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def storage(self) -> tuple[str, str]:
-        """Return the schema and table under which its rows are kept.
-
-        A table keeps its place when the source renames it.
-        """
+        """Return the schema and table under which its rows are kept."""
         return self.target if self.place is not None else self.stored_at or self.target
 
     @property
     def owner(self) -> str:
-        """Return the table's name in notes of commits.
-
-        A rename keeps it.
-        """
+        """Return the table's name in notes of commits."""
         return ".".join(self.stored_at or (self.schema, self.table))
 
     @property
@@ -463,10 +454,7 @@ class OutputState(msgspec.Struct, frozen=True, kw_only=True):
     reached_by: tuple[tuple[int, int], ...] = ()
 
     def dropped(self, tables: Mapping[str, TableState]) -> set[str]:
-        """Return the folders that the next commit no longer names.
-
-        ``tables`` are the next commit's tables.
-        """
+        """Return the folders that the next commit no longer names."""
         same = {name for name, table in tables.items() if self.tables.get(name) is table}
         found = set[str]()
         for name, had in self.tables.items():
@@ -615,10 +603,7 @@ class SparkOutput:
         self.store.unlock()
 
     def sync(self, path: str, size: int = 0) -> None:
-        """Make Spark's files durable with the next commit.
-
-        ``path`` is a folder, or one file of ``size`` bytes.
-        """
+        """Make Spark's files durable with the next commit."""
         if path.endswith(FILE):
             self.store.sync(path, size)
             return
@@ -632,10 +617,7 @@ class SparkOutput:
             self.store.delete_folder(path)
 
     def delete_orphans(self, given: Iterable[str], *tables: TableState) -> None:
-        """Remove the sets of ``given`` that no table names.
-
-        A set that cannot be removed is ignored until the next `open` removes it.
-        """
+        """Remove the sets of ``given`` that no table names."""
         named = {path for table in tables for path in table.paths()} if given else set()
         for path in given:
             try:
@@ -665,10 +647,7 @@ class SparkOutput:
         self.store.publish(INTENT, msgspec.json.encode(intent) + b"\n")
 
     def commit(self, state: OutputState) -> None:
-        """Make ``state`` the newest commit, atomically.
-
-        Old commits without readers are removed afterwards.
-        """
+        """Make ``state`` the newest commit, atomically."""
         self._commits.write(state)
         self._number = state.number
 

@@ -88,10 +88,7 @@ def noted(
 def committed(
     output: SparkOutput, before: OutputState, tables: Mapping[str, TableState]
 ) -> OutputState:
-    """Commit ``tables`` with the same rows in other files.
-
-    Their format writes in place.
-    """
+    """Commit ``tables`` with the same rows in other files."""
     state = msgspec.structs.replace(
         before,
         number=before.number + 1,
@@ -187,10 +184,7 @@ def _called_then(name: str, later: Iterable[VersionMap]) -> str:
 def _as_of(
     state: OutputState, cut: VersionMap, versions: Versions, later: list[VersionMap]
 ) -> OutputState:
-    """Return the tables of ``state`` at ``cut``.
-
-    ``later`` are the cuts after it.
-    """
+    """Return the tables of ``state`` at ``cut``."""
     tables = {}
     for name, table in state.tables.items():
         then = versions.get(_called_then(name, later), {})
