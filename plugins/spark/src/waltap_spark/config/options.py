@@ -10,7 +10,7 @@ from waltap_spark.state.modes import ModeRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How the applier keeps tables; the properties of the Spark sink explain the fields."""
+    """How the applier keeps tables; the properties of the sink explain it."""
 
     type_change: Literal["fail", "string"] = "fail"
     compact_rows: int = 100_000
@@ -28,7 +28,7 @@ class ApplyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """How often and how much a follower applies, as the Spark sink's properties say."""
+    """How often and how much a follower applies; see the sink's properties."""
 
     trigger_ms: int = 200
     batch_rows: int = 5_000_000

@@ -366,7 +366,7 @@ class DeltaFormat(MergingFormat):
     def _begun(
         self, spark: SparkSession, target: TargetTable, rows: pa.Table
     ) -> tuple[DeltaTransaction, FileSchema, pa.Table, list[StoredFile] | None] | None:
-        """Return a transaction, with the schema, the ``rows`` as stored, and the files if known.
+        """Return a transaction, the schema, ``rows`` as stored, and known files.
 
         None: Spark must write the table, or the rows do not fit.
         """
