@@ -56,47 +56,45 @@ SLICE: Final = 4_000_000
 BROADCAST: Final = 500_000
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedChanges:
+    """Changes of a table: what the log says of them, and their rows."""
+
+    spark: SparkSession
+    table: TableState
+    changes: Sequence[LogFacts]
+    rows: Rows
+    # The table before the changes.
+    base: Rows
+    # The rows where the driver has them already.
+    read: pa.Table | None = None
+
+
 def compact(
-    spark: SparkSession,
-    table: TableState,
-    changes: Sequence[LogFacts],
-    rows: Rows,
-    base: Rows,
+    given: LoggedChanges,
     *,
-    read: pa.Table | None = None,
     segments: Callable[[], pa.Table | None] = lambda: None,
     live: bool = False,
 ) -> DataFrame:
-    """Return one row for each key of ``rows``, with a `GONE` flag.
+    """Return one row for each key that changed, with a `GONE` flag.
 
     ``live``: only keys that have a row, without the flag. Each row has the final values of the
-    table's columns and of its mode's columns. A truncate discards all rows before it. ``changes``
-    describes the rows; ``base`` has the table before them. ``read`` are the rows where the driver
-    has them already, ``segments`` reads their keys and positions without Spark where it can.
+    table's columns and of its mode's columns. A truncate discards all rows before it.
+    ``segments`` reads keys and positions without Spark where it can.
     """
-    last_rows = functools.partial(_Set.last_rows, live=live)
-    found = _compacted_here(spark, table, changes, rows, base, read, last_rows)
+    found = _compacted_here(given, functools.partial(_Set.last_rows, live=live))
     if found is None:
-        found = _LargeSet(spark, table, changes, rows(), base, segments()).last_rows()
-        return only_live(table, found) if live else found
+        found = _LargeSet(given, segments()).last_rows()
+        return only_live(found) if live else found
     return found
 
 
-def compact_here(
-    spark: SparkSession,
-    table: TableState,
-    changes: Sequence[LogFacts],
-    read: pa.Table,
-    base: Rows,
-) -> pa.Table | None:
-    """Return `compact` of the rows ``read``.
-
-    None: Spark must move the values.
-    """
-    return _compacted_here(spark, table, changes, base, base, read, _Set.net_rows)
+def compact_here(given: LoggedChanges) -> pa.Table | None:
+    """Return `compact` in this process; None: Spark must move the values."""
+    return _compacted_here(given, _Set.net_rows)
 
 
-def only_live(table: TableState, rows: DataFrame) -> DataFrame:
+def only_live(rows: DataFrame) -> DataFrame:
     """Return the ``rows`` without `GONE` ones, and without the flag."""
     return rows.where(f"not {GONE}").drop(GONE)
 
@@ -111,39 +109,30 @@ def carry_values(
         or not any(each.key_changes for each in changes)
     ):
         return rows
-    spark = base.sparkSession
-    found = _compacted_here(spark, table, changes, lambda: rows, lambda: base, None, _Set.carried)
-    if found is None:
-        found = _LargeSet(spark, table, changes, rows, lambda: base, None).carried()
-    return found
+    given = LoggedChanges(base.sparkSession, table, changes, lambda: rows, lambda: base)
+    found = _compacted_here(given, _Set.carried)
+    return _LargeSet(given, None).carried() if found is None else found
 
 
-def _compacted_here(
-    spark: SparkSession,
-    table: TableState,
-    changes: Sequence[LogFacts],
-    rows: Rows,
-    base: Rows,
-    read: pa.Table | None,
-    made: "Callable[[_Set], Made | None]",
-) -> Made | None:
+def _compacted_here(given: LoggedChanges, made: "Callable[[_Set], Made | None]") -> Made | None:
     """Return the result of ``made``, or None.
 
     None: Spark must move the values, or Arrow cannot carry a type. After any other fault Spark
     tries, and reports the error.
     """
-    if sum(change.rows for change in changes) > FEW:
+    table, read = given.table, given.read
+    if sum(change.rows for change in given.changes) > FEW:
         return None
     try:
         if read is None:
             # the rows are read into the driver's memory, so their size is checked first
-            if not _are_light(table, changes, rows):
+            if not _are_light(table, given.changes, given.rows):
                 return None
             names = [*table.columns, *LOG_FIELDS]
-            read = rows().selectExpr(*map(quoted, names)).toArrow()
+            read = given.rows().selectExpr(*map(quoted, names)).toArrow()
         if read.nbytes > LARGE:
             return None
-        return made(_Set(spark, table, changes, read, base))
+        return made(_Set(given, read))
     except (pa.ArrowNotImplementedError, PySparkTypeError, UnsupportedOperationException) as error:
         log.debug("%s is compacted by Spark: %s", table.name, error)
     except (pa.ArrowException, PySparkException) as error:
@@ -188,15 +177,10 @@ class _Set:
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        table: TableState,
-        changes: Sequence[LogFacts],
-        read: pa.Table,
-        base: Rows,
-        key: Sequence[KeyPart] | None = None,
+        self, given: LoggedChanges, read: pa.Table, key: Sequence[KeyPart] | None = None
     ) -> None:
-        self._spark, self._table, self._read, self._base = spark, table, read, base
+        table, changes = given.table, given.changes
+        self._spark, self._table, self._read, self._base = given.spark, table, read, given.base
         self._key = key or [KeyPart(n, quoted(n), table.columns[n]) for n in table.key]
         self._log = log_columns(
             read, [each.name for each in self._key], unsent_columns(table, changes)
@@ -394,18 +378,10 @@ class _LargeSet:
     share one, and need their keys as well.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        table: TableState,
-        changes: Sequence[LogFacts],
-        rows: DataFrame,
-        base: Rows,
-        read: pa.Table | None,
-    ) -> None:
-        self._spark, self._table, self._changes = spark, table, changes
-        self._rows, self._base, self._read = rows, base, read
-        self._unsent = unsent_columns(table, changes)
+    def __init__(self, given: LoggedChanges, read: pa.Table | None) -> None:
+        self._given, self._table, self._changes = given, given.table, given.changes
+        self._rows, self._read = given.rows(), read
+        self._unsent = unsent_columns(given.table, given.changes)
         # Identities of rows that remain as they are, or else of all other rows.
         self._listed: list[pa.Table] = []
         self._lists_others = True
@@ -431,9 +407,8 @@ class _LargeSet:
 
     def _parts(self) -> Iterator[_Set]:
         """Yield the rows, or slices of their keys."""
-        given = self._spark, self._table, self._changes
         if self._read is not None:
-            yield _Set(*given, self._read, self._base)
+            yield _Set(self._given, self._read)
             return
         self._slices = max(1, -(-sum(change.rows for change in self._changes) // SLICE))
         # values go from key to key, so rows of changed keys are not sliced
@@ -451,7 +426,7 @@ class _LargeSet:
             found = (
                 rows if self._slices == 1 else rows.where((part == number) | (F.col("_op") == "t"))
             )
-            yield _Set(*given, found.toArrow(), self._base, key)
+            yield _Set(self._given, found.toArrow(), key)
 
     def _add(self, part: _Set, rows: Integers, fills: Mapping[str, Fill]) -> None:
         """Add the remaining ``rows`` of ``part``, with their fills."""

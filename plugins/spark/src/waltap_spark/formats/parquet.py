@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from waltap_spark.compact.compact_changes import FEW, carry_values, compact
+from waltap_spark.compact.compact_changes import FEW, LoggedChanges, carry_values, compact
 from waltap_spark.compact.small_sets import LARGE, is_small, rows_of, write_rows
 from waltap_spark.formats.table_format import (
     CommitContext,
@@ -195,7 +195,9 @@ class ParquetFormat(TableFormat):
             return carry_values(table, table.pending, rows, live_rows(table, base)), None
         if not table.key:
             return rows, None
-        after = compact(commit.spark, table, table.pending, lambda: rows, lambda: base)
+        after = compact(
+            LoggedChanges(commit.spark, table, table.pending, lambda: rows, lambda: base)
+        )
         # the driver has the keys of few changes; many changes are read faster than compacted
         few = sum(change.rows for change in table.pending) <= FEW
         return after if few else rows, after

@@ -18,7 +18,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import ClassVar, Literal
 
@@ -27,7 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import LogPosition
-from waltap_spark.compact.compact_changes import carry_values, compact, compact_here, only_live
+from waltap_spark.compact.compact_changes import (
+    LoggedChanges,
+    carry_values,
+    compact,
+    compact_here,
+    only_live,
+)
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
 from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
@@ -172,24 +178,24 @@ class GroupRows:
             if self.spared is not None:
                 was = self.spared.of(was, table.key, "left_anti")
             found = changed(table, [self.group], rows, was)
-            return only_live(table, found) if live else found
-        return compact(
+            return only_live(found) if live else found
+        given = LoggedChanges(
             self.spark or base().sparkSession,
             table,
             [self.group],
             lambda: self._widened(table, filled=True),
             base,
-            live=live,
-            read=self.read_here(table),
-            segments=lambda: segment_rows(table, self.group, self.files),
+            self.read_here(table),
         )
+        segments = partial(segment_rows, table, self.group, self.files)
+        return compact(given, segments=segments, live=live)
 
     def compacted_here(self, table: TableState, base: Callable[[], DataFrame]) -> pa.Table | None:
         """Return the net rows of a small group with their flags, in this process."""
         read = self.read_here(table)
         if read is None or self.spark is None:
             return None
-        return compact_here(self.spark, table, [self.group], read, base)
+        return compact_here(LoggedChanges(self.spark, table, [self.group], base, base, read))
 
     def changes(self, table: TableState, base: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the changes with resolved keys, and their ``base``.
