@@ -10,7 +10,6 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, cast
 
 import pyarrow as pa
@@ -128,14 +127,12 @@ def read_chunks(
 
     from waltap.changes.mapping.type_registry import TypeRegistry
     from waltap.plugins.host import Host
-    from waltap.ports.sink.sink import SinkContext
     from waltap_sinks.changelog.segment import TableBuffer
     from waltap_sinks.changelog.table_version import TableVersion
 
     schema = arrow_schema(StructType.fromJson(json.loads(struct)))
     terms, chunks = AssignedSplits(count=0, pickled=pickled).unpacked()
-    place = SinkContext(pipeline="", state_dir=Path())
-    context = terms.context(TypeRegistry(Host().types, terms.options), place)
+    context = terms.context(TypeRegistry(Host().types, terms.options))
     buffer: TableBuffer | None = None
     for number in numbers:
         chunk = chunks[number]

@@ -10,7 +10,8 @@ import pickle
 import select
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from waltap.changes.capture.capture import CaptureRules
@@ -53,11 +54,12 @@ class RowTerms:
             options=context.types.options,
         )
 
-    def context(self, types: "TypeMapper", place: SinkContext) -> SinkContext:
-        """Return a context for this table; ``place`` has all other members."""
+    def context(self, types: "TypeMapper") -> SinkContext:
+        """Return a context for this table alone."""
         identity = self.identity
-        return replace(
-            place,
+        return SinkContext(
+            pipeline="",
+            state_dir=Path(),
             types=types,
             describe=lambda _relation: self.described,
             identity=None if identity is None else lambda _relation: identity,

@@ -7,16 +7,12 @@ a snapshot or a delete of one source touches its own rows only. Knows no Spark.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 from waltap_spark.errors import SourcesDiffer
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.modes import describe_mode
-from waltap_spark.state.output import COLUMN, TargetMapping
-
-if TYPE_CHECKING:
-    from waltap_spark.state.output import TableState
+from waltap_spark.state.output import COLUMN, TableState, TargetMapping
 
 
 class TargetMappings:
@@ -65,7 +61,7 @@ def _parts(rule: str) -> tuple[str, str, str]:
     return pattern, target.strip().replace(r"\.", "."), source.strip()
 
 
-def require_place(table: "TableState", places: TargetMappings, columns: Iterable[str]) -> None:
+def require_place(table: TableState, places: TargetMappings, columns: Iterable[str]) -> None:
     """Check that ``table`` still has the mapping of ``places``.
 
     Raises: SourcesDiffer.
@@ -93,7 +89,7 @@ def _mapping_text(place: TargetMapping | None) -> str:
     return f"source {place.source} of {place.name}, in column {place.column}"
 
 
-def sharers(tables: "Iterable[TableState]") -> "dict[str, list[TableState]]":
+def sharers(tables: Iterable[TableState]) -> dict[str, list[TableState]]:
     """Return the tables with columns of each shared target."""
     found: dict[str, list[TableState]] = {}
     for table in sorted(tables, key=lambda each: each.name):
@@ -102,7 +98,7 @@ def sharers(tables: "Iterable[TableState]") -> "dict[str, list[TableState]]":
     return found
 
 
-def union_columns(tables: "Sequence[TableState]") -> dict[str, str]:
+def union_columns(tables: Sequence[TableState]) -> dict[str, str]:
     """Return all columns of ``tables``, in types that hold all values.
 
     Raises: SourcesDiffer.
@@ -119,14 +115,14 @@ class SharedShapes:
     ``tables`` returns the tables of the last commit, by name.
     """
 
-    def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
+    def __init__(self, tables: Callable[[], Mapping[str, TableState]]) -> None:
         self._tables, self._lock = tables, Lock()
         self._merged: dict[str, dict[str, str]] = {}
         self._fit: dict[str, Mapping[str, str]] = {}
         self._sources: dict[tuple[str, str], str] = {}
         self._alone: set[str] = set()
 
-    def required(self, table: "TableState") -> "TableState":
+    def required(self, table: TableState) -> TableState:
         """Return ``table`` if it fits the other sources of its target.
 
         An unshared table must not have the name of a target.
@@ -151,7 +147,7 @@ class SharedShapes:
                 self._require_alike(table, place.name)
         return table
 
-    def _require_alike(self, table: "TableState", target: str) -> None:
+    def _require_alike(self, table: TableState, target: str) -> None:
         for other in self._tables().values():
             shares = other.place is not None and other.place.name == target and other.columns
             if shares and other.mode != table.mode:
@@ -160,7 +156,7 @@ class SharedShapes:
                     f"{describe_mode(other.mode)} there"
                 )
 
-    def _take(self, table: "TableState") -> None:
+    def _take(self, table: TableState) -> None:
         place = table.place
         if place is None:
             self._alone.add(table.name)
@@ -183,7 +179,7 @@ class SharedShapes:
         self._merged[place.name] = merged
         self._fit[table.name] = table.columns
 
-    def _of_others(self, table: "TableState") -> dict[str, str]:
+    def _of_others(self, table: TableState) -> dict[str, str]:
         merged: dict[str, str] = {}
         for (target, _source), owner in self._sources.items():
             if table.place is not None and target == table.place.name and owner != table.name:

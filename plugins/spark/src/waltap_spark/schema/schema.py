@@ -93,12 +93,16 @@ def common_type(one: str, other: str) -> str | None:
     """
     if one == other:
         return one
-    first, second = json.loads(one), json.loads(other)
+    found = _common(json.loads(one), json.loads(other))
+    return None if found is None else type_text(found)
+
+
+def _common(first: Any, second: Any) -> Any:
+    if first == second:
+        return first
     if isinstance(first, dict) or isinstance(second, dict):
-        nested = _common_nested(first, second)
-        return None if nested is None else type_text(nested)
-    found = _common_number(first, second) or _common_number(second, first)
-    return None if found is None else json.dumps(found)
+        return _common_nested(first, second)
+    return _common_number(first, second) or _common_number(second, first)
 
 
 def _common_number(first: str, second: str) -> str | None:
@@ -152,11 +156,6 @@ def _common_nested(first: object, second: object) -> object | None:
             return None
         fields[field["name"]] = {**had, "type": common, "nullable": True}
     return {"type": "struct", "fields": list(fields.values())}
-
-
-def _common(one: object, other: object) -> object | None:
-    found = common_type(type_text(one), type_text(other))
-    return None if found is None else json.loads(found)
 
 
 def type_text(kind: object) -> str:

@@ -82,17 +82,15 @@ def _shaped(
     rows: pa.RecordBatch, segment: SegmentRows, schema: pa.Schema, *, many: bool
 ) -> pa.RecordBatch:
     count = rows.num_rows
-    given = {
-        "_table": lambda kind: pa.repeat(pa.scalar(segment.table, kind), count),
-        "_epoch": lambda kind: pa.repeat(pa.scalar(segment.epoch, kind), count),
-        "_generation": lambda kind: pa.repeat(pa.scalar(segment.snapshot_id, kind), count),
-    }
+    given: dict[str, object] = {"_epoch": segment.epoch, "_generation": segment.snapshot_id}
+    if many:
+        given["_table"] = segment.table
     if segment.source:
-        given["_source"] = lambda kind: pa.repeat(pa.scalar(segment.source, kind), count)
+        given["_source"] = segment.source
     columns = []
     for field in schema:
-        if field.name in given and (many or field.name != "_table"):
-            columns.append(given[field.name](field.type))
+        if field.name in given:
+            columns.append(pa.repeat(pa.scalar(given[field.name], field.type), count))
         elif many and field.name == segment.table:
             inner = [_column(rows, segment, each) for each in field.type]
             columns.append(pa.StructArray.from_arrays(inner, fields=list(field.type)))
