@@ -23,7 +23,7 @@ from waltap_spark.compact import compact_changes, log_columns
 from waltap_spark.compact.compact_changes import compact
 from waltap_spark.compact.compaction import compacted
 from waltap_spark.compact.log_columns import logged, segment_rows, with_epoch
-from waltap_spark.compact.small_sets import stored_types
+from waltap_spark.compact.small_sets import arrow_types
 from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.read.live import LiveTables
@@ -111,7 +111,7 @@ class Segments:
             self.group.segments[path] = Segment(path=path, rows=len(rows), bytes=1, unpacked=1)
             self.group.rows += len(rows)
             self.group.operations.update(op for _own, op, _place in rows)
-        types = stored_types(self.store, "0.parquet")
+        types = arrow_types(self.store.parquet_schema("0.parquet"))
         self.table = TableState(
             schema="public", table="many", key=key, columns=types, file_schemas={"f": types},
             mode=TableMode(extra=("_seq",)),
@@ -410,4 +410,4 @@ def test_types_are_those_that_spark_infers(spark: Any, tmp_path: Path) -> None:
     rows = pa.table({name: pa.array([None], kind) for name, kind in KINDS.items()})
     parquet.write_table(rows, tmp_path / "every.parquet")
     inferred = types_of(prepare(spark).read.parquet(str(tmp_path / "every.parquet")).schema)
-    assert stored_types(FileStore(str(tmp_path)), "every.parquet") == inferred
+    assert arrow_types(FileStore(str(tmp_path)).parquet_schema("every.parquet")) == inferred

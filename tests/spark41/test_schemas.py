@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructField, StructType, TimestampNTZType, TimestampType
 
 from waltap_sinks.changelog import FileStore
-from waltap_spark.compact.small_sets import stored_types
+from waltap_spark.compact.small_sets import arrow_types
 from waltap_spark.schema.schema import arrow_schema
 
 
@@ -22,5 +22,5 @@ def test_timestamps_of_few_rows_have_a_zone_where_the_source_has_one(tmp_path: P
     moments = pa.array([0], pa.timestamp("us"))
     rows = pa.table({"local": moments, "at": moments.cast(pa.timestamp("us", "UTC"))})
     pq.write_table(rows, tmp_path / "few.parquet")
-    found = stored_types(FileStore(str(tmp_path)), "few.parquet")
+    found = arrow_types(FileStore(str(tmp_path)).parquet_schema("few.parquet"))
     assert found == {"local": '"timestamp_ntz"', "at": '"timestamp"'}

@@ -18,7 +18,7 @@ from waltap_spark.compact.log_columns import logged, logged_types, with_epoch
 from waltap_spark.compact.small_sets import is_small, make_readable
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes, require_place
-from waltap_spark.errors import MadeOtherwise, ModeUnfit, TypeChanged
+from waltap_spark.errors import TypeChanged
 from waltap_spark.formats.table_format import CommitContext, GroupRows, TableChange, TableFormat
 from waltap_spark.history.resolve import spared
 from waltap_spark.planning.column_identity import (
@@ -38,7 +38,7 @@ from waltap_spark.planning.redelivery import lacks_values, leave_out_known, may_
 from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, log_struct
 from waltap_spark.session.failures import OF_ONE
-from waltap_spark.state.modes import describe_mode, of_rules, unfit
+from waltap_spark.state.modes import mode_errors, of_rules
 from waltap_spark.state.output import SparkOutput, TableState
 
 # A sequence number before all changes and rows of a snapshot (-1).
@@ -214,16 +214,13 @@ class CommitAttempt:
                     column=rf"{table.schema}\.{table.table}\.{name}",
                 )
         require_place(table, self.options.places, (column.name for column in group.columns))
-        wanted = self.options.modes.of(table.target_name)
-        if wanted != table.mode:
-            made, asked = describe_mode(table.mode), describe_mode(wanted)
-            text = f"{table.name} was made as {made}, and the profile asks for {asked}"
-            raise MadeOtherwise(text, table=table.target_name)
-        columns = {column.name: "" for column in group.columns}
-        reason = unfit(table.mode, group.key, columns)
-        if reason:
-            text = f"{table.name} cannot be {describe_mode(wanted)}: {reason}"
-            raise ModeUnfit(text, table=table.target_name)
+        target = table.target_name
+        modes, columns = (
+            (table.mode, self.options.modes.of(target)),
+            [c.name for c in group.columns],
+        )
+        for error in mode_errors(table.name, target, modes, group.key, columns):
+            raise error
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
         """End the validity of all present rows before ``group`` adds its rows.

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.net_changes import Flags, Integers, LogColumns
-from waltap_spark.compact.small_sets import renamed, stored_types
+from waltap_spark.compact.small_sets import arrow_types, renamed
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import ORDER, with_names
@@ -57,7 +57,7 @@ def logged_types(spark: SparkSession, store: FileStore, group: SegmentGroup) -> 
     the columns of a converted group, and of types that the footer does not name.
     """
     if not group.converted:
-        found = stored_types(store, next(iter(group.segments)))
+        found = arrow_types(store.parquet_schema(next(iter(group.segments))))
         if found is not None:
             return {group.called.get(name, name): kind for name, kind in found.items()}
     return types_of(logged(spark, store, group, first=True).schema)

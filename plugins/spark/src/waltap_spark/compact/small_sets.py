@@ -34,11 +34,6 @@ def is_small(group: SegmentGroup) -> bool:
     return few and 0 < group.bytes <= SMALL_BYTES
 
 
-def stored_types(store: FileStore, segment: str) -> dict[str, str] | None:
-    """Return a segment's columns without the log's own."""
-    return arrow_types(store.parquet_schema(segment))
-
-
 def arrow_types(schema: pa.Schema) -> dict[str, str] | None:
     """Return the columns of ``schema`` without the log's own.
 

@@ -14,8 +14,8 @@ from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.targets import FileLayout
 from waltap_spark.driver.settings import apply_options
-from waltap_spark.errors import LayoutUnfit, MadeOtherwise, ModeUnfit
-from waltap_spark.state.modes import describe_mode, unfit
+from waltap_spark.errors import LayoutUnfit
+from waltap_spark.state.modes import mode_errors
 from waltap_spark.state.output import SparkOutput, TableState
 
 NAME: Final = "spark tables"
@@ -78,14 +78,9 @@ def _wrong(
     name = relation.name if place is None else place.name
     mode, table = options.modes.of(name), made.get(relation.name)
     columns = [called(column.name) for column in relation.columns]
-    if table is not None and table.columns and table.mode != mode:
-        made_as, asked = describe_mode(table.mode), describe_mode(mode)
-        text = f"{relation.name} was made as {made_as}, and the profile asks for {asked}"
-        yield MadeOtherwise(text, table=name)
+    made_as = table.mode if table is not None and table.columns else None
     key = None if relation.primary_key is None else tuple(map(called, relation.primary_key))
-    reason = "" if key is None else unfit(mode, key, dict.fromkeys(columns, ""))
-    if reason:
-        yield ModeUnfit(f"{relation.name} cannot be {describe_mode(mode)}: {reason}", table=name)
+    yield from mode_errors(relation.name, name, (made_as, mode), key, columns)
     by = properties.format_properties
     layout = FileLayout.of(name, by.get("format.partition.by", ""), by.get("format.cluster.by", ""))
     if table is None:

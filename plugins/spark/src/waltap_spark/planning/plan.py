@@ -368,7 +368,7 @@ def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
     for group in reversed(groups):
         if group.key:
             later = group
-        elif later is not None and unfit(mode, (), {}) and not group.lost:
+        elif later is not None and unfit(mode, (), ()) and not group.lost:
             _take(group, later)
 
 

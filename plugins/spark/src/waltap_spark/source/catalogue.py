@@ -58,24 +58,17 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = called
         return found
 
-    def new_in(self, entry: TableEntry, log_position: LogPosition) -> list[str]:
-        """Return columns of ``entry`` that the query does not know."""
+    def changed_in(
+        self, entry: TableEntry, log_position: LogPosition
+    ) -> tuple[list[str], list[str]]:
+        """Return columns of ``entry`` that the query does not know, and retyped ones."""
         if log_position <= self.log_position:
-            return []
-        taken = set(self.stored(entry).values())
-        return [each.name for each in entry.columns if each.name not in taken]
-
-    def retyped_in(self, entry: TableEntry, log_position: LogPosition) -> list[str]:
-        """Return columns of ``entry`` whose types changed since."""
-        if log_position <= self.log_position:
-            return []
+            return [], []
         arrow = {each.name: each.arrow for each in entry.columns}
-        called = self.stored(entry).items()
-        return [
-            stored
-            for name, stored in called
-            if arrow[stored] != self.arrow.get(name, arrow[stored])
-        ]
+        called = self.stored(entry)
+        new = [name for name in arrow if name not in called.values()]
+        known = {stored: self.arrow.get(name, arrow[stored]) for name, stored in called.items()}
+        return new, [stored for stored, kind in known.items() if arrow[stored] != kind]
 
 
 def logged_tables(

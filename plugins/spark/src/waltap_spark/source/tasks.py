@@ -251,10 +251,9 @@ class TaskPlanner:
             raise ColumnsGrew(f"the table {entry.name} joined at {log_position}")
         if not columns.seen:
             columns = self._columns[entry.name] = self._known(entry.name, columns.numbers, entry)
-        new = columns.new_in(entry, log_position)
+        new, retyped = columns.changed_in(entry, log_position)
         if new and not self._options.ignores_new:
             raise ColumnsGrew(f"{entry.name} got columns at {log_position}: {', '.join(new)}")
-        retyped = columns.retyped_in(entry, log_position)
         if retyped:
             raise ColumnsGrew(
                 f"{entry.name} has other types at {log_position}: {', '.join(retyped)}"

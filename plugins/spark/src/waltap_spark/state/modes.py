@@ -5,13 +5,14 @@ in addition to the source's columns, and which columns identify a row. Formats s
 columns; `waltap_spark.history.timeline` makes the rows. This module does not import Spark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
 import msgspec
 
 from waltap.changes.capture.java_regex import java_pattern
+from waltap_spark.errors import FormatError, MadeOtherwise, ModeUnfit
 
 Name = Literal["append", "scd1", "scd2"]
 Deletes = Literal["hard", "soft", "kept"]
@@ -147,7 +148,7 @@ DELETES: Final[tuple[str, ...]] = get_args(Deletes)
 HISTORIES: Final = ("keep", "none")
 
 
-def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> str:
+def unfit(mode: TableMode, key: Sequence[str], columns: Iterable[str]) -> str:
     """Return why a table cannot have ``mode``, "" when it can."""
     if (mode.keeps_past or mode.extra) and not key:
         return f"it has no key, and {describe_mode(mode)} is by key"
@@ -158,6 +159,26 @@ def unfit(mode: TableMode, key: Sequence[str], columns: Mapping[str, str]) -> st
     own = mode.columns
     clash = [name for name in columns if name.lower() in own]
     return f"its column {clash[0]} is called as one of {describe_mode(mode)}" if clash else ""
+
+
+def mode_errors(
+    table: str,
+    target: str,
+    modes: tuple[TableMode | None, TableMode],
+    key: Sequence[str] | None,
+    columns: Iterable[str],
+) -> Iterator[FormatError]:
+    """Yield why ``table``, stored as ``target``, cannot have the second of ``modes``.
+
+    The first one is the mode that it was made with, if it was. ``key``: None if unknown.
+    """
+    made, wanted = modes
+    if made is not None and made != wanted:
+        text = f"{describe_mode(made)}, and the profile asks for {describe_mode(wanted)}"
+        yield MadeOtherwise(f"{table} was made as {text}", table=target)
+    reason = "" if key is None else unfit(wanted, key, columns)
+    if reason:
+        yield ModeUnfit(f"{table} cannot be {describe_mode(wanted)}: {reason}", table=target)
 
 
 def describe_mode(mode: TableMode) -> str:
