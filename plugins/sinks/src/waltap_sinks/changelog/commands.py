@@ -2,15 +2,20 @@
 
 import datetime as dt
 import json
+import time
 from typing import Annotated
 
 import typer
 
 from waltap.base.text import ago, duration
+from waltap.changes.transactions.position import lsn_text
 from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
+from waltap.services.monitor.views import table
+from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
+from waltap_sinks.changelog.verification import named_store
 
 application = typer.Typer(
     no_args_is_help=True,
@@ -40,8 +45,6 @@ def list_manifests(
     as_json: Json = False,
 ) -> None:
     """Show the newest manifests: position, last commit, transactions, rows per table."""
-    from waltap.changes.transactions.position import lsn_text
-
     manifests = _log(path).newest(last)
     if as_json:
         document = [
@@ -57,10 +60,6 @@ def list_manifests(
         ]
         echo(json.dumps(document, indent=2))
         return
-    import time
-
-    from waltap.services.monitor.views import table
-
     now = time.time() * 1000
     rows = [
         (
@@ -128,8 +127,6 @@ def readers(
 
     Changes that a registered reader has not read stay in the log, for --hold-hours of silence.
     """
-    import time
-
     log = _log(path)
     last = log.last()
     if forget is not None:
@@ -157,8 +154,6 @@ def readers(
     if not found:
         echo("no reader is registered")
         return
-    from waltap.services.monitor.views import table
-
     rows = [
         (
             each.name,
@@ -193,9 +188,6 @@ def _log(path: str) -> ChangeLog:
 
     Raises: ChangeLogMissing, and as `named_store`.
     """
-    from waltap_sinks.changelog.errors import ChangeLogMissing
-    from waltap_sinks.changelog.verification import named_store
-
     log = ChangeLog(named_store(path))
     if log.exists():
         return log

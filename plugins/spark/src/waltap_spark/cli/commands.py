@@ -1,27 +1,52 @@
-"""``waltap spark``: apply a change log, and query Spark's tables."""
+"""``waltap spark``: apply a change log, and query Spark's tables.
+
+What needs pyspark is imported by the commands that start Spark.
+"""
 
 import contextlib
+import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import msgspec
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from waltap.cli.terminal import echo
+from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
+from waltap.cli.profile_source import read
+from waltap.cli.terminal import answers, draw_until_interrupted, echo, notices
+from waltap.config.profile import Profile
+from waltap.config.resolve import resolve
+from waltap.plugins.host import Host
+from waltap_sinks.changelog.verification import named_store, profile_store
 from waltap_sinks.comparison.commands import (
     PATIENCE_S,
     PatienceOption,
     TableOption,
     WithoutOption,
+    connected,
+    document,
+    exit_code,
+    print_comparison,
+    print_json,
+    publications_of,
 )
+from waltap_spark.apply.resume_requests import How, ResumeRequests
+from waltap_spark.cli.status import draw, status_of
+from waltap_spark.config.properties import SparkProperties
+from waltap_spark.driver.driver import asked_to_stop, run_driver
+from waltap_spark.driver.settings import properties_of, storage_pairs
 from waltap_spark.errors import TypeChanged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from waltap.base.files.properties import StorageProperties
-    from waltap.config.profile import Profile
-    from waltap_spark.state.output import SparkOutput
-
+from waltap_spark.formats.choice import choice_of
+from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
+from waltap_spark.session.java import require_pyspark
+from waltap_spark.session.session import quiet, start_session
+from waltap_spark.sink.output_monitor import NO_COMMIT_YET, OutputMonitor, drawn
+from waltap_spark.state.output import SparkOutput
 
 application = typer.Typer(
     no_args_is_help=True,
@@ -103,13 +128,6 @@ def apply(
     ended, with --once for --wait seconds. In an object store this holds for one user on one
     machine only: do not start another elsewhere.
     """
-    import logging
-
-    from waltap.cli.terminal import notices
-    from waltap_sinks.changelog.verification import named_store
-    from waltap_spark.driver.driver import asked_to_stop, run_driver
-    from waltap_spark.driver.settings import properties_of, storage_pairs
-
     given = {"master": master, "type_change": type_change}
     files = named_store(changelog)
     properties = properties_of(
@@ -142,11 +160,6 @@ def status(
 
     The number of rows of a table in a catalogue is not shown.
     """
-    import msgspec
-
-    from waltap.cli.terminal import answers
-    from waltap_spark.cli.status import draw, status_of
-
     found = _output(output, _storage(profile))
     state = found.state()
     if state is None:
@@ -174,13 +187,6 @@ def top(
     It reads commits and the change log that they follow, without Spark. Ctrl-C ends it. Needs no
     Java.
     """
-    import time
-
-    import msgspec
-
-    from waltap.cli.terminal import answers, draw_until_interrupted
-    from waltap_spark.sink.output_monitor import OutputMonitor, drawn
-
     storage = _storage(profile)
     found = _output(output, storage)
     watch = OutputMonitor(found)
@@ -227,14 +233,8 @@ def maintain(
     of earlier Parquet commits stay for retention.seconds (--set), versions of Delta Lake and
     Iceberg for format.retention.hours as the applier had it at its last commit.
     """
-    import msgspec
-    from rich.markup import escape
-    from rich.table import Table
-
-    from waltap.cli.terminal import answers, echo
     from waltap_spark.apply.maintenance import maintain as maintained
     from waltap_spark.apply.maintenance import take
-    from waltap_spark.driver.settings import properties_of
 
     found = _output(output, _storage(profile))
     retention_s = properties_of(set_ or [], found.location).retention_s
@@ -287,9 +287,6 @@ def resume(
     --once`. After --full-refresh and --skip-damaged a new snapshot adds missing rows:
     `waltap snapshot PROFILE TABLE --blocking`. --full-refresh needs Parquet. Needs no Java.
     """
-    from waltap.cli.terminal import notices
-    from waltap_spark.apply.resume_requests import How, ResumeRequests
-
     if as_text + full_refresh + skip_damaged > 1:
         text = "--cast-to-text, --full-refresh and --skip-damaged are three ways: choose one"
         raise typer.BadParameter(text)
@@ -399,14 +396,6 @@ def verify(
     publish count. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether
     they are captured.
     """
-    from waltap_sinks.comparison.commands import (
-        connected,
-        document,
-        exit_code,
-        print_comparison,
-        print_json,
-        publications_of,
-    )
     from waltap_spark.read.live import open_tables
     from waltap_spark.read.verify import compare, missing_tables
 
@@ -432,20 +421,13 @@ def verify(
 
 @contextlib.contextmanager
 def _spark(
-    name: str, found: "SparkOutput", master: str, pairs: list[str] | None, profile: str | None
-) -> "Iterator[Any]":
+    name: str, found: SparkOutput, master: str, pairs: list[str] | None, profile: str | None
+) -> Iterator[Any]:
     """Start Spark for the block, with the settings of the tables' format.
 
     ``pairs`` win over the settings of ``profile``. Raises: ConfigurationError, JavaMissing,
     PysparkUnfit, JvmEnded, SparkRefused, and errors of the format.
     """
-    from waltap.cli.terminal import notices
-    from waltap_spark.driver.settings import properties_of
-    from waltap_spark.formats.choice import choice_of
-    from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
-    from waltap_spark.session.java import require_pyspark
-    from waltap_spark.session.session import quiet, start_session
-
     # the format of the last commit decides which jars the session needs
     given = [*_spark_pairs(profile, found), *(pairs or [])]
     settings = properties_of(given, found.location).settings
@@ -470,24 +452,19 @@ def _spark(
             spark.stop()
 
 
-def _storage(profile: str | None) -> "StorageProperties | None":
+def _storage(profile: str | None) -> StorageProperties | None:
     """Return the storage properties of ``profile``.
 
     Raises: as `profile_store`.
     """
-    from waltap_sinks.changelog.verification import profile_store
-
     return None if profile is None else profile_store(profile).storage
 
 
-def _spark_pairs(profile: str | None, found: "SparkOutput") -> list[str]:
+def _spark_pairs(profile: str | None, found: SparkOutput) -> list[str]:
     """Return a sink's spark.… settings as NAME=VALUE.
 
     The sink is the one that writes ``found``, or else the profile's first spark sink.
     """
-    from waltap.base.files.store import FileStore
-    from waltap_spark.config.properties import SparkProperties
-
     sinks = _resolved(profile).sinks if profile is not None else ()
     known = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
     place = found.store.uri("").rstrip("/")
@@ -496,28 +473,19 @@ def _spark_pairs(profile: str | None, found: "SparkOutput") -> list[str]:
     return [f"{name}={value}" for each in known[:1] for name, value in each.settings.items()]
 
 
-def _nothing_applied(found: "SparkOutput") -> NoReturn:
+def _nothing_applied(found: SparkOutput) -> NoReturn:
     """Report an output without a commit, and end the command."""
-    from waltap.cli.terminal import notices
-    from waltap_spark.sink.output_monitor import NO_COMMIT_YET
-
     notices().print(f"{found.location}: {NO_COMMIT_YET}", highlight=False)
     raise typer.Exit(1)
 
 
-def _resolved(profile: str) -> "Profile":
-    from waltap.cli.profile_source import read
-    from waltap.config.resolve import resolve
-    from waltap.plugins.host import Host
+def _resolved(profile: str) -> Profile:
 
     return resolve(read(profile), Host())
 
 
-def _output(path: str, storage: "StorageProperties | None") -> "SparkOutput":
+def _output(path: str, storage: StorageProperties | None) -> SparkOutput:
     """Return the tables at ``path`` or in the sink's path above them."""
-    from waltap.base.files.store import FileStore
-    from waltap_spark.state.output import SparkOutput
-
     if not path.strip():
         raise typer.BadParameter("is empty", param_hint="OUTPUT")
     found = SparkOutput(FileStore(path, storage))

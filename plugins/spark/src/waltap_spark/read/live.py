@@ -33,6 +33,7 @@ from waltap_spark.formats.table_format import TableFormat, TableFormatContext, W
 from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.schema.expression import quoted
+from waltap_spark.session.session import REQUIRED
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.version_maps import parse_position, state_at
 
@@ -282,8 +283,6 @@ def open_tables(
     The session's settings are completed by the required ones. ``allow_stale`` reads suspended
     tables, and tables that need a new snapshot, as they are.
     """
-    from waltap_spark.session.session import REQUIRED
-
     for key, value in REQUIRED.items():
         spark.conf.set(key, value)
     return LiveTables(spark, SparkOutput(location), allow_stale=allow_stale)

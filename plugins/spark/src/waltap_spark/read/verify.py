@@ -21,12 +21,16 @@ from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
 from waltap_sinks.comparison.source import missing_tables as missing_in
+from waltap_sinks.comparison.table_readers import bucket_of
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.errors import TableUnknown
+from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.column_identity import PER_INCARNATION
-from waltap_spark.read.live import LiveTables
+from waltap_spark.read.live import LiveTables, open_tables
 from waltap_spark.schema.expression import quoted
 from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
+from waltap_spark.session.java import require_pyspark
+from waltap_spark.session.session import quiet, start_session
 from waltap_spark.state.output import TableState
 
 if TYPE_CHECKING:
@@ -144,11 +148,6 @@ def missing_tables(
 
 def open_verification_source(properties: SparkProperties, pipeline: str) -> "SparkTables":
     """Start Spark over the tables of a pipeline."""
-    from waltap_spark.formats.choice import FormatChoice
-    from waltap_spark.read.live import open_tables
-    from waltap_spark.session.java import require_pyspark
-    from waltap_spark.session.session import quiet, start_session
-
     require_pyspark()
     memory = properties.settings.get("spark.driver.memory", "1g")
     with quiet() as notes, explained_failures(memory, UNSAVED_OUTPUT):
@@ -309,7 +308,5 @@ class _SparkTable:
             return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in wanted)
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        from waltap_sinks.comparison.table_readers import bucket_of
-
         found = self.rows(sorted({bucket_of(key) for key in keys}))
         return {key: row for key, row in found.items() if key in keys}
