@@ -7,7 +7,7 @@ rows that stay after their deletion do not count (`waltap_spark.state.modes`).
 import contextlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
@@ -228,11 +228,9 @@ class SparkTables:
         state = self._tables.state
         return None if state is None else state.tables.get(name)
 
-    def _frame(self, name: str) -> DataFrame | None:
-        try:
-            return self._tables.refresh().live_rows(name, allow_stale=True)
-        except TableUnknown:
-            return None
+    def live_rows(self, name: str) -> DataFrame:
+        """Return the rows of the newest commit. Raises: TableUnknown."""
+        return self._tables.refresh().live_rows(name, allow_stale=True)
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return the source's SQL of `canonical`; None if hidden."""
@@ -266,46 +264,44 @@ class _SparkTable:
         self._tables, self._name, self._texts = tables, name, texts
         self._key = [list(texts).index(name) for name in key]
 
-    def _frame(self) -> DataFrame | None:
-        """Return columns t0, t1, … of texts, and ``bucket``."""
-        frame = self._tables._frame(self._name)  # noqa: SLF001 - of this module
-        if frame is None:
-            return None
-        # texts first: Spark wants no non-deterministic method, as it calls Java's, in a sum
-        texts = frame.selectExpr(
-            *(f"{text} AS t{n}" for n, text in enumerate(self._texts.values()))
-        )
-        key = row_text([f"t{n}" for n in self._key])
-        return texts.selectExpr("*", f"substr(md5(encode({key}, 'UTF-8')), 1, 3) AS bucket")
+    def _collected(self, result: Callable[[DataFrame], DataFrame]) -> list[Any]:
+        """Return the rows of ``result``, none for a table that Spark does not have.
+
+        It gets columns t0, t1, … of texts, and ``bucket``.
+        """
+        with self._tables.explained():
+            try:
+                frame = self._tables.live_rows(self._name)
+            except TableUnknown:
+                return []
+            # texts first: Spark wants no non-deterministic method, as it calls Java's, in a sum
+            texts = frame.selectExpr(
+                *(f"{text} AS t{n}" for n, text in enumerate(self._texts.values()))
+            )
+            key = row_text([f"t{n}" for n in self._key])
+            bucket = f"substr(md5(encode({key}, 'UTF-8')), 1, 3) AS bucket"
+            found: list[Any] = result(texts.selectExpr("*", bucket)).collect()
+            return found
 
     @property
     def _hash(self) -> str:
         return spark_row_hash([f"t{n}" for n in range(len(self._texts))])
 
     def total(self) -> tuple[int, int]:
-        with self._tables.explained():
-            frame = self._frame()
-            if frame is None:
-                return 0, 0
-            row = frame.selectExpr("count(1)", self._hash).first()
-        assert row is not None
-        return int(row[0]), int(row[1])
+        found = self._collected(lambda frame: frame.selectExpr("count(1)", self._hash))
+        return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
 
     def sums(self) -> dict[str, tuple[int, int]]:
-        with self._tables.explained():
-            frame = self._frame()
-            if frame is None:
-                return {}
-            grouped = frame.groupBy("bucket").agg(F.count(F.lit(1)), F.expr(self._hash))
-            return {row[0]: (int(row[1]), int(row[2])) for row in grouped.collect()}
+        found = self._collected(
+            lambda frame: frame.groupBy("bucket").agg(F.count(F.lit(1)), F.expr(self._hash))
+        )
+        return {row[0]: (int(row[1]), int(row[2])) for row in found}
 
     def rows(self, buckets: Sequence[str]) -> Rows:
-        with self._tables.explained():
-            frame = self._frame()
-            if frame is None:
-                return {}
-            wanted = frame.where(frame["bucket"].isin(list(buckets))).drop("bucket").collect()
-            return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in wanted)
+        found = self._collected(
+            lambda frame: frame.where(frame["bucket"].isin(list(buckets))).drop("bucket")
+        )
+        return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in found)
 
     def of_keys(self, keys: set[Row]) -> Rows:
         found = self.rows(sorted({bucket_of(key) for key in keys}))
