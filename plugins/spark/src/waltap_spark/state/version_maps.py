@@ -60,11 +60,14 @@ def noted(
     ``renamed``: name before → schema and table after it.
     """
     was = {".".join(name): had for had, name in renamed.items()} if renamed else {}
-    moved = {}
-    for name, table in state.tables.items():
-        had, versions = before.tables.get(name), _versions(table)
-        if table is not had and versions and (had is None or _versions(had) != versions):
-            moved[name] = versions
+    moved = {
+        name: _versions(table)
+        for name, table in state.tables.items()
+        if table is not before.tables.get(name) and table.stored_table.targets
+    }
+    for name, had in before.tables.items():
+        if name in moved and had.stored_table.targets and _versions(had) == moved[name]:
+            del moved[name]
     cut = VersionMap(
         number=state.number,
         log_position=state.log_position,
