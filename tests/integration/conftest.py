@@ -18,8 +18,7 @@ __all__ = ["duck", "file", "maria", "place", "postgres", "topic"]
 def spark_sql(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Return a function that runs ``waltap spark sql`` on tables, with more words and what is ``typed``, in the session
     of the tests: one of its own takes ten seconds to start."""
-    from waltap_spark.cli.commands import application
-    from waltap_spark.session import session
+    from waltap_spark.cli import commands
 
     class Shared:
         def __getattr__(self, name: str) -> Any:
@@ -29,8 +28,8 @@ def spark_sql(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
             pass
 
     def ask(tables: Path, *words: str, typed: str | None = None) -> Result:
-        return CliRunner().invoke(application, ["sql", str(tables), *words], input=typed)
+        return CliRunner().invoke(commands.application, ["sql", str(tables), *words], input=typed)
 
-    monkeypatch.setattr(session, "start_session", lambda *_, **__: Shared())
+    monkeypatch.setattr(commands, "start_session", lambda *_, **__: Shared())
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return ask

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from waltap_spark.cli import commands
-from waltap_spark.session import session
 from waltap_spark.state.output import SparkOutput
 
 PROFILE = """
@@ -75,7 +74,7 @@ def test_a_query_starts_spark_with_the_settings_of_the_profile(
         raise SessionRequested(settings)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "start_session", requested)
+    monkeypatch.setattr(commands, "start_session", requested)
     (tmp_path / "shop.toml").write_text(PROFILE)
     output = SparkOutput("second/tables")
     begun = output.open("second/changelog")

@@ -9,8 +9,8 @@ import pytest
 from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
-from waltap.cli import terminal
 from waltap_sinks.changelog import ChangeLog
+from waltap_spark.cli import commands
 from waltap_spark.cli.commands import application
 from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
@@ -154,7 +154,7 @@ def test_the_first_commit_appears_while_the_command_runs(
         drawn.append(view())
 
     lake.change(orders=1)
-    monkeypatch.setattr(terminal, "draw_until_interrupted", draw)
+    monkeypatch.setattr(commands, "draw_until_interrupted", draw)
     assert CliRunner().invoke(application, ["top", str(lake.folder)]).exit_code == 0
     assert "nothing was applied yet" in str(drawn[0])
     assert str(drawn[1].columns[0]._cells) == "['public.items', 'public.orders']"

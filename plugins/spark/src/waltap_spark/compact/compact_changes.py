@@ -58,7 +58,7 @@ BROADCAST: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class LoggedChanges:
-    """Changes of a table: what the log says of them, and their rows."""
+    """Changes of a table: their rows, and the log's facts about them."""
 
     spark: SparkSession
     table: TableState
