@@ -39,7 +39,7 @@ class StoredFile(msgspec.Struct, frozen=True, rename="camel"):
 
     path: str
     size: int = 0
-    stats: str = ""
+    stats: str | None = None
     deletion_vector: _DeletionVector | None = None
 
     @property
@@ -52,7 +52,7 @@ class StoredFile(msgspec.Struct, frozen=True, rename="camel"):
     def rows(self) -> int:
         """The rows without deleted ones. Raises: ValueError, KeyError without statistics."""
         deleted = 0 if self.deletion_vector is None else self.deletion_vector.cardinality
-        return int(json.loads(self.stats)["numRecords"]) - deleted
+        return int(json.loads(self.stats or "")["numRecords"]) - deleted
 
 
 class _FileEntry(msgspec.Struct, frozen=True):
