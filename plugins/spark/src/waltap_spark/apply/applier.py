@@ -312,7 +312,6 @@ class OutputApplier:
         self._external_snapshots.plan(manifests, plans)
         if self._format.writes_in_place:
             before = self._intended(before, log_position, moves, repeats=repeats)
-        called = whereabouts(before.tables)
         commit = CommitContext(
             spark=self._spark,
             number=number,
@@ -328,7 +327,7 @@ class OutputApplier:
             output=self._output,
             options=self._options,
             format=self._format,
-            called=called,
+            called=whereabouts(before.tables),
             at_us=at_us,
             reach=reach,
             external_snapshots=self._external_snapshots,
