@@ -408,7 +408,6 @@ class SpecRegistry(Protocol):
 
     def find(self, kind: type[S], name: str) -> S:
         """Return the spec of a name. Raises: SpecMissing."""
-        ...
 
     def implements(self, hook: str) -> bool: ...
 

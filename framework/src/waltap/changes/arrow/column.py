@@ -11,6 +11,7 @@ After a failed cast the values are checked one by one. No cast runs that could w
 pyarrow is imported with the first column.
 """
 
+import ctypes
 from array import array
 from binascii import unhexlify
 from collections.abc import Callable, Sequence
@@ -60,8 +61,6 @@ def _shown(text: str) -> "pa.Buffer":
     The buffer keeps the text alive.
     """
     # Python stores ASCII text as its UTF-8 bytes, so the pointer needs no encoding.
-    import ctypes
-
     utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize
     utf8.restype, utf8.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_void_p)
     return pa.foreign_buffer(utf8(text, None), len(text), base=text)

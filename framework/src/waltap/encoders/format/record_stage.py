@@ -13,7 +13,7 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
 )
 from waltap.encoders.json.converter import plain_json
-from waltap.errors import RecordError, RetryVerdict, WaltapError
+from waltap.errors import RecordError, RetryVerdict, StopRequested, WaltapError
 
 # Characters of a key in a message.
 SHOWN_MAX = 200
@@ -74,14 +74,9 @@ class RecordStage:
                 return found
             try:
                 found = _checked(step(found))
-            except WaltapError:
+            except (WaltapError, StopRequested):  # a stop during a transform's wait is no failure
                 raise
             except Exception as cause:
-                from waltap.errors import StopRequested
-
-                # A stop during a transform's wait is no failure.
-                if isinstance(cause, StopRequested):
-                    raise
                 raise self._failed(step, records, cause) from cause
         return found
 

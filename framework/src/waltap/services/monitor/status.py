@@ -224,17 +224,14 @@ class ObservedEngine(Protocol):
 
     def status(self) -> "PipelineStatus":
         """Return the run's status. Any thread may call it."""
-        ...
 
     def watch(self) -> None:
         """Count the events of each table from now on."""
-        ...
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
     ) -> "Future[SignalAnswer]":
         """Pass a signal to the run. Any thread may call it."""
-        ...
 
 
 def status_document(status: PipelineStatus) -> dict[str, object]:
