@@ -16,7 +16,7 @@ from tests.harness.changelog import Database, batch, context, relation
 
 from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.compact.small_sets import rows_of, stored_types, write_rows
+from waltap_spark.compact.small_sets import arrow_types, rows_of, write_rows
 from waltap_spark.planning.plan import plan
 
 KINDS = ("text", "int8", "numeric(10,2)", "timestamptz")
@@ -50,7 +50,8 @@ def measured(columns: int, rows: int, folder: Path) -> dict[str, float]:
     group = plan(log.manifests(), {})[table.name].groups[0]
     out = FileStore(str(folder / "out"))
     began = time.process_time()
-    names = list(stored_types(log.store, next(iter(group.segments))) or ())
+    schema = log.store.parquet_schema(next(iter(group.segments)))
+    names = list(arrow_types(schema) or ())
     size = write_rows(out, "set.parquet", rows_of(log.store, group, names))
     applied = time.process_time() - began
     return {

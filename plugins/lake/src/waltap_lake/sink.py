@@ -79,7 +79,7 @@ class PendingBuffers:
         tables: Sequence[pa.Table] = [
             pa.Table.from_batches(batches)
             for buffer in self._buffers
-            if (batches := buffer.given_up().batches)
+            if (batches := buffer.batches)
         ]
         if not tables:
             return None
