@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -87,84 +87,101 @@ def batch(lsn: int, *records: Record, whole: bool = True) -> Batch:
     )
 
 
-@pytest.fixture
-def topic(kafka: Kafka) -> str:
-    return kafka.topic_name()
+class Place:
+    """A topic of the test's own, and sinks into it, which are closed when the test ends."""
+
+    def __init__(self, kafka: Kafka, folder: Path) -> None:
+        self.kafka, self.folder, self.topic = kafka, folder, kafka.topic_name()
+        self.sinks: list[KafkaSink] = []
+
+    def create(self, count: int = 1, **config: str) -> None:
+        """Make the topic with so many partitions; names of settings have two underscores for a dot."""
+        named = {name.replace("__", "."): value for name, value in config.items()}
+        create(self.kafka.bootstrap, NewTopic(self.topic, count, config=named))
+
+    def opened(self, servers: str = "", **given: Any) -> KafkaSink:
+        """Return a sink that is open."""
+        self.sinks.append(sink(servers or self.kafka.bootstrap, self.folder, **given))
+        self.sinks[-1].open()
+        return self.sinks[-1]
+
+    def record(self, key: bytes | None, value: bytes | None = b"v", **more: int) -> Record:
+        return Record(self.topic, key, value, **more)
+
+    def read(self, ending: str = "") -> list[Message]:
+        """Return what is in the topic, or in one whose name has an ``ending``."""
+        return read_all(self.kafka.bootstrap, self.topic + ending)
+
+    def keys(self) -> list[bytes | None]:
+        return [message.key() for message in self.read()]
 
 
 @pytest.fixture
-def opened(kafka: Kafka, tmp_path: Path) -> Iterator[Callable[..., KafkaSink]]:
-    made: list[KafkaSink] = []
-
-    def make(**given: Any) -> KafkaSink:
-        made.append(sink(given.pop("servers", kafka.bootstrap), tmp_path, **given))
-        made[-1].open()
-        return made[-1]
-
-    yield make
-    for each in made:
+def place(kafka: Kafka, tmp_path: Path) -> Iterator[Place]:
+    made = Place(kafka, tmp_path)
+    yield made
+    for each in made.sinks:
         each.close()
+
+
+def flushed(into: KafkaSink, lsn: int, *records: Record, whole: bool = True) -> Positions | None:
+    """Write a batch, and flush."""
+    into.write(batch(lsn, *records, whole=whole))
+    return into.flush()
+
+
+def at(lsn: int, index: int = 0) -> Positions:
+    return Positions({"": Position(lsn, lsn + 8 if index else 0, index)})
+
+
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 
 
 # --- places ---------------------------------------------------------------------------------------
 
 
-def test_keys_land_where_kafkas_own_tests_say(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
+def test_keys_land_where_kafkas_own_tests_say(place: Place) -> None:
     """The hashes are those of `UtilsTest.testMurmur2` in Apache Kafka."""
     hashes = {
         b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
         b"a-little-bit-longer-string": -1486304829, b"abc": 479470107,
     }  # fmt: skip
-    create(kafka.bootstrap, NewTopic(topic, 7))
-    made = opened()
-    made.write(batch(1, *(Record(topic, key, b"") for key in hashes)))
-    made.flush()
-    places = {m.key(): m.partition() for m in read_all(kafka.bootstrap, topic)}
+    place.create(7)
+    made = place.opened()
+    flushed(made, 1, *(place.record(key, b"") for key in hashes))
+    places = {m.key(): m.partition() for m in place.read()}
     assert places == {key: (number & 0x7FFFFFFF) % 7 for key, number in hashes.items()}
 
 
-def test_a_partition_that_a_record_names_is_taken(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    create(kafka.bootstrap, NewTopic(topic, 3))
-    made = opened()
-    made.write(batch(1, *(Record(topic, b"k", b"v", partition=p) for p in (2, 0, 2))))
-    made.flush()
-    assert [m.partition() for m in read_all(kafka.bootstrap, topic)] == [0, 2, 2]
+def test_a_partition_that_a_record_names_is_taken(place: Place) -> None:
+    place.create(3)
+    made = place.opened()
+    flushed(made, 1, *(place.record(b"k", partition=p) for p in (2, 0, 2)))
+    assert [m.partition() for m in place.read()] == [0, 2, 2]
     with pytest.raises(KafkaTopicUnusable, match=r"(?i)partition"):
         for _ in range(2):  # librdkafka may show at once, or in a report
-            made.write(batch(2, Record(topic, b"k", b"v", partition=9)))
-            made.flush()
+            flushed(made, 2, place.record(b"k", partition=9))
 
 
-def test_a_time_that_a_record_has_is_that_of_the_message(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    made = opened()
+def test_a_time_that_a_record_has_is_that_of_the_message(place: Place) -> None:
+    place.create()
+    made = place.opened()
     before = int(time.time() * 1000) - 60_000
-    stamped = Record(topic, b"k", b"v", timestamp=1_767_225_600_123)
-    made.write(batch(1, stamped, Record(topic, b"k", b"v")))
-    made.flush()
-    (_, given), (_, now) = [m.timestamp() for m in read_all(kafka.bootstrap, topic)]
+    stamped = place.record(b"k", timestamp=1_767_225_600_123)
+    flushed(made, 1, stamped, place.record(b"k"))
+    (_, given), (_, now) = [m.timestamp() for m in place.read()]
     assert given == 1_767_225_600_123
     assert now > before
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_a_time_that_the_topic_refuses_is_not_tried_again(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], guarantee: str
-) -> None:
-    hour = {"message.timestamp.after.max.ms": "3600000"}
-    create(kafka.bootstrap, NewTopic(topic, 1, config=hour))
-    made = opened(delivery__guarantee=guarantee)
+@BOTH
+def test_a_time_that_the_topic_refuses_is_not_tried_again(place: Place, guarantee: str) -> None:
+    place.create(message__timestamp__after__max__ms="3600000")
+    made = place.opened(delivery__guarantee=guarantee)
     late = int(time.time() + 86_400) * 1000
-    with pytest.raises(KafkaTopicUnusable, match=f"{topic}.*timestamp") as refused:
+    with pytest.raises(KafkaTopicUnusable, match=f"{place.topic}.*timestamp") as refused:
         for _ in range(2):
-            made.write(batch(1, Record(topic, b"k", b"v", timestamp=late)))
-            made.flush()
+            flushed(made, 1, place.record(b"k", timestamp=late))
     assert refused.value.retry is RetryVerdict.NEVER
     assert "message.timestamp" in refused.value.advice()
 
@@ -172,10 +189,8 @@ def test_a_time_that_the_topic_refuses_is_not_tried_again(
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_missing_topics_are_made_as_their_group_says(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    made = opened(
+def test_missing_topics_are_made_as_their_group_says(place: Place) -> None:
+    made = place.opened(
         topic__creation__groups="kept",
         topic__creation__default__partitions="2",
         topic__creation__kept__include=".*-kept",
@@ -183,22 +198,18 @@ def test_missing_topics_are_made_as_their_group_says(
         topic__creation__kept__partitions="4",
         topic__creation__kept__cleanup__policy="compact",
     )
-    names = [topic, f"{topic}-kept", f"{topic}-not-kept"]
-    made.write(batch(1, *(Record(name, b"k", b"v") for name in names)))
-    made.flush()
-    assert [partitions(kafka.bootstrap, name) for name in names] == [2, 4, 2]
+    names = [place.topic, f"{place.topic}-kept", f"{place.topic}-not-kept"]
+    flushed(made, 1, *(Record(name, b"k", b"v") for name in names))
+    assert [partitions(place.kafka.bootstrap, name) for name in names] == [2, 4, 2]
     with pytest.raises(SinkError) as refused:  # a compacted topic takes no record without a key
-        made.write(batch(2, Record(f"{topic}-kept", None, b"v")))
-        made.flush()
+        flushed(made, 2, Record(f"{place.topic}-kept", None, b"v"))
     assert refused.value.code == KafkaTopicUnusable.code
 
 
-def test_settings_that_the_broker_refuses_name_the_topic(
-    topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    made = opened(topic__creation__default__cleanup__policy="shred")
-    with pytest.raises(KafkaTopicUnusable, match=topic):
-        made.write(batch(1, Record(topic, b"k", b"v")))
+def test_settings_that_the_broker_refuses_name_the_topic(place: Place) -> None:
+    made = place.opened(topic__creation__default__cleanup__policy="shred")
+    with pytest.raises(KafkaTopicUnusable, match=place.topic):
+        made.write(batch(1, place.record(b"k")))
 
 
 # --- who may come in ------------------------------------------------------------------------------
@@ -213,38 +224,33 @@ def sasl(user: str, password: str) -> dict[str, str]:
     }
 
 
-def test_records_go_over_tls_and_to_users_of_sasl(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    by_tls = opened(
-        servers=kafka.tls,
+def test_records_go_over_tls_and_to_users_of_sasl(place: Place) -> None:
+    by_tls = place.opened(
+        servers=place.kafka.tls,
         producer__security__protocol="SSL",
         producer__ssl__truststore__type="PEM",
-        producer__ssl__truststore__location=str(kafka.certificate),
+        producer__ssl__truststore__location=str(place.kafka.certificate),
         producer__key__serializer="org.apache.kafka.common.serialization.StringSerializer",
     )
-    by_sasl = opened(servers=kafka.sasl, **sasl("admin", "admin-secret"))
+    by_sasl = place.opened(servers=place.kafka.sasl, **sasl("admin", "admin-secret"))
     for made in (by_tls, by_sasl):
-        made.write(batch(1, Record(topic, b"k", b"v")))
-        made.flush()
-    assert len(read_all(kafka.bootstrap, topic)) == 2
+        flushed(made, 1, place.record(b"k"))
+    assert len(place.read()) == 2
 
 
 @pytest.mark.parametrize(
     ("mechanism", "protocol"), [("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("SCRAM-SHA-512", "SASL_SSL")]
 )
-def test_users_of_scram_come_in(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], mechanism: str, protocol: str
-) -> None:
-    user, password = f"scram-{topic}", "seven words"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+def test_users_of_scram_come_in(place: Place, mechanism: str, protocol: str) -> None:
+    user, password = f"scram-{place.topic}", "seven words"
+    admin = AdminClient({"bootstrap.servers": place.kafka.bootstrap})
     kind = ScramMechanism[mechanism.replace("-", "_")]
     made = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
     for done in admin.alter_user_scram_credentials([made]).values():
         done.result(WAIT_SECONDS)
     rights = [
         AclBinding(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
+            ResourceType.TOPIC, place.topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
             operation, AclPermissionType.ALLOW,
         )
         for operation in (AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
@@ -252,26 +258,25 @@ def test_users_of_scram_come_in(
     for done in admin.create_acls(rights).values():
         done.result(WAIT_SECONDS)
     settings = {
-        "servers": kafka.sasl_tls if protocol == "SASL_SSL" else kafka.sasl,
+        "servers": place.kafka.sasl_tls if protocol == "SASL_SSL" else place.kafka.sasl,
         "producer__security__protocol": protocol,
         "producer__sasl__mechanism": mechanism,
         "producer__sasl__jaas__config": "org.apache.kafka.common.security.scram.ScramLoginModule "
         f'required username="{user}" password="{password}";',
-        "producer__ssl__ca__location": str(kafka.certificate),
+        "producer__ssl__ca__location": str(place.kafka.certificate),
     }
     deadline = time.monotonic() + WAIT_SECONDS
     while True:  # the broker takes note of users and rights in its own time
         try:
-            into = opened(**settings)
-            into.write(batch(1, Record(topic, b"k", b"v")))
-            assert into.flush() == Positions({"": Position(1)})
+            into = place.opened(**settings)
+            assert flushed(into, 1, place.record(b"k")) == at(1)
             break
         except KafkaRefused:
             assert time.monotonic() < deadline
-    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"k"]
+    assert place.keys() == [b"k"]
     wrong = settings["producer__sasl__jaas__config"].replace(password, "six words")
     with pytest.raises(KafkaRefused) as refused:
-        opened(**{**settings, "producer__sasl__jaas__config": wrong})
+        place.opened(**{**settings, "producer__sasl__jaas__config": wrong})
     assert "six words" not in str(refused.value)
 
 
@@ -307,46 +312,46 @@ def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
 # --- size -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def limited(place: Place, guarantee: str, limit: str, **more: Any) -> KafkaSink:
+    """Return a sink that is open, where the client or the topic takes records of some 20,000 bytes."""
+    place.create(**({"max__message__bytes": "20000"} if limit == "topic" else {}))
+    return place.opened(
+        delivery__guarantee=guarantee,
+        transactional__id=place.topic,
+        producer__message__max__bytes="30000" if limit == "client" else "1000000",
+        producer__batch__size="10000",
+        **more,
+    )
+
+
+@BOTH
 @pytest.mark.parametrize("limit", ["client", "topic"])
 def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], guarantee: str, limit: str
+    place: Place, guarantee: str, limit: str
 ) -> None:
-    config = {"max.message.bytes": "20000"} if limit == "topic" else {}
-    create(kafka.bootstrap, NewTopic(topic, 1, config=config))
-    made = opened(
-        delivery__guarantee=guarantee,
-        transactional__id=topic,
+    made = limited(
+        place,
+        guarantee,
+        limit,
         oversize__records="dead_letter",
-        oversize__topic=f"{topic}-large",
-        producer__message__max__bytes="30000" if limit == "client" else "1000000",
-        producer__batch__size="10000",
+        oversize__topic=f"{place.topic}-large",
     )
-    large = Record(topic, b"2", bytes(50_000))
-    made.write(batch(1, Record(topic, b"1", b"v"), large, Record(topic, b"3", b"v")))
-    assert made.flush() == Positions({"": Position(1)})
-    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3"]
-    (reported,) = read_all(kafka.bootstrap, f"{topic}-large")
+    large = place.record(b"2", bytes(50_000))
+    assert flushed(made, 1, place.record(b"1"), large, place.record(b"3")) == at(1)
+    assert place.keys() == [b"1", b"3"]
+    (reported,) = place.read("-large")
     assert reported.key() == b"2"
-    assert json.loads(reported.value() or b"")["topic"] == topic
+    assert json.loads(reported.value() or b"")["topic"] == place.topic
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@BOTH
 @pytest.mark.parametrize("limit", ["client", "topic"])
 def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], guarantee: str, limit: str
+    place: Place, guarantee: str, limit: str
 ) -> None:
-    config = {"max.message.bytes": "20000"} if limit == "topic" else {}
-    create(kafka.bootstrap, NewTopic(topic, 1, config=config))
-    made = opened(
-        tolerant=True,
-        delivery__guarantee=guarantee,
-        transactional__id=topic,
-        producer__message__max__bytes="30000" if limit == "client" else "1000000",
-        producer__batch__size="10000",
-    )
-    large = [Record(topic, key, bytes(50_000)) for key in (b"2", b"4")]
-    given = batch(1, Record(topic, b"1", b"v"), large[0], Record(topic, b"3", b"v"), large[1])
+    made = limited(place, guarantee, limit, tolerant=True)
+    large = [place.record(key, bytes(50_000)) for key in (b"2", b"4")]
+    given = batch(1, place.record(b"1"), large[0], place.record(b"3"), large[1])
     with pytest.raises(RecordsRefused) as refused:
         made.write(given)
     assert [each.index for each in refused.value.refused] == [1, 3]
@@ -357,85 +362,74 @@ def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(
         assert made.flush() is None
     leave_out(given, refused.value.refused)
     made.write(given)
-    made.write(batch(2, Record(topic, b"5", b"v")))
-    assert made.flush() == Positions({"": Position(2)})
-    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3", b"5"]
+    assert flushed(made, 2, place.record(b"5")) == at(2)
+    assert place.keys() == [b"1", b"3", b"5"]
 
 
-def test_a_record_that_is_too_large_stops_the_run_otherwise(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    create(kafka.bootstrap, NewTopic(topic, 1, config={"max.message.bytes": "20000"}))
-    made = opened()
-    made.write(batch(1, Record(topic, b"1", b"v")))
-    assert made.flush() == Positions({"": Position(1)})
-    with pytest.raises(KafkaRecordTooLarge, match=topic) as large:
+def test_a_record_that_is_too_large_stops_the_run_otherwise(place: Place) -> None:
+    place.create(max__message__bytes="20000")
+    made = place.opened()
+    assert flushed(made, 1, place.record(b"1")) == at(1)
+    with pytest.raises(KafkaRecordTooLarge, match=place.topic) as large:
         made.write(
-            batch(2, *(Record(topic, b"2", value) for value in (b"v", bytes(50_000), b"w", None)))
+            batch(2, *(place.record(b"2", value) for value in (b"v", bytes(50_000), b"w", None)))
         )
         made.flush()
     assert large.value.retry is RetryVerdict.NEVER
     with pytest.raises(KafkaRecordTooLarge):
         made.flush()
     made.close()
-    values = [message.value() for message in read_all(kafka.bootstrap, topic)]
+    values = [message.value() for message in place.read()]
     assert values == [b"v", b"v"], "a later record of the key came before the refused one"
 
 
-def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    limits = {topic: "20000", f"{topic}-less": "9000", f"{topic}-plain": "1048588"}
+def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(place: Place) -> None:
+    limits = {
+        place.topic: "20000",
+        f"{place.topic}-less": "9000",
+        f"{place.topic}-plain": "1048588",
+    }
     create(
-        kafka.bootstrap,
+        place.kafka.bootstrap,
         *(NewTopic(name, 1, config={"max.message.bytes": size}) for name, size in limits.items()),
     )
-    made = opened()
+    made = place.opened()
     keys = [str(number).encode() for number in range(3000)]
     for number, key in enumerate(keys):  # the three by turns, and in order in each
         some = [Record(name, key, bytes(1000)) for name in limits]
         made.write(batch(number + 1, *some))
     assert made.flush() == Positions({"": Position(len(keys))})
     for name in limits:
-        assert [m.key() for m in read_all(kafka.bootstrap, name)] == keys
+        assert [m.key() for m in read_all(place.kafka.bootstrap, name)] == keys
 
 
 # --- two instances --------------------------------------------------------------------------------
 
 
-def test_a_second_instance_ends_the_first(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink]
-) -> None:
-    once = {"delivery__guarantee": "exactly_once", "transactional__id": topic}
-    first = opened(**once)
-    first.write(batch(1, Record(topic, b"1", b"first")))
-    assert first.flush() == Positions({"": Position(1)})
-    first.write(batch(2, Record(topic, b"2", b"first, undone")))
-    second = opened(has_offset=True, **once)
-    second.write(batch(3, Record(topic, b"3", b"second")))
-    assert second.flush() == Positions({"": Position(3)})
+def test_a_second_instance_ends_the_first(place: Place) -> None:
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
+    first = place.opened(**once)
+    assert flushed(first, 1, place.record(b"1", b"first")) == at(1)
+    first.write(batch(2, place.record(b"2", b"first, undone")))
+    second = place.opened(has_offset=True, **once)
+    assert flushed(second, 3, place.record(b"3", b"second")) == at(3)
     with pytest.raises(KafkaFenced) as fenced:
         first.flush()
     assert fenced.value.retry is RetryVerdict.NEVER
-    assert [m.key() for m in read_all(kafka.bootstrap, topic)] == [b"1", b"3"]
+    assert place.keys() == [b"1", b"3"]
 
 
-def test_a_source_transaction_is_not_committed_in_pieces(
-    kafka: Kafka, topic: str, opened: Callable[..., KafkaSink], tmp_path: Path
-) -> None:
-    once = {"delivery__guarantee": "exactly_once", "transactional__id": topic}
-    made = opened(**once)
-    made.write(batch(1, Record(topic, b"1", b"v")))
-    made.flush()
-    made.write(batch(2, Record(topic, b"2", b"v"), whole=False))
-    assert made.flush() == Positions({"": Position(1)})
-    made.write(batch(3, Record(topic, b"3", b"v")))
-    assert made.flush() == Positions({"": Position(3)})
+def test_a_source_transaction_is_not_committed_in_pieces(place: Place) -> None:
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
+    made = place.opened(**once)
+    flushed(made, 1, place.record(b"1"))
+    assert flushed(made, 2, place.record(b"2"), whole=False) == at(1)
+    assert flushed(made, 3, place.record(b"3")) == at(3)
     made.close()
-    again = sink(kafka.bootstrap, tmp_path, has_offset=True, **once)
-    assert again.open() == Positions({"": Position(3)})
+    again = sink(place.kafka.bootstrap, place.folder, has_offset=True, **once)
+    assert again.open() == at(3)
     again.close()
-    anew = sink(kafka.bootstrap, tmp_path, has_offset=False, **once)
+    anew = sink(place.kafka.bootstrap, place.folder, has_offset=False, **once)
     assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
     anew.close()
 
@@ -444,32 +438,33 @@ def test_a_source_transaction_is_not_committed_in_pieces(
 
 
 @pytest.fixture
-def begun(kafka: Kafka, topic: str, tmp_path: Path) -> Callable[..., tuple[KafkaTransactions, Any]]:
+def begun(place: Place) -> Callable[..., tuple[KafkaTransactions, Any]]:
     """Return what makes transactions of which one is open, with a record in it, and their producer."""
 
-    create(kafka.bootstrap, *(NewTopic(name, 1) for name in (topic, f"{topic}-positions")))
+    create(
+        place.kafka.bootstrap,
+        *(NewTopic(name, 1) for name in (place.topic, f"{place.topic}-positions")),
+    )
 
     def make(*, timeout_s: float = 3600, **context: Any) -> tuple[KafkaTransactions, Producer]:
-        producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+        producer = Producer(
+            {"bootstrap.servers": place.kafka.bootstrap, "transactional.id": place.topic}
+        )
         producer.init_transactions(WAIT_SECONDS)
         failures = KafkaFailures(
-            servers=kafka.bootstrap, transactional_id=topic, position_topic=f"{topic}-positions", creates_topics=True
+            servers=place.kafka.bootstrap, transactional_id=place.topic, position_topic=f"{place.topic}-positions", creates_topics=True
         )  # fmt: skip
-        given = SinkContext(pipeline="p", state_dir=tmp_path, **context)
+        given = SinkContext(pipeline="p", state_dir=place.folder, **context)
         made = KafkaTransactions(producer, failures, given, timeout_s=timeout_s)
         made.begin()
-        producer.produce(topic, b"1")
+        producer.produce(place.topic, b"1")
         return made, producer
 
     return make
 
 
-def at(lsn: int, index: int = 0) -> Positions:
-    return Positions({"": Position(lsn, lsn + 8 if index else 0, index)})
-
-
 def test_a_source_transaction_that_goes_on_waits_for_its_end(
-    kafka: Kafka, topic: str, begun: Callable[..., Any]
+    place: Place, begun: Callable[..., Any]
 ) -> None:
     transactions, producer = begun()
     for index in (1, 2):
@@ -479,8 +474,8 @@ def test_a_source_transaction_that_goes_on_waits_for_its_end(
     assert transactions.commit(at(24), ends_transaction=True, drain=pytest.fail) == at(16), (
         "none is open"
     )
-    (position,) = read_all(kafka.bootstrap, f"{topic}-positions")
-    assert position.key() == topic.encode(), "it is committed with the records"
+    (position,) = place.read("-positions")
+    assert position.key() == place.topic.encode(), "it is committed with the records"
 
 
 def test_one_too_long_for_the_broker_is_committed_in_pieces(begun: Callable[..., Any]) -> None:
@@ -489,7 +484,7 @@ def test_one_too_long_for_the_broker_is_committed_in_pieces(begun: Callable[...,
 
 
 def test_a_process_that_may_not_write_commits_nothing(
-    kafka: Kafka, topic: str, begun: Callable[..., Any]
+    place: Place, begun: Callable[..., Any]
 ) -> None:
     def refuse() -> None:
         raise ZeroDivisionError  # another process has the lease
@@ -499,7 +494,7 @@ def test_a_process_that_may_not_write_commits_nothing(
         transactions.commit(at(8), ends_transaction=True, drain=producer.flush)
     assert transactions.committed is None
     producer.abort_transaction(WAIT_SECONDS)  # refused once the transaction is committed
-    assert read_all(kafka.bootstrap, topic) == []
+    assert place.read() == []
 
 
 # --- pipelines ------------------------------------------------------------------------------------
@@ -589,8 +584,7 @@ def test_a_stop_does_not_wait_for_a_broker_that_is_away(
         private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
     )
     made.open()
-    made.write(batch(1, Record("t", b"0", b"v")))
-    assert made.flush() == Positions({"": Position(1)})
+    assert flushed(made, 1, Record("t", b"0", b"v")) == at(1)
     private_kafka.kill()
     made.write(batch(2, Record("t", b"1", b"v")))
     stopped.append(True)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,8 @@ from waltap_spark.state.output import SparkOutput
 # --- what is refused before Spark starts ----------------------------------------------------------
 
 NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
+WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])
+TEXTS = relation("public.odd", [("id", "int4"), ("v", "text")])
 HOLD = """
 import sys
 from pathlib import Path
@@ -50,6 +51,16 @@ assert lock.take() is None
 print("held", flush=True)
 sys.stdin.read()
 """
+
+
+def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
+    settings = SparkProperties(
+        path=str(folder / "lake"),
+        master="local[2]",
+        settings={"spark.driver.memory": memory},
+        **properties,
+    )
+    return SparkSink(settings, context(folder / "state", has_offset=True))
 
 
 @pytest.fixture
@@ -225,19 +236,15 @@ def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_nex
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As the Spark process of an engine that was killed does."""
-    settings = {"path": str(tmp_path / "lake"), "spark.master": "local[2]", "drain.timeout.ms": 0}
     (tmp_path / "lake").mkdir()
     other = hold(tmp_path / "lake" / "tables")
-    sink = SparkSink(
-        SparkProperties.model_validate(settings), context(tmp_path / "state", has_offset=True)
-    )
-    sink.open()  # a process that waits for the other no longer than this
-    sink._driver._properties = two_core_sink(tmp_path)._driver._properties  # type: ignore[union-attr]
-    db = Database()
-    sink.write(batch(db.inserted(NUMBERS, ["1", "1"])))
-    sink.flush()
+    made = sink(tmp_path, drain_ms=0)
+    made.open()  # a process that waits for the other no longer than this
+    made._driver._properties = sink(tmp_path)._driver._properties  # type: ignore[union-attr]
+    made.write(batch(Database().inserted(NUMBERS, ["1", "1"])))
+    made.flush()
     with caplog.at_level("WARNING"):
-        sink.close()
+        made.close()
     other.communicate()
     assert f"process {other.pid}" in caplog.text
     assert "the next start applies the rest of the change log" in caplog.text
@@ -262,13 +269,6 @@ def test_a_stop_does_not_wait_longer_for_spark_than_the_operator_does(
     until(lambda: getattr(output.state(), "tables", {}), "the rest of the change log")
 
 
-def two_core_sink(folder: Path) -> SparkSink:
-    settings = SparkProperties.model_validate(
-        {"path": str(folder / "lake"), "spark.master": "local[2]"}
-    )
-    return SparkSink(settings, context(folder / "state", has_offset=True))
-
-
 @pytest.mark.usefixtures("java")
 def test_a_start_that_is_refused_does_not_wait_for_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -277,17 +277,17 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
         pytest.fail("Spark was waited for")
 
     monkeypatch.setattr("waltap_spark.sink.process.DriverProcess._wait", never)
-    made = two_core_sink(tmp_path)
+    made = sink(tmp_path)
     made.open()
     child = made._driver._child  # type: ignore[union-attr]
     made.close()  # as when a configuration is refused after the sink was opened
     assert child.poll() is not None, "there is nothing for it to do"
-    db, writes = Database(), two_core_sink(tmp_path)
+    db, writes = Database(), sink(tmp_path)
     ChangeLogSink.open(writes)
     ChangeLogSink.write(writes, batch(db.inserted(NUMBERS, ["1", "1"])))
     ChangeLogSink.flush(writes)
     ChangeLogSink.close(writes)
-    again = two_core_sink(tmp_path)
+    again = sink(tmp_path)
     again.open()
     child = again._driver._child  # type: ignore[union-attr]
     try:
@@ -302,7 +302,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
 
 @pytest.mark.usefixtures("java")
 def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path: Path) -> None:
-    made = two_core_sink(tmp_path)
+    made = sink(tmp_path)
     made.open()
     assert made._driver is not None
     first = made._driver.pid
@@ -317,19 +317,11 @@ def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path: Path)
 
 # --- the sink and its process ---------------------------------------------------------------------
 
-ODD_NUMBERS = relation("public.odd", [("id", "int4"), ("v", "int4")])
-WIDE = relation("public.wide", [("id", "int4"), ("v", "text")])
-TEXTS = relation("public.odd", [("id", "int4"), ("v", "text")])
 
-
-def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
-    settings = SparkProperties(
-        path=str(folder / "lake"),
-        master="local[2]",
-        settings={"spark.driver.memory": memory},
-        **properties,
-    )
-    return SparkSink(settings, context(folder / "state", has_offset=True))
+def flushed(made: SparkSink) -> bool:
+    """Flush, which looks at the process; return True."""
+    made.flush()
+    return True
 
 
 def of_another_log(folder: Path) -> None:
@@ -344,7 +336,7 @@ def test_close_waits_until_spark_has_applied_everything(tmp_path: Path) -> None:
     db, made = Database(), sink(tmp_path)
     assert made.open() is None
     for number in range(3):
-        part = db.inserted(ODD_NUMBERS, [str(number), "1"])
+        part = db.inserted(NUMBERS, [str(number), "1"])
         made.write(batch(part))
         assert made.flush() == Position(part.end_lsn)
     made.close()
@@ -362,14 +354,11 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     of_another_log(tmp_path)
     db, made = Database(), sink(tmp_path)
     made.open()
-    last = db.inserted(ODD_NUMBERS, ["1", "1"])
+    last = db.inserted(NUMBERS, ["1", "1"])
     made.write(batch(last))
     made.flush()
-    limit = time.monotonic() + 300
     with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206 .* made from .* elsewhere, not .*"):
-        while time.monotonic() < limit:
-            made.flush()
-            time.sleep(0.05)
+        until(lambda: flushed(made) and False, "the error", within=300.0)
     made.close()
     log_position = ChangeLog(str(tmp_path / "lake/changelog")).last()
     assert log_position.log_position.end_lsn == last.end_lsn, "what was published stays"
@@ -384,7 +373,7 @@ def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
     for ends_by_another in (False, True):
         made = sink(tmp_path)
         made.open()
-        made.write(batch(db.inserted(ODD_NUMBERS, ["1", "1"])))
+        made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
         made.flush()
         if ends_by_another:
             with pytest.raises(KeyboardInterrupt):
@@ -403,7 +392,7 @@ def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
 def write_long_rows(db: Database, made: SparkSink) -> None:
     """300 rows of one megabyte, and one short one of another table."""
     made.open()
-    made.write(batch(db.inserted(ODD_NUMBERS, ["1", "1"])))
+    made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
     text = os.urandom(500_000).hex()
     for number in range(300):
         db.insert(WIDE, [str(number), text[number:] + text[:number]])
@@ -431,11 +420,8 @@ def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
     monkeypatch.setattr(segment, "PAGE_BYTES", 1 << 40)  # one page, as earlier versions wrote it
     made = sink(tmp_path)
     write_long_rows(Database(), made)
-    limit = time.monotonic() + 400
     with pytest.raises(JvmEnded, match=r"WT-5248 .* out of memory\. .* now 512m\)"):
-        while time.monotonic() < limit:
-            made.flush()
-            time.sleep(0.05)
+        until(lambda: flushed(made) and False, "the error", within=400.0)
     made.close()
     output = SparkOutput(str(tmp_path / "lake/tables"))
     assert (state := output.state()) is None or "public.wide" not in state.tables
@@ -453,14 +439,10 @@ def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
     monkeypatch.setattr("waltap_spark.sink.process.POLL_S", 0.1)
     db, made = Database(), sink(tmp_path)
     made.open()
-    made.write(batch(db.inserted(ODD_NUMBERS, ["1", "1"])))
+    made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
     made.write(batch(db.inserted(TEXTS, ["2", "two"])))
     made.flush()
-    limit = time.monotonic() + 300
-    while not any("public.odd is suspended" in r.getMessage() for r in caplog.records):
-        assert time.monotonic() < limit
-        made.flush()
-        time.sleep(0.05)
+    until(lambda: flushed(made) and "public.odd is suspended" in caplog.text, "it", within=300.0)
     made.close()
     (reported,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in reported
@@ -511,16 +493,14 @@ def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Follo
 
 def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path: Path) -> None:
     """Each of them, with anything new or without; others are up to date then. It ends well once none does."""
-    number = relation("public.odd", [("id", "int4"), ("v", "int4")])
-    text = relation("public.odd", [("id", "int4"), ("v", "text")])
 
     def run(applier: OutputApplier) -> None:
         LogFollower(rig.log, applier).once()
 
-    rig.db.insert(number, ["1", "5"])
+    rig.db.insert(NUMBERS, ["1", "5"])
     rig.work(1)
     run(rig.applier)
-    rig.db.insert(text, ["2", "five"])
+    rig.db.insert(TEXTS, ["2", "five"])
     rig.work(2)
     with pytest.raises(TablesSuspended, match=r"public\.odd: WT-5205"):
         run(rig.applier)

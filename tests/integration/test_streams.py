@@ -1,7 +1,8 @@
 """Message streams on real servers: what an engine brings, and what can go wrong has its code."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,25 @@ def redis(redis_server: RedisServer) -> Iterator[Any]:
     client.close()
 
 
+@pytest.fixture
+def redis_sink(redis_server: RedisServer, tmp_path: Path) -> Callable[..., Sink]:
+    """Return what makes a sink into the server."""
+    return partial(sink, "redis", tmp_path, address=redis_server.address)
+
+
+def flushed(into: Sink, number: int, *records: Record) -> Positions | None:
+    """Write a batch, and flush."""
+    into.write(batch(number, *records))
+    return into.flush()
+
+
 def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(
-    redis_server: RedisServer, redis: Any, tmp_path: Path
+    redis: Any, redis_sink: Callable[..., Sink]
 ) -> None:
-    given = {"message_format": "compact", "stream_max_entries": 100}
-    made = sink("redis", tmp_path, address=redis_server.address, **given)
+    made = redis_sink(message_format="compact", stream_max_entries=100)
     made.open()
-    made.write(batch(1, *[record("t", number) for number in range(1000)], Record("t", None, None)))
-    assert made.flush() == Positions({"": Position(1)})
+    records = [*(record("t", number) for number in range(1000)), Record("t", None, None)]
+    assert flushed(made, 1, *records) == Positions({"": Position(1)})
     made.close()
     assert 100 <= redis.xlen("t") < 400
     assert redis.xrevrange("t", count=1)[0][1] == {b"default": b"default"}
@@ -95,8 +107,7 @@ def test_redis_that_is_away_at_the_start_or_later_is_reported(
     try:
         made = sink("redis", tmp_path, address=server.address, delivery_guarantee="exactly_once")
         made.open()
-        made.write(batch(1, record("t")))
-        made.flush()
+        flushed(made, 1, record("t"))
         made.write(batch(2, record("t", 2)))
         server.kill()
         with pytest.raises(StreamUnavailable):
@@ -106,8 +117,7 @@ def test_redis_that_is_away_at_the_start_or_later_is_reported(
         made.close()
         server.start()
         assert made.open() == Positions({"": Position(1)})
-        made.write(batch(2, record("t", 2)))
-        made.flush()
+        flushed(made, 2, record("t", 2))
         made.close()
         client = server.client()
         assert client.xlen("t") == 2
@@ -117,15 +127,13 @@ def test_redis_that_is_away_at_the_start_or_later_is_reported(
 
 
 def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(
-    redis_server: RedisServer, redis: Any, tmp_path: Path
+    redis: Any, redis_sink: Callable[..., Sink]
 ) -> None:
     redis.acl_setuser("reader", enabled=True, passwords=["+secret"], commands=["+ping", "+info"])
     try:
-        wrong = sink("redis", tmp_path, address=redis_server.address, user="reader", password="x")
+        wrong = redis_sink(user="reader", password="x")
         assert "XADD" in refused(wrong, StreamRefused, "check", "open").advice()
-        made = sink(
-            "redis", tmp_path, address=redis_server.address, user="reader", password="secret"
-        )
+        made = redis_sink(user="reader", password="secret")
         made.open()
         with pytest.raises(StreamRefused, match="xadd"):
             made.write(batch(1, record("t")))
@@ -135,10 +143,10 @@ def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(
 
 
 def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
-    redis_server: RedisServer, redis: Any, tmp_path: Path
+    redis: Any, redis_sink: Callable[..., Sink]
 ) -> None:
     redis.set("taken", "text")
-    made = sink("redis", tmp_path, address=redis_server.address)
+    made = redis_sink()
     made.open()
     with pytest.raises(StreamUnfit, match="WT-5564"):
         made.write(batch(1, record("taken")))
@@ -154,14 +162,12 @@ def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
 
 
 def test_entries_beside_a_key_that_is_no_stream_are_not_promised(
-    redis_server: RedisServer, redis: Any, tmp_path: Path
+    redis: Any, redis_sink: Callable[..., Sink]
 ) -> None:
     """Redis undoes nothing of a transaction in which one command fails: the position must not be in it."""
-    given = {"address": redis_server.address, "delivery_guarantee": "exactly_once"}
-    made = sink("redis", tmp_path, **given)
+    made = redis_sink(delivery_guarantee="exactly_once")
     made.open()
-    made.write(batch(1, record("fine")))
-    made.flush()
+    flushed(made, 1, record("fine"))
     for stolen in ("new", "fine"):  # one that it never wrote to, and one that it knows as a stream
         redis.delete(stolen)
         redis.set(stolen, "text")
@@ -170,20 +176,18 @@ def test_entries_beside_a_key_that_is_no_stream_are_not_promised(
             made.flush()
         made.close()
         redis.delete(stolen)
-        made = sink("redis", tmp_path, **given)
+        made = redis_sink(delivery_guarantee="exactly_once")
         held = made.open()
         assert max(each.end_lsn for each in held.values()) < 2
-    made.write(batch(2, record("other"), record("fine")))
-    made.flush()
+    flushed(made, 2, record("other"), record("fine"))
     made.close()
     assert redis.xlen("fine") == 1
 
 
 def test_the_second_instance_on_redis_shuts_out_the_first(
-    redis_server: RedisServer, redis: Any, tmp_path: Path
+    redis: Any, redis_sink: Callable[..., Sink]
 ) -> None:
-    given = {"address": redis_server.address, "delivery_guarantee": "exactly_once"}
-    one, two = sink("redis", tmp_path, **given), sink("redis", tmp_path, **given)
+    one, two = (redis_sink(delivery_guarantee="exactly_once") for _ in range(2))
     one.open()
     one.write(batch(1, record("t")))
     two.open()
@@ -269,8 +273,7 @@ def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> 
         made.close()
         server.start()
         made.open()
-        made.write(batch(2, record("t.t")))
-        assert made.flush() == Positions({"": Position(2)})
+        assert flushed(made, 2, record("t.t")) == Positions({"": Position(2)})
         made.maintain()
         made.close()
     finally:
