@@ -64,8 +64,8 @@ class Run:
         path, ready = self.folder / "scale.properties", self.folder / "ready"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         sink = self.sink if self.sink == "null" else f"{self.sink}:{self.folder / 'output'}"
-        waltap = Path(sys.executable).parent / "waltap"
-        command: list[str | Path] = [waltap, "run", path, "--sink", sink]
+        # An environment of another pyspark may lack the script `waltap`.
+        command: list[str | Path] = [sys.executable, "-m", "waltap", "run", path, "--sink", sink]
         started = time.perf_counter()
         with (self.folder / "stderr").open("w") as errors:
             self._process = subprocess.Popen(

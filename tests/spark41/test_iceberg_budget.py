@@ -7,14 +7,13 @@ import pytest
 from tests.harness.spark import Rig
 from tests.harness.spark_cost import cost, filled
 
-# change → the most calls, round trips and jobs of its commit: one job appends to the history, one merges, and one reads
-# values that were not sent.
+# change → the most calls, round trips and jobs of its commit: a job reads values that were not sent, and the driver writes.
 BUDGETS: Final = {
-    "insert": (351, 92, 2),
-    "update": (396, 112, 2),
-    "update, note unsent": (420, 122, 3),
-    "key change, note unsent": (445, 122, 3),
-    "delete": (385, 92, 2),
+    "insert": (307, 105, 0),
+    "update": (360, 150, 0),
+    "update, note unsent": (371, 144, 1),
+    "key change, note unsent": (391, 144, 1),
+    "delete": (346, 114, 0),
 }
 
 

@@ -5,7 +5,7 @@ for each, as for 100,000 rows; pyarrow takes one or two milliseconds. Spark read
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -83,24 +83,30 @@ def renamed(rows: pa.Table, called: dict[str, str]) -> pa.Table:
 
 def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:
     """Write one file and return its size; the commit makes it durable."""
+    with store.create(path) as file, store.writing(path):
+        write_parquet(rows, file)
+        size: int = file.tell()
+    return size
+
+
+def write_parquet(rows: pa.Table, file: IO[bytes], compression: str = "snappy") -> None:
+    """Write ``rows`` into an open file, as Spark reads them."""
     # NaN is greater than all numbers for Spark, and Arrow's statistics ignore it.
     counted = [
         field.name
         for field in rows.schema
         if not (pa.types.is_floating(field.type) or pa.types.is_nested(field.type))
     ]
-    with store.create(path) as file, store.writing(path):
-        # Spark ignores the Arrow schema, and dictionaries of few values save nothing.
-        parquet.write_table(
-            rows,
-            file,
-            use_dictionary=False,
-            store_schema=False,
-            store_decimal_as_integer=True,
-            write_statistics=counted or False,
-        )
-        size: int = file.tell()
-    return size
+    # Spark ignores the Arrow schema, and dictionaries of few values save nothing.
+    parquet.write_table(
+        rows,
+        file,
+        compression=compression,
+        use_dictionary=False,
+        store_schema=False,
+        store_decimal_as_integer=True,
+        write_statistics=counted or False,
+    )
 
 
 # Spark has 38 digits at most. The change log has longer decimals only on request.

@@ -21,7 +21,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
@@ -31,9 +31,7 @@ from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
 from waltap_spark.errors import LayoutUnfit, VersionGone
 from waltap_spark.formats.delta_files import (
-    FILES,
     DeltaTransaction,
-    FileSchema,
     added,
     joined,
     overwritten,
@@ -42,6 +40,7 @@ from waltap_spark.formats.delta_files import (
 from waltap_spark.formats.delta_log import FileList, StoredFile
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.formats.small_files import FILES, SMALL_TABLE, FileSchema, left_to_spark
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
@@ -88,11 +87,6 @@ NO_VERSION: Final = "DELTA_VERSION_NOT_FOUND"
 TRAVEL: Final = "Cannot time travel"
 
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
-
-# Bytes of a table whose files are written again where a few of its rows change. Marking the old rows
-# would leave one more small file and a deletion vector, and take eight Spark jobs. Old files stay until
-# VACUUM: with a commit every four seconds these are at most 5 GB a day.
-SMALL_TABLE: Final = 256 << 10
 
 # Properties of a table with which other programs see which rows a commit changed, or rows have ids.
 BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
@@ -318,7 +312,7 @@ class DeltaFormat(MergingFormat):
     ) -> bool:
         if not self._writes_here(spark):
             return False
-        with self._without_spark(target):
+        with left_to_spark(target.at):
             begun = self._begun(spark, target, rows)
             if begun is None:
                 return False
@@ -349,7 +343,7 @@ class DeltaFormat(MergingFormat):
         rows = net() if self._writes_here(spark) and self._is_small(target) else None
         if rows is None:
             return None
-        with self._without_spark(target):
+        with left_to_spark(target.at):
             begun = self._begun(spark, target, rows.drop_columns([GONE]))
             if begun is None:
                 return None
@@ -387,20 +381,6 @@ class DeltaFormat(MergingFormat):
         if found is None or found[0] != table:  # the folder may have a new table
             found = self._file_lists[folder] = table, FileList(self._output.store, folder)
         return found[1]
-
-    @contextlib.contextmanager
-    def _without_spark(self, target: TargetTable) -> Iterator[None]:
-        """End the block where Spark must write.
-
-        This is another Delta Lake, or a value that Arrow does not convert.
-        """
-        try:
-            yield
-        # If the commit's answer was lost, rows that Spark wrote would be there twice.
-        except (Py4JJavaError, Py4JNetworkError):
-            raise
-        except (Py4JError, pa.ArrowException) as error:
-            log.debug("%s is written by Spark: %s", target.at, error)
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Estimate rows from Delta's checksum file, else by Spark's statistics.

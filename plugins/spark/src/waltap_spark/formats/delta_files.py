@@ -1,10 +1,8 @@
 """Write few rows of a Delta table in the driver.
 
-A Spark plan for a few rows costs ten times as much as a file of pyarrow's with its commit, nearly all
-of it for analysis and scheduling. The transaction is Delta's (`OptimisticTransaction`), so conflicts,
-checkpoints and checksums stay its own. The file is as Delta's writer makes it: physical names and
-numbers of columns, and statistics by which readers skip files. Rows of a small table are replaced by
-writing their files again, so nothing is left to compact.
+The transaction is Delta's (`OptimisticTransaction`), so conflicts, checkpoints and checksums stay its
+own. The file is as Delta's writer makes it: physical names and numbers of columns, and statistics by
+which readers skip files.
 
 A table with a feature, property or type that is not listed here is left to Spark.
 """
@@ -14,12 +12,10 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyspark
 from py4j.java_gateway import JavaClass
@@ -28,8 +24,16 @@ from pyspark.sql import SparkSession
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.store import FileStore
-from waltap_spark.compact.small_sets import LARGE, write_rows
+from waltap_spark.compact.small_sets import write_rows
 from waltap_spark.formats.delta_log import StoredFile
+from waltap_spark.formats.small_files import (
+    BATCH,
+    FILES,
+    SMALL_FILE,
+    FileSchema,
+    few_rows,
+    without_keys,
+)
 
 # --- columns ------------------------------------------------------------------------------------------
 
@@ -51,9 +55,6 @@ MAPPED: Final = "delta.columnMapping.mode"
 PHYSICAL, NUMBER = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 # What is known of a column: its name and number in files, and former types of its values.
 KNOWN: Final = frozenset({PHYSICAL, NUMBER, "delta.typeChanges"})
-
-# Notes of a file whose old dates are in the Julian calendar.
-LEGACY: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 # Columns with statistics, and characters of a text in them: Delta's own numbers.
 INDEXED: Final = 32
@@ -84,13 +85,6 @@ DAY_US: Final = 86_400_000_000
 
 LAST: Final = "\U0010ffff"
 
-# Small files of a table that are joined, and the bytes below which a file is small.
-FILES: Final = 20
-SMALL_FILE: Final = 64 << 10
-
-# Rows of a file that are read at once.
-BATCH: Final = 16_384
-
 
 class _TableProtocol(msgspec.Struct, frozen=True, rename="camel"):
     """Features that a table's readers and writers need."""
@@ -113,78 +107,6 @@ class _Described(msgspec.Struct, frozen=True):
 
     protocol: _TableProtocol | None = None
     metadata: _TableMetadata | None = msgspec.field(name="metaData", default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class FileSchema:
-    """A table's id, its columns in Arrow, and the same in files."""
-
-    table: str
-    logical: pa.Schema
-    physical: pa.Schema
-
-    def physical_rows(self, rows: pa.Table) -> pa.Table | None:
-        """Return ``rows`` as in files; None if they do not fit."""
-        if not set(rows.column_names) <= set(self.logical.names):
-            return None
-        return self._fitting(rows, self.logical, widened=False)
-
-    def file_rows(self, rows: pa.Table) -> pa.Table | None:
-        """Return the ``rows`` of a file with the table's columns; None if they do not fit.
-
-        The file may be older than a column, and than a wider type.
-        """
-        about = rows.schema.metadata or {}
-        if any(name in about for name in LEGACY):
-            return None
-        if rows.schema.equals(self.physical):
-            return rows.cast(self.physical)
-        return self._fitting(rows, self.physical, widened=True)
-
-    def _fitting(self, rows: pa.Table, schema: pa.Schema, *, widened: bool) -> pa.Table | None:
-        found = []
-        for field in schema:
-            if field.name not in rows.column_names:
-                found.append(pa.nulls(rows.num_rows, field.type))
-                continue
-            column = rows.column(field.name)
-            if not column.type.equals(field.type):
-                atoms = not (pa.types.is_nested(column.type) or pa.types.is_nested(field.type))
-                if not (_alike(column.type, field.type) or (widened and atoms)):
-                    return None
-                column = column.cast(field.type)
-            found.append(column)
-        batches = pa.table(found, schema=schema).to_batches()
-        return pa.Table.from_batches(
-            [pa.record_batch(_Renamed(batch, self.physical)) for batch in batches],
-            schema=self.physical,
-        )
-
-
-class _Renamed:
-    """A batch under other column and field names, uncopied."""
-
-    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
-        self._batch, self._schema = batch, schema
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Return the batch with the schema, by Arrow's C interface."""
-        _schema, array = self._batch.__arrow_c_array__()
-        return self._schema.__arrow_c_schema__(), array
-
-
-def _alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether two types have the same values."""
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return _alike(one.value_type, other.value_type)
-    if pa.types.is_map(one) and pa.types.is_map(other):
-        return _alike(one.key_type, other.key_type) and _alike(one.item_type, other.item_type)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        names = [one.field(n).name for n in range(one.num_fields)]
-        return names == [other.field(n).name for n in range(other.num_fields)] and all(
-            _alike(one.field(n).type, other.field(n).type) for n in range(one.num_fields)
-        )
-    return bool(one.equals(other))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -439,7 +361,7 @@ def joined(
     small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
     if len(small) < FILES:
         return []
-    rows = [_read(store, folder, schema, file) for file in small]
+    rows = [_rows(store, folder, schema, file) for file in small]
     known = [each for each in rows if each is not None]
     if len(known) < len(rows):
         return []
@@ -473,63 +395,20 @@ def replaced(
     ``rows``: one for each changed key, as in files; ``gone`` flags those to remove. None: a file or
     a key is of another kind, or nothing changes. Raises: FilesUnavailable, pyarrow's errors.
     """
-    physical = [schema.physical.field(schema.logical.get_field_index(name)) for name in key]
-    if any(pa.types.is_floating(each.type) or pa.types.is_nested(each.type) for each in physical):
-        return None  # 0 and -0 are one key, and NaN is a key
-    keys = rows.select([each.name for each in physical])
-    remaining: list[pa.Table] = []
-    old: list[StoredFile] = []
-    for file in files:
-        own = None if file.deletion_vector else _read(store, folder, schema, file)
-        if own is None:
-            return None
-        rest = own.filter(pc.invert(_matching(own, keys)))
-        if rest.num_rows < own.num_rows:
-            old.append(file)
-            remaining.append(rest)
-    made = pa.concat_tables([*remaining, rows.filter(pc.invert(gone))])
-    if not old and not made.num_rows:
+    own = ((file, _rows(store, folder, schema, file)) for file in files)
+    found = without_keys(schema, own, key, rows, gone)
+    if found is None:
         return None
+    old, made = found
     entries = [_removed(file) for file in old]
     if made.num_rows:
         entries.append(added(store, folder, made))
     return [*entries, *joined(store, folder, schema, [each for each in files if each not in old])]
 
 
-def _read(store: FileStore, folder: str, schema: FileSchema, file: StoredFile) -> pa.Table | None:
-    """Return the rows of a file.
-
-    None if they do not fit the table, or their values take more than `LARGE` bytes.
-    """
-    batches, size, name = [], 0, file.name
-    if name is None:
+def _rows(store: FileStore, folder: str, schema: FileSchema, file: StoredFile) -> pa.Table | None:
+    """Return the rows of a file; None if they are many, deleted in part, or do not fit the table."""
+    if file.deletion_vector or file.name is None:
         return None
-    for batch in store.parquet_batches(f"{folder}/{name}", BATCH):
-        size += batch.nbytes
-        if size > LARGE:
-            return None
-        batches.append(batch)
-    return schema.file_rows(pa.Table.from_batches(batches)) if batches else None
-
-
-def _matching(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
-    """Return whether the key of each row is one of ``keys``."""
-    names = keys.column_names
-    columns = ((rows.column(name), keys.column(name).combine_chunks()) for name in names)
-    found = functools.reduce(pc.and_, (pc.is_in(own, value_set=each) for own, each in columns))
-    if len(names) == 1:
-        return found
-    # each column has such a value, and the row may combine two keys
-    at = pc.indices_nonzero(found)
-    wanted = set(_tuples(keys))
-    few = rows.select(names).take(at)
-    equal = [
-        number for number, key in zip(at.to_pylist(), _tuples(few), strict=True) if key in wanted
-    ]
-    mask = np.zeros(rows.num_rows, bool)
-    mask[equal] = True
-    return pa.chunked_array([pa.array(mask)])
-
-
-def _tuples(rows: pa.Table) -> Iterator[tuple[object, ...]]:
-    return zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    rows = few_rows(store.parquet_batches(f"{folder}/{file.name}", BATCH))
+    return None if rows is None else schema.file_rows(rows)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 import msgspec
+import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -31,13 +32,15 @@ from waltap_spark.errors import (
     SessionTaken,
     VersionGone,
 )
+from waltap_spark.formats.iceberg_files import DataFile, IcebergTable, joined, loaded, replaced
 from waltap_spark.formats.lake_sessions import ICEBERG
 from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.formats.small_files import left_to_spark
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.planning.table_renames import catalogue_name
-from waltap_spark.schema.expression import namespace_of, quoted
+from waltap_spark.schema.expression import GONE, namespace_of, quoted
 from waltap_spark.schema.schema import sql_type, type_text
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.state.output import TableState, TargetTable
@@ -185,6 +188,8 @@ class IcebergFormat(MergingFormat):
         self._properties, self._in_catalogue = properties, bool(properties.catalog)
         self._ready: WeakSet[SparkSession] = WeakSet()
         self._starting = Lock()
+        # Identifier → a version that `replacing` made, and its files.
+        self._files: dict[str, tuple[int, list[DataFile]]] = {}
 
     def identifier(self, table: TableState, what: What) -> str:
         """Return the name in the catalogue; ours uses folder names."""
@@ -345,6 +350,71 @@ class IcebergFormat(MergingFormat):
         transaction.newFastAppend().set(KEY, spark.conf.get(NOTED)).commit()
         transaction.commitTransaction()
 
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
+        """Add rows as one file, without a Spark plan."""
+        with left_to_spark(target.at):
+            table = self._table(spark, target.at)
+            stored = table.stored(rows)
+            if stored is not None:
+                table.append(table.written(stored), self._note(spark))
+                return True
+        return False
+
+    def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
+        """Replace all rows by one file, without a Spark plan."""
+        with left_to_spark(target.at):
+            table = self._table(spark, target.at)
+            stored = table.stored(rows)
+            if stored is not None:
+                file = table.written(stored) if stored.num_rows else None
+                table.overwrite(file, self._note(spark))
+                return True
+        return False
+
+    def replacing(
+        self,
+        spark: SparkSession,
+        target: TargetTable,
+        key: Sequence[str],
+        net: Callable[[], pa.Table | None],
+    ) -> Callable[[], object] | None:
+        """Write a small table's files with changed rows again, without a Spark plan."""
+        with left_to_spark(target.at):
+            table = self._table(spark, target.at)
+            rows = net() if table.schema is not None and table.is_small else None
+            stored = None if rows is None else table.stored(rows.drop_columns([GONE]))
+            files = None if stored is None else self._files_of(target, table)
+            if rows is None or stored is None or files is None:
+                return None
+            found = replaced(table, files, key, stored, rows.column(GONE))
+            if found is None:
+                return None
+            old, new = found
+
+            def commit() -> None:
+                version = table.replace(old, new, self._note(spark))
+                rest = [file for file in files if file not in old]
+                self._files[target.at] = version, [*rest, *([] if new is None else [new])]
+
+            return commit
+        return None
+
+    def _files_of(self, target: TargetTable, table: IcebergTable) -> list[DataFile] | None:
+        """Return the files of the loaded version, which the last commit may have listed."""
+        version, files = self._files.pop(target.at, (None, []))
+        return files if version is not None and version == table.snapshot else table.files()
+
+    def _table(self, spark: SparkSession, at: str) -> IcebergTable:
+        self._require_iceberg(spark)
+        return IcebergTable(spark, at)
+
+    @staticmethod
+    def _note(spark: SparkSession) -> dict[str, str]:
+        """Return the summary of a version that is made beside SQL (`noted`)."""
+        return {KEY: spark.conf.get(NOTED) or ""}
+
     # --- versions -----------------------------------------------------------------------------------
 
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
@@ -459,14 +529,22 @@ class IcebergFormat(MergingFormat):
 
     def compact_files(self, spark: SparkSession, at: str) -> None:
         """Rewrite small data files and position deletes; expire old versions."""
+        done = False
+        with left_to_spark(at):
+            done = joined(self._table(spark, at))
         table = self._load(spark, at)
+        if not done:
+            self._rewrite_files(spark, table)
+            table.refresh()
+        self._expire(table, at)
+
+    @staticmethod
+    def _rewrite_files(spark: SparkSession, table: Any) -> None:
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
         with _active(spark):
             files = actions.rewriteDataFiles(table)
             (files.sort() if table.sortOrder().isSorted() else files).execute()
             actions.rewritePositionDeletes(table).execute()
-        table.refresh()
-        self._expire(table, at)
 
     def vacuum(self, spark: SparkSession, at: str) -> None:
         """Expire snapshots, and remove files that no snapshot names."""
@@ -511,7 +589,8 @@ class IcebergFormat(MergingFormat):
 
     def _load(self, spark: SparkSession, at: str) -> Any:
         self._require_iceberg(spark)
-        return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(_java(spark), at)
+        _jvm(spark)
+        return loaded(spark, at)
 
     def _require_iceberg(self, spark: SparkSession) -> None:
         """Require Iceberg in the session, and our catalogue if none is set."""

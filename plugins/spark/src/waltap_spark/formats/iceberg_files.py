@@ -1,0 +1,420 @@
+"""Write few rows of an Iceberg table in the driver.
+
+The commit is Iceberg's own (`newAppend`, `newOverwrite`, `newRewrite`), so conflicts and manifests stay
+its own. The file has the columns' ids, and Iceberg reads the file's statistics itself. Bytes go through
+the table's `FileIO`, so a table may be in any catalogue and storage.
+
+A table with partitions, a sort order, or a type or property that is not listed here is left to Spark.
+"""
+
+import functools
+import io
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from py4j.java_gateway import JavaClass
+from pyarrow import compute as pc
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from waltap_spark.compact.small_sets import write_parquet
+from waltap_spark.formats.small_files import (
+    BATCH,
+    FILES,
+    SMALL_FILE,
+    SMALL_TABLE,
+    FileSchema,
+    few_rows,
+    without_keys,
+)
+
+ICEBERG: Final = "org.apache.iceberg"
+
+ATOMS: Final = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "timestamp": pa.timestamp("us"),
+}
+
+# What Iceberg says about a column; it may have a default value, which files lack.
+KNOWN: Final = frozenset({"id", "name", "required", "type", "doc"})
+ID: Final = b"PARQUET:field_id"
+
+# Compressions of a table's files that pyarrow has under the same names. Iceberg's own default is zstd.
+CODEC: Final = "write.parquet.compression-codec"
+CODECS: Final = frozenset({"zstd", "snappy", "gzip"})
+
+# Files that are listed for a compaction in the driver.
+LISTED: Final = 1000
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    """A partition spec or a sort order."""
+
+    fields: tuple[Mapping[str, object], ...] = ()
+
+
+class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
+    """A version of a table, with its sizes as text."""
+
+    snapshot_id: int
+    summary: Mapping[str, str] = {}
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
+    """A table as its catalogue has it, without older versions."""
+
+    format_version: int
+    table_uuid: str
+    current_schema_id: int
+    schemas: tuple[msgspec.Raw, ...]
+    partition_specs: tuple[_Fields, ...]
+    sort_orders: tuple[_Fields, ...]
+    properties: Mapping[str, str]
+    current_snapshot_id: int | None = None
+    snapshots: tuple[_Snapshot, ...] = ()
+
+    def total(self, what: str) -> int:
+        """Return a total of the current version: ``files-size`` (bytes), or files of a kind."""
+        for each in self.snapshots:
+            if each.snapshot_id == self.current_snapshot_id:
+                return int(each.summary.get(f"total-{what}", 0))
+        return 0
+
+
+class _Schema(msgspec.Struct, frozen=True, rename="kebab"):
+    """The number of a schema, and its columns."""
+
+    schema_id: int
+    fields: tuple[dict[str, Any], ...]
+
+
+class _ContentFile(msgspec.Struct, frozen=True, rename="kebab"):
+    """A data file, or a file of deletes."""
+
+    content: str
+    file_path: str
+    file_format: str
+    file_size_in_bytes: int
+
+
+class _ScanTask(msgspec.Struct, frozen=True, rename="kebab"):
+    """A data file with the deletes that apply to it."""
+
+    data_file: _ContentFile
+    delete_files: tuple[_ContentFile, ...] = ()
+
+
+class DataFile(NamedTuple):
+    """A data file of a table.
+
+    ``java`` is Iceberg's own object. ``deletes`` are files of positions, None if some are of
+    another kind.
+    """
+
+    java: Any
+    path: str
+    size: int
+    deletes: tuple[str, ...] | None
+
+
+class IcebergTable:
+    """A loaded table whose files the driver writes; ``java`` is Iceberg's own object.
+
+    Classes are named as a whole, since the gateway would ask for each package of a name. Raises:
+    Py4JError if this Iceberg has other methods; nothing is committed then.
+    """
+
+    def __init__(self, spark: SparkSession, at: str) -> None:
+        self.java = java = loaded(spark, at)
+        client = java._gateway_client  # noqa: SLF001 - Python has no word for it
+        self._static = functools.partial(static_method, client)
+        present = java.operations().current()
+        newest = self._static("TableMetadata.buildFrom")(present).suppressHistoricalSnapshots()
+        text = self._static("TableMetadataParser.toJson")(newest.build())
+        self._metadata = msgspec.json.decode(text, type=_Metadata)
+        self.schema = _file_schema(self._metadata)
+        # The id of the loaded version.
+        self.snapshot = self._metadata.current_snapshot_id
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether few bytes are written if the whole table is."""
+        return self._metadata.total("files-size") <= SMALL_TABLE
+
+    def stored(self, rows: pa.Table) -> pa.Table | None:
+        """Return ``rows`` as in files; None if Spark must write them."""
+        if self.schema is None:
+            return None
+        for number, field in enumerate(rows.schema):
+            if field.type in (pa.int8(), pa.int16()):
+                rows = rows.set_column(number, field.name, rows.column(number).cast(pa.int32()))
+        return self.schema.physical_rows(rows)
+
+    def written(self, rows: pa.Table) -> DataFile:
+        """Write ``rows`` as a file, which no version has yet."""
+        buffer = io.BytesIO()
+        write_parquet(rows, buffer, self._metadata.properties.get(CODEC, "zstd"))
+        place = self.java.locationProvider().newDataLocation(f"{uuid.uuid4()}.parquet")
+        output = self.java.io().newOutputFile(place)
+        stream = output.create()
+        stream.write(buffer.getvalue())
+        stream.close()
+        file = output.toInputFile()
+        config = self._static("MetricsConfig.forTable")(self.java)
+        metrics = self._static("parquet.ParquetUtil.fileMetrics")(file, config)
+        builder = self._static("DataFiles.builder")(self.java.spec())
+        made = builder.withInputFile(file).withMetrics(metrics).build()
+        return DataFile(made, place, buffer.tell(), ())
+
+    def files(self) -> list[DataFile] | None:
+        """Return the files of the loaded version; None if there are very many."""
+        if self._metadata.total("data-files") > LISTED:
+            return None
+        found = []
+        tasks = self.java.newScan().planFiles()
+        try:
+            waiting = tasks.iterator()
+            while waiting.hasNext():
+                task = waiting.next()
+                read = msgspec.json.decode(
+                    self._static("ScanTaskParser.toJson")(task), type=_ScanTask
+                )
+                file, deletes = read.data_file, read.delete_files
+                plain = all(
+                    each.content == "position-deletes" and each.file_format == "parquet"
+                    for each in deletes
+                )
+                positions = tuple(each.file_path for each in deletes) if plain else None
+                size = file.file_size_in_bytes
+                found.append(DataFile(task.file(), file.file_path, size, positions))
+        finally:
+            tasks.close()
+        return found
+
+    def rows(self, file: DataFile) -> pa.Table | None:
+        """Return the rows of a file; None if they are many, or do not fit the table."""
+        read = None if file.deletes is None else self._read(file.path)
+        if read is None or self.schema is None:
+            return None
+        gone = np.zeros(read.num_rows, bool)
+        for path in file.deletes or ():
+            positions = self._read(path)
+            if positions is None:
+                return None
+            own = pc.equal(positions.column("file_path"), file.path)
+            gone[positions.filter(own).column("pos").to_numpy()] = True
+        if gone.any():
+            read = read.filter(pa.array(~gone))
+        names = {field.metadata[ID]: field.name for field in self.schema.physical}
+        ids = [(field.metadata or {}).get(ID) for field in read.schema]
+        if None in ids:
+            return None  # a program without ids wrote it
+        kept = read.select([number for number, each in enumerate(ids) if each in names])
+        return self.schema.file_rows(
+            kept.rename_columns([names[each] for each in ids if each in names])
+        )
+
+    def _read(self, path: str) -> pa.Table | None:
+        stream = self.java.io().newInputFile(path).newStream()
+        try:
+            data = stream.readAllBytes()
+        finally:
+            stream.close()
+        with parquet.ParquetFile(pa.BufferReader(data)) as file:
+            return few_rows(file.iter_batches(BATCH))
+
+    # --- commits ------------------------------------------------------------------------------------
+
+    def append(self, file: DataFile, properties: Mapping[str, str]) -> None:
+        """Commit a new file; ``properties`` become part of the version's summary."""
+        self._commit(self.java.newAppend().appendFile(file.java), properties)
+
+    def overwrite(self, file: DataFile | None, properties: Mapping[str, str]) -> None:
+        """Commit ``file`` as all rows of the table, None for no rows."""
+        every = self._static("expressions.Expressions.alwaysTrue")()
+        commit = self.java.newOverwrite().overwriteByRowFilter(every)
+        self._commit(commit if file is None else commit.addFile(file.java), properties)
+
+    def replace(
+        self, old: Iterable[DataFile], new: DataFile | None, properties: Mapping[str, str]
+    ) -> int:
+        """Commit ``new`` in place of files ``old``; return the version's id.
+
+        A commit of another writer since the loaded version is a conflict.
+        """
+        commit = self.java.newOverwrite()
+        for file in old:
+            commit = commit.deleteFile(file.java)
+        if new is not None:
+            commit = commit.addFile(new.java)
+        every = self._static("expressions.Expressions.alwaysTrue")()
+        commit = commit.conflictDetectionFilter(every)
+        if self.snapshot is not None:
+            commit = commit.validateFromSnapshot(self.snapshot)
+        self._commit(commit.validateNoConflictingData().validateNoConflictingDeletes(), properties)
+        return int(self.java.currentSnapshot().snapshotId())
+
+    def rewrite(self, old: Iterable[DataFile], new: DataFile) -> None:
+        """Commit ``new`` in place of files ``old`` with the same rows."""
+        commit = self.java.newRewrite()
+        for file in old:
+            commit = commit.deleteFile(file.java)
+        commit.addFile(new.java).validateFromSnapshot(self.snapshot).commit()
+
+    @staticmethod
+    def _commit(commit: Any, properties: Mapping[str, str]) -> None:
+        for name, value in properties.items():
+            commit = commit.set(name, value)
+        commit.commit()
+
+
+def loaded(spark: SparkSession, at: str) -> Any:
+    """Load a table by its name in SQL; return Iceberg's own object.
+
+    Raises: AnalysisException if there is none.
+    """
+    session: Any = spark
+    load = static_method(session._jvm._gateway_client, "spark.Spark3Util.loadIcebergTable")  # noqa: SLF001 - Python has no word for it
+    return load(session._jsparkSession, at)  # noqa: SLF001
+
+
+@functools.lru_cache(maxsize=64)
+def static_method(client: Any, name: str) -> Any:
+    """Return the static method ``CLASS.METHOD`` of Iceberg's; to look for it is a round trip."""
+    kind, _, method = name.rpartition(".")
+    return getattr(JavaClass(f"{ICEBERG}.{kind}", client), method)
+
+
+def replaced(
+    table: IcebergTable,
+    files: Sequence[DataFile],
+    key: Sequence[str],
+    rows: pa.Table,
+    gone: pa.Array,
+) -> tuple[list[DataFile], DataFile | None] | None:
+    """Write the files with the keys of ``rows`` again.
+
+    Return the files that go, and the new one. ``rows``, ``gone`` and None: as `without_keys`.
+    """
+    if table.schema is None:
+        return None
+    own = ((file, table.rows(file)) for file in files)
+    found = without_keys(table.schema, own, key, rows, gone)
+    if found is None:
+        return None
+    old, made = found
+    small = [file for file in files if file not in old and file.size < SMALL_FILE]
+    if len(small) >= FILES:  # else each commit of new rows adds one
+        rest = [table.rows(file) for file in small]
+        made = pa.concat_tables([*(each for each in rest if each is not None), made])
+        old = [*old, *small]
+    return old, table.written(made) if made.num_rows else None
+
+
+def joined(table: IcebergTable) -> bool:
+    """Write the small files of a table as one; return whether nothing is left to compact.
+
+    Spark's compaction of a few kilobytes takes as long as of a gigabyte.
+    """
+    files = table.files() if table.schema is not None else None
+    if files is None:
+        return False
+    small = [file for file in files if file.size < SMALL_FILE]
+    large = [file for file in files if file.size >= SMALL_FILE]
+    if len(large) > FILES or any(file.deletes != () for file in large):
+        return False
+    if len(small) > 1:
+        rows = [table.rows(file) for file in small]
+        known = [each for each in rows if each is not None]
+        if len(known) < len(rows) or not sum(each.num_rows for each in known):
+            return False
+        table.rewrite(small, table.written(pa.concat_tables(known)))
+    return True
+
+
+# --- columns ------------------------------------------------------------------------------------------
+
+
+def _file_schema(metadata: _Metadata) -> FileSchema | None:
+    """Return the schema of a table's files; None if Spark must write the table."""
+    properties = metadata.properties
+    if (
+        metadata.format_version > 2  # rows have ids
+        or any(each.fields for each in (*metadata.partition_specs, *metadata.sort_orders))
+        or properties.get("write.format.default", "parquet") != "parquet"
+        or properties.get(CODEC, "zstd") not in CODECS
+        or properties.get("write.wap.enabled", "false") != "false"
+        or any(name.startswith("encryption.") for name in properties)
+    ):
+        return None
+    schemas = (_columns(bytes(each)) for each in reversed(metadata.schemas))
+    columns = next(each for number, each in schemas if number == metadata.current_schema_id)
+    return None if columns is None else FileSchema(metadata.table_uuid, *columns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _columns(schema: bytes) -> tuple[int, tuple[pa.Schema, pa.Schema] | None]:
+    """Return the number of a schema and its columns in Arrow, without and with ids.
+
+    None instead of the columns: one of them is unknown.
+    """
+    read = msgspec.json.decode(schema, type=_Schema)
+    try:
+        pairs = [_field(each) for each in read.fields]
+    except (KeyError, TypeError, ValueError):
+        return read.schema_id, None
+    logical, physical = (pa.schema([pair[n] for pair in pairs]) for n in range(2))
+    return read.schema_id, (logical, physical) if pairs else None
+
+
+def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
+    """Return a field, and the same with its id.
+
+    Raises: KeyError or ValueError if unknown.
+    """
+    if field["required"] or not field.keys() <= KNOWN:
+        raise ValueError(f"column {field['name']} has properties")
+    logical, physical = _type(field["type"])
+    return pa.field(field["name"], logical), _numbered(field["name"], physical, field["id"])
+
+
+def _numbered(name: str, kind: pa.DataType, number: int, *, nullable: bool = True) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable, metadata={ID: str(number)})
+
+
+def _type(kind: Any) -> tuple[pa.DataType, pa.DataType]:
+    """Return an Iceberg type in Arrow, and the same with the ids of its fields.
+
+    Raises: KeyError or ValueError if unknown.
+    """
+    if isinstance(kind, str):
+        if kind.startswith("decimal("):
+            precision, scale = kind[len("decimal(") : -1].split(",")
+            made = pa.decimal128(int(precision), int(scale))
+            return made, made
+        return ATOMS[kind], ATOMS[kind]
+    if kind["type"] == "list" and not kind["element-required"]:
+        both = _type(kind["element"])
+        element = _numbered("element", both[1], kind["element-id"])
+        return pa.list_(pa.field("element", both[0])), pa.list_(element)
+    if kind["type"] == "map" and not kind["value-required"]:
+        keys, values = _type(kind["key"]), _type(kind["value"])
+        key = _numbered("key", keys[1], kind["key-id"], nullable=False)
+        value = _numbered("value", values[1], kind["value-id"])
+        return pa.map_(keys[0], values[0]), pa.map_(key, value)
+    if kind["type"] != "struct":
+        raise ValueError(f"type {kind['type']} is unknown")
+    pairs = [_field(each) for each in kind["fields"]]
+    return pa.struct([pair[0] for pair in pairs]), pa.struct([pair[1] for pair in pairs])
