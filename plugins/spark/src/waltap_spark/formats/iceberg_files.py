@@ -239,13 +239,13 @@ class IcebergTable:
 
     def append(self, file: DataFile, properties: Mapping[str, str]) -> None:
         """Commit a new file; ``properties`` become part of the version's summary."""
-        self._commit(self.java.newAppend().appendFile(file.java), properties)
+        self.commit(self.java.newAppend().appendFile(file.java), properties)
 
     def overwrite(self, file: DataFile | None, properties: Mapping[str, str]) -> None:
         """Commit ``file`` as all rows of the table, None for no rows."""
         every = self._static("expressions.Expressions.alwaysTrue")()
         commit = self.java.newOverwrite().overwriteByRowFilter(every)
-        self._commit(commit if file is None else commit.addFile(file.java), properties)
+        self.commit(commit if file is None else commit.addFile(file.java), properties)
 
     def replace(
         self, old: Iterable[DataFile], new: DataFile | None, properties: Mapping[str, str]
@@ -263,7 +263,7 @@ class IcebergTable:
         commit = commit.conflictDetectionFilter(every)
         if self.snapshot is not None:
             commit = commit.validateFromSnapshot(self.snapshot)
-        self._commit(commit.validateNoConflictingData().validateNoConflictingDeletes(), properties)
+        self.commit(commit.validateNoConflictingData().validateNoConflictingDeletes(), properties)
         return int(self.java.currentSnapshot().snapshotId())
 
     def rewrite(self, old: Iterable[DataFile], new: DataFile) -> None:
@@ -273,11 +273,11 @@ class IcebergTable:
             commit = commit.deleteFile(file.java)
         commit.addFile(new.java).validateFromSnapshot(self.snapshot).commit()
 
-    @staticmethod
-    def _commit(commit: Any, properties: Mapping[str, str]) -> None:
+    def commit(self, update: Any, properties: Mapping[str, str]) -> None:
+        """Commit an update of Iceberg's, with ``properties`` in the new version's summary."""
         for name, value in properties.items():
-            commit = commit.set(name, value)
-        commit.commit()
+            update = update.set(name, value)
+        update.commit()
 
 
 def loaded(spark: SparkSession, at: str) -> Any:
