@@ -32,7 +32,14 @@ from waltap_spark.errors import (
     SessionTaken,
     VersionGone,
 )
-from waltap_spark.formats.iceberg_files import DataFile, IcebergTable, joined, loaded, replaced
+from waltap_spark.formats.iceberg_files import (
+    DataFile,
+    IcebergTable,
+    joined,
+    loaded,
+    replaced,
+    versions_of,
+)
 from waltap_spark.formats.lake_sessions import ICEBERG
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.small_files import left_to_spark
@@ -395,7 +402,8 @@ class IcebergFormat(MergingFormat):
 
             def commit() -> None:
                 version = table.replace(old, new, self._note(spark))
-                rest = [file for file in files if file not in old]
+                gone = {file.path for file in old}
+                rest = [file for file in files if file.path not in gone]
                 self._files[target.at] = version, [*rest, *([] if new is None else [new])]
 
             return commit
@@ -408,7 +416,7 @@ class IcebergFormat(MergingFormat):
 
     def _table(self, spark: SparkSession, at: str) -> IcebergTable:
         self._require_iceberg(spark)
-        return IcebergTable(spark, at)
+        return IcebergTable(spark, at, is_cached=self._in_catalogue)
 
     @staticmethod
     def _note(spark: SparkSession) -> dict[str, str]:
@@ -570,12 +578,12 @@ class IcebergFormat(MergingFormat):
             t for each in self._tables().values() for t in each.stored_table.targets.values()
         ]
         named = {target.version for target in targets if target.at == at}
-        there, snapshot = list[TableVersionInfo](), table.currentSnapshot()
-        while snapshot is not None:
-            note = CommitNote.read(snapshot.summary().get(KEY))
-            there.append(TableVersionInfo(snapshot.snapshotId(), snapshot.timestampMillis(), note))
-            parent = snapshot.parentId()
-            snapshot = None if parent is None else table.snapshot(parent)
+        there = [
+            TableVersionInfo(
+                each.snapshot_id, each.timestamp_ms, CommitNote.read(each.summary.get(KEY))
+            )
+            for each in versions_of(table)
+        ]
         times = [each.made_ms for each in there]
         silent = (time.time() - SILENT_S) * 1000
         needed = needed_since(there, named, self._identity(), silent)

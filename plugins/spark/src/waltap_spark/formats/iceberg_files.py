@@ -9,6 +9,7 @@ A table with partitions, a sort order, or a type or property that is not listed 
 
 import functools
 import io
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -65,15 +66,17 @@ class _Fields(msgspec.Struct, frozen=True):
     fields: tuple[Mapping[str, object], ...] = ()
 
 
-class _Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
-    """A version of a table, with its sizes as text."""
+class TableSnapshot(msgspec.Struct, frozen=True, rename="kebab"):
+    """A version of a table: its time (ms since 1970), and its sizes as text."""
 
     snapshot_id: int
+    timestamp_ms: int
+    parent_snapshot_id: int | None = None
     summary: Mapping[str, str] = {}
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
-    """A table as its catalogue has it, without older versions."""
+    """A table as its catalogue has it."""
 
     format_version: int
     table_uuid: str
@@ -83,14 +86,26 @@ class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     sort_orders: tuple[_Fields, ...]
     properties: Mapping[str, str]
     current_snapshot_id: int | None = None
-    snapshots: tuple[_Snapshot, ...] = ()
+    snapshots: tuple[TableSnapshot, ...] = ()
 
     def total(self, what: str) -> int:
-        """Return a total of the current version: ``files-size`` (bytes), or files of a kind."""
+        """Return a total of the current version: ``files-size`` (bytes), or files of a kind.
+
+        Very many if its writer did not count them.
+        """
         for each in self.snapshots:
             if each.snapshot_id == self.current_snapshot_id:
-                return int(each.summary.get(f"total-{what}", 0))
+                return int(each.summary.get(f"total-{what}", sys.maxsize))
         return 0
+
+    def versions(self) -> list[TableSnapshot]:
+        """Return the versions from the current one back, without rolled-back ones."""
+        by_id = {each.snapshot_id: each for each in self.snapshots}
+        found, at = list[TableSnapshot](), self.current_snapshot_id
+        while at in by_id:
+            found.append(by_id[at])
+            at = found[-1].parent_snapshot_id
+        return found
 
 
 class _Schema(msgspec.Struct, frozen=True, rename="kebab"):
@@ -136,8 +151,10 @@ class IcebergTable:
     Py4JError if this Iceberg has other methods; nothing is committed then.
     """
 
-    def __init__(self, spark: SparkSession, at: str) -> None:
+    def __init__(self, spark: SparkSession, at: str, *, is_cached: bool = False) -> None:
         self.java = java = loaded(spark, at)
+        if is_cached:  # its catalogue may have an older version
+            java.refresh()
         client = java._gateway_client  # noqa: SLF001 - Python has no word for it
         self._static = functools.partial(static_method, client)
         present = java.operations().current()
@@ -280,6 +297,13 @@ class IcebergTable:
         update.commit()
 
 
+def versions_of(java: Any) -> list[TableSnapshot]:
+    """Return the versions of Iceberg's own object of a table, as `_Metadata.versions`."""
+    write = static_method(java._gateway_client, "TableMetadataParser.toJson")  # noqa: SLF001
+    text = write(java.operations().current())
+    return msgspec.json.decode(text, type=_Metadata).versions()
+
+
 def loaded(spark: SparkSession, at: str) -> Any:
     """Load a table by its name in SQL; return Iceberg's own object.
 
@@ -310,16 +334,16 @@ def replaced(
     """
     if table.schema is None:
         return None
-    own = ((file, table.rows(file)) for file in files)
+    own = [(file, table.rows(file)) for file in files]
     found = without_keys(table.schema, own, key, rows, gone)
     if found is None:
         return None
     old, made = found
-    small = [file for file in files if file not in old and file.size < SMALL_FILE]
+    paths = {file.path for file in old}
+    small = [(f, r) for f, r in own if f.path not in paths and f.size < SMALL_FILE]
     if len(small) >= FILES:  # else each commit of new rows adds one
-        rest = [table.rows(file) for file in small]
-        made = pa.concat_tables([*(each for each in rest if each is not None), made])
-        old = [*old, *small]
+        made = pa.concat_tables([*(kept for _file, kept in small), made])
+        old = [*old, *(file for file, _kept in small)]
     return old, table.written(made) if made.num_rows else None
 
 
