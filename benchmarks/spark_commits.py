@@ -199,6 +199,7 @@ def _follow(
     for writer in writers:
         writer.start()
     seconds: list[float] = []
+    minutes: dict[int, list[float]] = {}
     sizes: list[int] = []
     commits, last, first = 0, 0, 0.0
     try:
@@ -220,6 +221,8 @@ def _follow(
                 _lsn, at = committed.popleft()
                 if counts:
                     seconds.append(now - at)
+                    minute = int((options.seconds - (limit - now)) / 60)
+                    minutes.setdefault(minute, []).append(now - at)
     finally:
         ends.set()
         for writer in writers:
@@ -232,6 +235,9 @@ def _follow(
         "first_commit_s": round(first, 1),
         **_spread("", seconds),
         "most_s": round(max(seconds), 3),
+        "p95_and_most_by_minute_s": [
+            [_spread("", each)["p95_s"], round(max(each), 3)] for each in minutes.values()
+        ],
         **_spread("early_", seconds[: len(seconds) // 4 + 1]),
         **_spread("late_", seconds[-(len(seconds) // 4 + 1) :]),
         "whole_file_bytes_early": sizes[len(sizes) // 4],
