@@ -18,7 +18,6 @@ from tests.integration.test_spark_delta_replace import (  # noqa: F401 - pytest 
     test_each_kind_of_change_is_written_without_a_job,
     test_files_are_older_than_the_columns,
     test_random_changes_of_a_key_of_two_columns,
-    test_values_that_were_not_sent_stay,
 )
 
 from waltap.errors import WaltapError
