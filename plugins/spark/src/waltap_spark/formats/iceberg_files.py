@@ -89,7 +89,7 @@ class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     snapshots: tuple[TableSnapshot, ...] = ()
 
     def total(self, what: str) -> int:
-        """Return a total of the current version: ``files-size`` (bytes), or files of a kind.
+        """Return a total: ``files-size`` (bytes), or files of a kind.
 
         Very many if its writer did not count them.
         """
@@ -316,7 +316,7 @@ def loaded(spark: SparkSession, at: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def static_method(client: Any, name: str) -> Any:
-    """Return the static method ``CLASS.METHOD`` of Iceberg's; to look for it is a round trip."""
+    """Return ``CLASS.METHOD`` of Iceberg's, which costs one round trip."""
     kind, _, method = name.rpartition(".")
     return getattr(JavaClass(f"{ICEBERG}.{kind}", client), method)
 
@@ -348,7 +348,7 @@ def replaced(
 
 
 def joined(table: IcebergTable) -> bool:
-    """Write the small files of a table as one; return whether nothing is left to compact.
+    """Write small files as one; return whether nothing is left to compact.
 
     Spark's compaction of a few kilobytes takes as long as of a gigabyte.
     """

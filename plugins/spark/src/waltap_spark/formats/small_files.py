@@ -134,7 +134,7 @@ def left_to_spark(at: str) -> Iterator[None]:
 
 
 def few_rows(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
-    """Return the rows of a file; None if it has none, or their values take over `LARGE` bytes."""
+    """Return a file's rows; None if it has none, or over `LARGE` bytes of values."""
     found, size = [], 0
     for batch in batches:
         size += batch.nbytes
