@@ -407,7 +407,7 @@ def replaced(
 
 
 def _rows(store: FileStore, folder: str, schema: FileSchema, file: StoredFile) -> pa.Table | None:
-    """Return the rows of a file; None if they are many, deleted in part, or do not fit the table."""
+    """Return a file's rows; None if many, deleted in part, or unfit for the table."""
     if file.deletion_vector or file.name is None:
         return None
     rows = few_rows(store.parquet_batches(f"{folder}/{file.name}", BATCH))

@@ -75,7 +75,7 @@ class TableSnapshot(msgspec.Struct, frozen=True, rename="kebab"):
     summary: Mapping[str, str] = {}
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
+class CatalogueEntry(msgspec.Struct, frozen=True, rename="kebab"):
     """A table as its catalogue has it."""
 
     format_version: int
@@ -160,7 +160,7 @@ class IcebergTable:
         present = java.operations().current()
         newest = self._static("TableMetadata.buildFrom")(present).suppressHistoricalSnapshots()
         text = self._static("TableMetadataParser.toJson")(newest.build())
-        self._metadata = msgspec.json.decode(text, type=_Metadata)
+        self._metadata = msgspec.json.decode(text, type=CatalogueEntry)
         self.schema = _file_schema(self._metadata)
         # The id of the loaded version.
         self.snapshot = self._metadata.current_snapshot_id
@@ -238,9 +238,9 @@ class IcebergTable:
         ids = [(field.metadata or {}).get(ID) for field in read.schema]
         if None in ids:
             return None  # a program without ids wrote it
-        kept = read.select([number for number, each in enumerate(ids) if each in names])
+        own_rows = read.select([number for number, each in enumerate(ids) if each in names])
         return self.schema.file_rows(
-            kept.rename_columns([names[each] for each in ids if each in names])
+            own_rows.rename_columns([names[each] for each in ids if each in names])
         )
 
     def _read(self, path: str) -> pa.Table | None:
@@ -298,10 +298,10 @@ class IcebergTable:
 
 
 def versions_of(java: Any) -> list[TableSnapshot]:
-    """Return the versions of Iceberg's own object of a table, as `_Metadata.versions`."""
+    """Return the versions of Iceberg's own object of a table, as `CatalogueEntry.versions`."""
     write = static_method(java._gateway_client, "TableMetadataParser.toJson")  # noqa: SLF001
     text = write(java.operations().current())
-    return msgspec.json.decode(text, type=_Metadata).versions()
+    return msgspec.json.decode(text, type=CatalogueEntry).versions()
 
 
 def loaded(spark: SparkSession, at: str) -> Any:
@@ -342,8 +342,8 @@ def replaced(
     paths = {file.path for file in old}
     small = [(f, r) for f, r in own if f.path not in paths and f.size < SMALL_FILE]
     if len(small) >= FILES:  # else each commit of new rows adds one
-        made = pa.concat_tables([*(kept for _file, kept in small), made])
-        old = [*old, *(file for file, _kept in small)]
+        made = pa.concat_tables([*(rest for _file, rest in small), made])
+        old = [*old, *(file for file, _rest in small)]
     return old, table.written(made) if made.num_rows else None
 
 
@@ -371,7 +371,7 @@ def joined(table: IcebergTable) -> bool:
 # --- columns ------------------------------------------------------------------------------------------
 
 
-def _file_schema(metadata: _Metadata) -> FileSchema | None:
+def _file_schema(metadata: CatalogueEntry) -> FileSchema | None:
     """Return the schema of a table's files; None if Spark must write the table."""
     properties = metadata.properties
     if (
