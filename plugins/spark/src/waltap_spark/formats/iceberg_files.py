@@ -298,7 +298,7 @@ class IcebergTable:
 
 
 def versions_of(java: Any) -> list[TableSnapshot]:
-    """Return the versions of Iceberg's own object of a table, as `CatalogueEntry.versions`."""
+    """Return a table's versions, from the current one back."""
     write = static_method(java._gateway_client, "TableMetadataParser.toJson")  # noqa: SLF001
     text = write(java.operations().current())
     return msgspec.json.decode(text, type=CatalogueEntry).versions()
