@@ -24,59 +24,29 @@ def default(identity: str = "d"):
 
 
 LARGE = ("1", UNCHANGED, "b")
-MOVED = ("2", UNCHANGED, None)
 UNSENT = (UNCHANGED, UNCHANGED, UNCHANGED)
-OLD = ("1", "big", None)
-NONE, OF_KEY, FULL = OldTuple.NONE, OldTuple.KEY, OldTuple.FULL
-UPDATES = {
-    "nothing old of default": (DefaultIdentity, NEW, (), NONE, (None, NEW, None)),
-    "nothing old of index": (IndexIdentity, NEW, (), NONE, (None, NEW, None)),
-    "nothing old of full": (FullIdentity, NEW, (), NONE, (None, NEW, None)),
-    "nothing old of change": (ChangeIdentity, LARGE, (), NONE, (None, LARGE, None)),
-    "an old key is before and old key": (DefaultIdentity, NEW, KEY, OF_KEY, (KEY, NEW, KEY)),
-    "a key that lacks what is unchanged": (DefaultIdentity, MOVED, KEY, OF_KEY, (KEY, MOVED, KEY)),
-    "a row completes": (FullIdentity, LARGE, OLD, FULL, (OLD, ("1", "big", "b"), None)),
-    "a null completes": (FullIdentity, ("1", "x", UNCHANGED), NEW, FULL, (NEW, NEW, None)),
-    "nothing knows no old row": (NothingIdentity, NEW, KEY, OF_KEY, (None, NEW, None)),
-    "early servers' old tuple": (ChangeIdentity, LARGE, UNSENT, OF_KEY, (None, LARGE, None)),
-}
-"""Identity, new and old tuple of an update, and the images before and after and the old key."""
+OF_KEY, FULL = OldTuple.KEY, OldTuple.FULL
 
 
-@pytest.mark.parametrize(("cls", "new", "old", "kind", "expected"), UPDATES.values(), ids=UPDATES)
-def test_images_of_an_update(cls, new, old, kind, expected) -> None:
-    relation = default("f" if cls is FullIdentity else "d")
-    images = cls(relation).update(Update(relation, 9, new, old, kind))
-    before, after, old_key = expected
-    assert (images.before, images.after) == (before, after)
-    assert kind is FULL or images.old_key == old_key
+def test_nothing_knows_no_old_row() -> None:
+    identity = NothingIdentity(default())
+    images = identity.update(Update(default(), 9, NEW, KEY, OF_KEY))
+    assert (images.before, images.after, images.old_key) == (None, NEW, None)
+    assert identity.delete(Delete(default(), 9, KEY, OF_KEY)) is None
+
+
+def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tuple() -> None:
+    identity = ChangeIdentity(default())
+    images = identity.update(Update(default(), 9, LARGE, UNSENT, OF_KEY))
+    assert (images.before, images.after, images.old_key) == (None, LARGE, None)
+    images = identity.delete(Delete(default(), 9, ("1", None, None), OF_KEY))
+    assert (images.before, images.after, images.old_key) == (KEY, None, KEY)
 
 
 def test_a_plan_promises_no_old_key_of_rows_that_nothing_identifies() -> None:
     keyless = table("t", "a text", identity="d")
     assert DefaultIdentity(default()).before.startswith("the old key")
     assert DefaultIdentity(keyless).before == NothingIdentity.before
-
-
-DELETES = {
-    **{
-        f"{cls.__name__} without old tuple": (cls, (), NONE, None)
-        for cls in (DefaultIdentity, IndexIdentity, FullIdentity, ChangeIdentity)
-    },
-    "a key": (DefaultIdentity, KEY, OF_KEY, KEY),
-    "nothing drops it": (NothingIdentity, KEY, OF_KEY, None),
-    "change reads only the key": (ChangeIdentity, ("1", None, None), OF_KEY, KEY),
-}
-
-
-@pytest.mark.parametrize(("cls", "old", "kind", "expected"), DELETES.values(), ids=DELETES)
-def test_images_of_a_delete(cls, old, kind, expected) -> None:
-    relation = default()
-    images = cls(relation).delete(Delete(relation, 9, old, kind))
-    if expected is None:
-        assert images is None
-    else:
-        assert (images.before, images.after, images.old_key) == (expected, None, expected)
 
 
 def test_the_old_row_of_a_table_without_columns_is_empty() -> None:

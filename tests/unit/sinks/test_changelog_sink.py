@@ -310,28 +310,6 @@ def test_large_tables_get_several_segments(log: WrittenLog) -> None:
 # --- snapshots ---------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_snapshot_counts_for_nothing(log: WrittenLog) -> None:
-    db = log.db
-    db.insert(VISITS, ["1", "a"])
-    people(db, *range(7))
-    with log.open():
-        for piece in db.snapshot(PEOPLE, VISITS)[:2]:
-            log.flush(piece)
-    assert log.rows() == []
-    people(db, 7)
-    with log.open(has_offset=True):
-        assert log.opened_at is None
-        for piece in db.snapshot(PEOPLE, VISITS):
-            log.flush(piece)
-        streamed = people(db, 8)
-        assert log.flush(streamed) == Position(streamed.end_lsn)
-    found = log.rows()
-    assert ids(log) == list(range(9))
-    assert [row["_op"] for row in found] == ["r"] * 8 + ["c"]
-    assert {row["_seq"] for row in found[:8]} == {-1}
-    assert {m.snapshot.snapshot_id for m in log.manifests() if m.snapshot} == {1, 2}
-
-
 def test_a_snapshot_that_resumes_with_nothing_to_read_is_completed(log: WrittenLog) -> None:
     """The kill came between its last rows and its end."""
     people(log.db, 1, 2)
@@ -354,28 +332,6 @@ def test_a_snapshot_that_starts_again_in_the_same_run_is_a_new_generation(log: W
         log.write(log.db.snapshot(PEOPLE)[0])
         log.flush(*log.db.snapshot(PEOPLE))
     assert ids(log) == list(range(7))
-
-
-def test_a_table_that_restarts_is_taken_from_its_first_row(log: WrittenLog) -> None:
-    """Chunks of before count for nothing, published or not; those of other tables stay."""
-    db = log.db
-    db.insert(VISITS, ["1", "a"], ["2", "b"])
-    people(db, *range(9))
-    visits, *before = db.snapshot(VISITS, PEOPLE)[:3]
-    db.update(PEOPLE, ["0"], name="changed")
-    db.delete(PEOPLE, ["4"])
-    db.commit()
-    again = db.snapshot(PEOPLE)
-    again[0].parts[0].opens, again[0].parts[0].restarts = False, True  # type: ignore[union-attr]
-    with log.open():
-        log.flush(visits, before[0])
-        log.write(before[1])
-        log.flush(*again)
-    entries = [each for m in log.manifests() for each in m.tables if each.table == "people"]
-    assert [each.restarts for each in entries] == [False, True]
-    assert entries[1].rows == 8
-    assert {row["person"] for row in log.rows("visits")} == {1, 2}
-    assert [(str(row["id"]), row["name"], None) for row in log.rows()] == db.rows["public.people"]
 
 
 def test_a_piece_that_a_filter_has_emptied_is_not_the_end_of_its_table(log: WrittenLog) -> None:
