@@ -7,6 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from waltap.base.generated import sources
 from waltap.base.text import ago, counted, duration, printable, size
@@ -42,8 +44,6 @@ from waltap.ports.source.roles import DecodingSource, planned
 from waltap.services.monitor.views import table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from waltap.pipeline.setup.build import PipelineStages
 
 
@@ -210,8 +210,6 @@ def _check_document(check: PreflightCheck) -> dict[str, str]:
 
 
 def _print_checks(checks: list[PreflightCheck]) -> None:
-    from rich.text import Text
-
     rows = []
     for check in checks:
         found = Text(check.found)
@@ -407,7 +405,7 @@ def _print_plan(
         console.print(table(heads, columns, title=each.relation.name))
 
 
-def _print_lines(console: "Console", lines: Iterable[str]) -> None:
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
     # Statements are copied from a terminal, so no line is broken.
     for line in lines:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from waltap import __version__
 from waltap.cli.profile_source import Json
@@ -199,8 +200,6 @@ def _document(plugin: PluginInfo) -> dict[str, Any]:
 
 
 def _print(plugins: list[PluginInfo]) -> None:
-    from rich.text import Text
-
     colours = {PluginHealth.OK: "green", PluginHealth.NOT_LOADED: "dim"}
     rows = []
     for plugin in plugins:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import RenderableType
 
 from waltap.changes.transactions.position import lsn_text
 from waltap.cli.profile_source import Json, SetOption, at_rest, connected, overrides, read
@@ -24,10 +25,6 @@ from waltap.ports.source.connector import Connector
 from waltap.ports.source.slot_status import SlotStatus
 from waltap.services.control import PipelineNotRunning, StatusRequest, ask
 from waltap.services.monitor.views import at_rest_view, overview, run_view
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 WATCH_S = 2.0
 PROFILES = (".toml", ".properties", ".json")
@@ -213,7 +210,7 @@ def _show_pipelines(
         draw_until_interrupted(view, every)
 
 
-def _watched(known: dict[str, Any]) -> "RenderableType":
+def _watched(known: dict[str, Any]) -> RenderableType:
     if known["run"] is None:
         return overview([known], now_ms=round(time.time() * 1000))
     return run_view(known["run"])

@@ -11,6 +11,8 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.resources import files
 from typing import Any, Final, get_args
 
+from typer.main import get_command
+
 from waltap.base.property import declarations
 from waltap.base.text import GENERATED, table
 from waltap.changes.decode.decoder import DecoderCapabilities
@@ -32,8 +34,6 @@ SHARED_ROWS: Final = 3
 
 def commands_page(host: Host) -> str:
     """Return the page of waltap's commands, then the plugins'."""
-    from typer.main import get_command
-
     root: Any = get_command(application)
     context = root.make_context("waltap", ["plugins"])
     lines = ["# Commands", "", GENERATED, "", (root.help or "").strip(), ""]
