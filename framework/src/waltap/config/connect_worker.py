@@ -5,11 +5,15 @@ A connector's file may contain its worker's settings too. A worker delivers to t
 """
 
 import re
+from typing import TYPE_CHECKING
 
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.config.layers import KAFKA, GivenProperty, RawProfile
-from waltap.config.namespace import Namespace
-from waltap.ports.specs import SinkSpec
+
+if TYPE_CHECKING:
+    from waltap.config.namespace import Namespace
+    from waltap.ports.specs import SinkSpec
+
 
 OVERRIDE, PRODUCER = "producer.override.", "producer."
 OF_KAFKA = re.compile(r"bootstrap\.servers|producer\..+|topic\.creation\..+")
@@ -23,7 +27,7 @@ ASKING = {"exactly.once.support": {"required"}, "exactly.once.source.support": {
 SANITIZE = "custom.sanitize.pattern"
 
 
-def take_worker_settings(sink: SinkSpec, flat: Namespace, own: Namespace) -> None:
+def take_worker_settings(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
     """Move Kafka settings from the connector's, ``flat``, to the sink's, ``own``.
 
     The sink's own names win, then ``producer.override.*``, then ``producer.*``, then the worker's
@@ -45,7 +49,7 @@ def take_worker_settings(sink: SinkSpec, flat: Namespace, own: Namespace) -> Non
         )
 
 
-def exactly_once(sink: SinkSpec, flat: Namespace, own: Namespace) -> None:
+def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
     """Set the sink to exactly once if the connector or worker requires it.
 
     If the sink cannot, the property stays in ``flat``, where it is refused.
@@ -66,7 +70,7 @@ def exactly_once(sink: SinkSpec, flat: Namespace, own: Namespace) -> None:
                 flat.complain(setting, f"contradicts {there.name}={there.value}")
 
 
-def header_format(raw: "RawProfile", sink: SinkSpec | None) -> str:
+def header_format(raw: "RawProfile", sink: "SinkSpec | None") -> str:
     """Return the default format of header values.
 
     A worker of Kafka Connect uses its SimpleHeaderConverter. Debezium Server, Debezium's engine in another
@@ -77,7 +81,7 @@ def header_format(raw: "RawProfile", sink: SinkSpec | None) -> str:
     return "simple-header" if of_worker and to_kafka else "json"
 
 
-def sanitizing(flat: Namespace) -> re.Pattern[str] | None:
+def sanitizing(flat: "Namespace") -> re.Pattern[str] | None:
     """Return the pattern of ``custom.sanitize.pattern``, None without one."""
     setting = flat.settings.get(SANITIZE)
     if setting is None or not str(setting.value).strip():
