@@ -35,12 +35,7 @@ from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
 from waltap.config.namespace import Namespace, ValidationResult, as_text
 from waltap.config.pipeline_properties import EngineProperties
-from waltap.config.profile import (
-    Component,
-    Profile,
-    SelectionProperties,
-    SinkBranchProfile,
-)
+from waltap.config.profile import Component, Profile, SelectionProperties, SinkBranchProfile
 from waltap.errors import PluginError, PropertyProblem
 from waltap.ports.specs import (
     KIND_OF,

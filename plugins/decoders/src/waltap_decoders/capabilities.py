@@ -66,12 +66,7 @@ PGOUTPUT = DecoderCapabilities(
 
 # pgoutput's without the messages that it never sends.
 YBOUTPUT = replace(
-    PGOUTPUT,
-    truncate=False,
-    logical_messages=False,
-    origin=False,
-    streaming=False,
-    two_phase=False,
+    PGOUTPUT, truncate=False, logical_messages=False, origin=False, streaming=False, two_phase=False
 )
 
 # Two more losses have no capability: ±infinity of dates is known only by convention, and the zone
@@ -81,8 +76,5 @@ DECODERBUFS = DecoderCapabilities()
 # Capabilities of format 2. An origin arrives as the server's number for it, not as its name; the
 # content of a logical message ends at its first NUL.
 WAL2JSON = DecoderCapabilities(
-    truncate=True,
-    logical_messages=True,
-    origin=True,
-    special_numbers=False,
+    truncate=True, logical_messages=True, origin=True, special_numbers=False
 )

@@ -306,11 +306,9 @@ class NamedRelations:
     def _store_evidence(self, schema: str, table: str, evidence: Hashable) -> None:
         """Store the evidence that preceded the table's description."""
         version = self._current[schema, table]
-        version.evidence, version.lookup_round, version.unverified = (
-            evidence,
-            self.lookup_round,
-            False,
-        )
+        version.evidence = evidence
+        version.lookup_round = self.lookup_round
+        version.unverified = False
 
     def _is_view(self, schema: str, table: str) -> bool:
         """Return whether the name is a materialized view's.

@@ -312,10 +312,7 @@ class CloudEventsProperties(Properties):
         summary="USER:PASSWORD for the registry; may also be in the address.",
     )
     bearer_token: str | None = declare(
-        "avro.bearer.auth.token",
-        default=None,
-        secret=True,
-        summary="Token for the registry.",
+        "avro.bearer.auth.token", default=None, secret=True, summary="Token for the registry."
     )
     auto_register: bool = declare(
         "avro.auto.register.schemas",

@@ -19,12 +19,7 @@ import orjson
 from waltap.base.http import HttpAnswer, HttpClient
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.encoders.format.converter import Converter, ConverterContext
-from waltap.errors import (
-    ConfigurationError,
-    RetryVerdict,
-    StopRequested,
-    WaltapError,
-)
+from waltap.errors import ConfigurationError, RetryVerdict, StopRequested, WaltapError
 from waltap_formats.properties import RegistryProperties
 from waltap_formats.schema_difference import difference
 
@@ -104,8 +99,7 @@ class RegistryClient:
         if answer.status in {401, 403}:
             what = f"the subject {subject}"
             raise RegistryLogin(
-                f"the schema registry refuses the login for {what} ({answer.status})",
-                what=what,
+                f"the schema registry refuses the login for {what} ({answer.status})", what=what
             )
         if answer.status == 404 and _code(answer) in MISSING:
             raise SchemaNotRegistered(
@@ -147,9 +141,7 @@ class RegistryClient:
         """
         until = time.monotonic() + self._properties.patience_ms / 1000
         waits = RetryBackoff(
-            waiting(self._stopping, until),
-            first_s=FIRST_WAIT_S,
-            ceiling_s=LONGEST_WAIT_S,
+            waiting(self._stopping, until), first_s=FIRST_WAIT_S, ceiling_s=LONGEST_WAIT_S
         )
         while True:
             text, url = "", ""
@@ -261,9 +253,7 @@ class RegistryConverter(Converter, Generic[P]):
     @cached_property
     def _registry(self) -> RegistryClient:
         return RegistryClient(
-            self._properties,
-            stopping=self._context.stopping,
-            waits_for=self._context.waits_for,
+            self._properties, stopping=self._context.stopping, waits_for=self._context.waits_for
         )
 
     def _registered(self, topic: str, name: str | None, text: str) -> bytes:

@@ -54,11 +54,7 @@ class KafkaSignals:
         self._properties = properties
         self._topic = properties.topic or f"{properties.prefix}-signal"
         self._clients = KafkaClients(
-            "signals of Kafka",
-            properties.servers,
-            properties.consumer,
-            SIGNALS,
-            topic=self._topic,
+            "signals of Kafka", properties.servers, properties.consumer, SIGNALS, topic=self._topic
         )
         self._consumer: Consumer | None = self._clients.consumer(
             {

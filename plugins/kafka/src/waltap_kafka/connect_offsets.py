@@ -8,13 +8,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from waltap.errors import SinkError
 from waltap_kafka.client import KafkaClients, delivery_reports

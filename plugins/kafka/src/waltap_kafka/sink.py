@@ -334,11 +334,7 @@ class KafkaSink(Sink):
             self._drain()
             try:
                 producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    **headers,
-                    **_target(record),
+                    record.topic, record.value, record.key, **headers, **_target(record)
                 )
                 self._drain()
             except KafkaException as raised:

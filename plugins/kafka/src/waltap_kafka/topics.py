@@ -175,11 +175,7 @@ class TopicCreator:
             fenced
             or error.retriable()
             or error.code()
-            in {
-                KafkaError._TIMED_OUT,
-                KafkaError._TRANSPORT,
-                KafkaError._ALL_BROKERS_DOWN,
-            }
+            in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
         ):
             return KafkaNotDelivered(text)
         return KafkaTopicUnusable(text, topic=name)

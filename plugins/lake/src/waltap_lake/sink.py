@@ -267,12 +267,8 @@ class LakeSink(Sink):
             self._seen[name] = table.version()
         end_lsn = 0 if self._position is None else self._position.end_lsn
         if part.rows:
-            self._pending.setdefault(name, PendingBuffers()).buffer(version).add_snapshot(
-                part.rows,
-                lsn=self._snapshot_lsn if initial else end_lsn,
-                ts=part.ts,
-                xid=part.xid,
-            )
+            buffer = self._pending.setdefault(name, PendingBuffers()).buffer(version)
+            buffer.add_snapshot(part, self._snapshot_lsn if initial else end_lsn)
 
     def _begin_snapshot(self, lsn: int) -> None:
         # Until the snapshot ends no position is durable in every table.

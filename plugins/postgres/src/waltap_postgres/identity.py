@@ -203,10 +203,7 @@ REPLICA_IDENTITIES = (
         factory=NothingIdentity,
     ),
     ReplicaIdentitySpec(
-        name="full",
-        summary="Old tuples hold the whole row.",
-        letter="f",
-        factory=FullIdentity,
+        name="full", summary="Old tuples hold the whole row.", letter="f", factory=FullIdentity
     ),
     ReplicaIdentitySpec(
         name="index",

@@ -90,11 +90,7 @@ class PostgresProperties(Properties):
         path=True,
     )
     sslkey: str | None = declare(
-        "database.sslkey",
-        default=None,
-        advanced=True,
-        summary="Client key file.",
-        path=True,
+        "database.sslkey", default=None, advanced=True, summary="Client key file.", path=True
     )
     sslpassword: str | None = declare(
         "database.sslpassword",

@@ -255,10 +255,8 @@ class RedisSink(Sink):
         )
         # After a failed write no write may follow. Positions acknowledged before it remain valid,
         # so `flush` has a guard of its own.
-        self._fail_stop, self._write_stop = (
-            FailStop(properties.address),
-            FailStop(properties.address),
-        )
+        self._fail_stop = FailStop(properties.address)
+        self._write_stop = FailStop(properties.address)
         self._server = RedisServer(properties)
         key = properties.position_key.replace("{pipeline}", context.pipeline)
         self._stored_position = RedisPosition(self._server, key, context.pipeline)

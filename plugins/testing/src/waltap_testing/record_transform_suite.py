@@ -34,11 +34,7 @@ from waltap_testing.suite import RigSuite
 from waltap_testing.workload import NOW
 
 CAPTURE = CaptureProperties.model_validate(
-    {
-        "topic.prefix": "server",
-        "provide.transaction.metadata": True,
-        "skipped.operations": "none",
-    }
+    {"topic.prefix": "server", "provide.transaction.metadata": True, "skipped.operations": "none"}
 )
 JSON = JsonConverter(JsonConverterProperties(), ConverterContext(record_part="value"))
 
@@ -50,8 +46,7 @@ def every_record() -> list[ConnectRecord]:
     logical message, a heartbeat and a notification.
     """
     made = ConvertedFormat(
-        RecordConverters(key=JSON, value=JSON, header=JSON),
-        format_context(CAPTURE),
+        RecordConverters(key=JSON, value=JSON, header=JSON), format_context(CAPTURE)
     )
     reported = {
         "id": "1",

@@ -7,12 +7,7 @@ import pytest
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.events.event import Record
-from waltap.changes.transactions.position import (
-    Position,
-    Positions,
-    SnapshotProgress,
-    TableChunks,
-)
+from waltap.changes.transactions.position import Position, Positions, SnapshotProgress, TableChunks
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.roles import RedeliveryAwareSink, stored_position_of

@@ -30,13 +30,7 @@ from waltap.ports.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.config.options import ApplyOptions
-from waltap_spark.formats import (
-    CommitContext,
-    GroupRows,
-    TableChange,
-    TableFormat,
-    What,
-)
+from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat, What
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare

@@ -35,11 +35,7 @@ def connect_spec(
     # A transform with a ``name`` of its own has it because another class owns the short name.
     aliases = (f"{CONNECT_PACKAGE}.{java}",) if name else (f"{CONNECT_PACKAGE}.{java}", java)
     return RecordTransformSpec(
-        name=name or ours,
-        aliases=aliases,
-        summary=summary,
-        properties=properties,
-        factory=factory,
+        name=name or ours, aliases=aliases, summary=summary, properties=properties, factory=factory
     )
 
 

@@ -80,10 +80,7 @@ class YugabyteProperties(PostgresProperties):
         "anyway, or refuse to start.",
     )
     slot_temporary: Literal[False] = declare(
-        "slot.temporary",
-        default=False,
-        advanced=True,
-        summary="The server has no temporary slots.",
+        "slot.temporary", default=False, advanced=True, summary="The server has no temporary slots."
     )
     slot_failover: Literal[False] = declare(
         "slot.failover",
@@ -130,9 +127,7 @@ class YugabyteProperties(PostgresProperties):
         summary="One slot, or several that stream hash ranges of one table each (parallel).",
     )
     slot_names: CommaList = declare(
-        "slot.names",
-        default=(),
-        summary="With streaming.mode=parallel: a slot for each range.",
+        "slot.names", default=(), summary="With streaming.mode=parallel: a slot for each range."
     )
     publication_names: CommaList = declare(
         "publication.names",

@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from waltap.changes.events import EventTransform
-from waltap.changes.transactions.order import (
-    NOTHING_COUNTED,
-    TransactionCounts,
-    TransactionOrder,
-)
+from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, Notification, events_in, remaining
 from waltap.clock import Clock

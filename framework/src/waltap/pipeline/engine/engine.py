@@ -31,12 +31,7 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
-from waltap.pipeline.delivery.redelivery import (
-    Redelivery,
-    RedeliveryAnswer,
-    RedeliveryAsked,
-    serve,
-)
+from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAnswer, RedeliveryAsked, serve
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun

@@ -37,11 +37,7 @@ from waltap.services.monitor.status import (
     SchemaChange,
     SlotHealth,
 )
-from waltap.services.slot_monitor import (
-    SlotGivenUp,
-    SlotMonitor,
-    SlotMonitorDependencies,
-)
+from waltap.services.slot_monitor import SlotGivenUp, SlotMonitor, SlotMonitorDependencies
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,7 @@ from typing import Final
 from waltap.base.environment import colours
 from waltap.base.property import Properties, declare
 from waltap.base.text import printable
-from waltap.changes.decode.message import (
-    Delete,
-    Insert,
-    LogicalMessage,
-    OldTuple,
-    Truncate,
-    Update,
-)
+from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
 from waltap.changes.events import (

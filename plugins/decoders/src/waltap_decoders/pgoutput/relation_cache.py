@@ -68,11 +68,7 @@ class _WireVersion:
 class RelationCache:
     """Hold the scopes and relation versions of one session."""
 
-    def __init__(
-        self,
-        identities: str,
-        context: DecoderContext,
-    ) -> None:
+    def __init__(self, identities: str, context: DecoderContext) -> None:
         self.session = RelationScope()
         self.streams: dict[int, RelationScope] = {}
         # Replica identity letters that the plugin may send.

@@ -201,9 +201,7 @@ class Wal2Json(Decoder):
         if self._first_format:
             self._read = self._chunk if properties.write_in_chunks else self._transaction
         self.capabilities = replace(
-            WAL2JSON,
-            truncate=not self._first_format,
-            special_numbers=properties.numbers_as_strings,
+            WAL2JSON, truncate=not self._first_format, special_numbers=properties.numbers_as_strings
         )
         self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn
-from waltap.encoders.json.columns import (
-    BOOLEANS,
-    QUOTED,
-    integers_of,
-    offsets_of,
-    two_complements,
-)
+from waltap.encoders.json.columns import BOOLEANS, QUOTED, integers_of, offsets_of, two_complements
 from waltap_formats.avro.binary import RANGES
 
 if TYPE_CHECKING:
@@ -129,11 +123,7 @@ def _floats(
 
 
 def _numbers(
-    numbers: "pa.Int64Array | None",
-    texts: "pa.StringArray",
-    limit: int,
-    branch: bytes,
-    null: bytes,
+    numbers: "pa.Int64Array | None", texts: "pa.StringArray", limit: int, branch: bytes, null: bytes
 ) -> Pieces | None:
     values = None if numbers is None else _values(numbers)
     if values is None or not -limit <= int(values.min()) <= int(values.max()) < limit:

@@ -24,11 +24,7 @@ from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys
 from waltap.encoders.format.record_block import TextRows
 from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.columns import offsets_of
-from waltap_formats.avro.binary import (
-    avro_writer,
-    integer_writer,
-    long_bytes,
-)
+from waltap_formats.avro.binary import avro_writer, integer_writer, long_bytes
 from waltap_formats.avro.columns import Pieces, column_writer, varints
 
 # Fewer rows are not worth the conversion to columns.

@@ -25,11 +25,7 @@ from waltap.errors import ConfigurationError
 NAMESPACE = "io.confluent.connect.avro"
 DEFAULT_NAME = "ConnectDefault"
 MAP_ENTRY = "MapEntry"
-LOGICAL = {
-    DATE: "date",
-    TIME: "time-millis",
-    TIMESTAMP: "timestamp-millis",
-}
+LOGICAL = {DATE: "date", TIME: "time-millis", TIMESTAMP: "timestamp-millis"}
 # Confluent's precision for decimals without one.
 DEFAULT_PRECISION = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -329,11 +329,7 @@ class PostgresCatalogue:
             raise driver_error(error, self.properties) from error
 
     def rows_now(
-        self,
-        relation: Relation,
-        columns: Sequence[str],
-        key: Sequence[str],
-        keys: Sequence[Tuple],
+        self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
     ) -> list[Tuple]:
         """Return ``columns`` of the rows with ``keys``, as printed text.
 

@@ -434,10 +434,8 @@ def _of_keys(wire: Relation) -> list[bool]:
 
     The key is the primary key, or the index of an identity INDEX; its columns are never NULL.
     """
-    flags, stated = (
-        identity_evidence(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX),
-        wire.wire_key or (),
-    )
+    flags = identity_evidence(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX)
+    stated = wire.wire_key or ()
     return [(flags and column.in_identity) or column.name in stated for column in wire.columns]
 
 

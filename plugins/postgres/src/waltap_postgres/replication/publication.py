@@ -90,9 +90,7 @@ ANY_LOCK = "<> ''"
 
 
 def locked_tables(
-    query: Callable[..., Iterable[Any]],
-    tables: Iterable[tuple[str, str]],
-    modes: str = WRITERS_TOO,
+    query: Callable[..., Iterable[Any]], tables: Iterable[tuple[str, str]], modes: str = WRITERS_TOO
 ) -> str:
     """Return the tables that other sessions lock, as SQL for ``relation IN ()``.
 

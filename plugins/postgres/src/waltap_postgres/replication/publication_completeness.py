@@ -288,10 +288,8 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
             if not explained or [each.sent for each in now] != [each.sent for each in old]:
                 return True
         # Renamed and renamed back. A change of the owner rewrites that row as well.
-        table_id, was = (
-            (self.schema, self.name, self.owner),
-            (before.schema, before.name, before.owner),
-        )
+        table_id = (self.schema, self.name, self.owner)
+        was = (before.schema, before.name, before.owner)
         return (
             table_id == was
             and None not in {self.named, before.named}

@@ -408,9 +408,7 @@ class SlotAdmin:
             )
         else:
             log.info(
-                "pid %s, which read slot %s without a client, was ended",
-                slot.active_pid,
-                slot.name,
+                "pid %s, which read slot %s without a client, was ended", slot.active_pid, slot.name
             )
 
     def await_free(

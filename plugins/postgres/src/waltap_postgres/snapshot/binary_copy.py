@@ -467,10 +467,7 @@ class BinaryRows:
         return at if at <= len(data) else None
 
     def _block(
-        self,
-        data: bytes | bytearray,
-        starts: "np.ndarray[Any, Any]",
-        ends: "np.ndarray[Any, Any]",
+        self, data: bytes | bytearray, starts: "np.ndarray[Any, Any]", ends: "np.ndarray[Any, Any]"
     ) -> RowBlock:
         """Return the rows between ``starts`` and ``ends`` as columns."""
         import numpy as np

@@ -144,11 +144,7 @@ class SnapshotOptions:
 
 
 def _answer(
-    mode: Snapshotter,
-    question: str,
-    kinds: type | tuple[type, ...],
-    given: T,
-    relation: Relation,
+    mode: Snapshotter, question: str, kinds: type | tuple[type, ...], given: T, relation: Relation
 ) -> T:
     if not isinstance(given, kinds):
         raise SnapshotModeUnclear(

@@ -62,10 +62,7 @@ TYPE_SPECS: tuple[TypeSpec, ...] = (
         number.build_float,
     ),
     _spec(
-        "numeric",
-        "exact decimals, with and without precision",
-        builtin("numeric"),
-        build_numeric,
+        "numeric", "exact decimals, with and without precision", builtin("numeric"), build_numeric
     ),
     _spec("money", "currency amounts", builtin("money"), build_money),
     _spec(
@@ -89,12 +86,7 @@ TYPE_SPECS: tuple[TypeSpec, ...] = (
         PLAIN,
     ),
     _spec("range", "the six built-in range types, as text", builtin(*RANGES), PLAIN),
-    _spec(
-        "tsvector",
-        "text search vectors, as text",
-        builtin("tsvector"),
-        text.build_tsvector,
-    ),
+    _spec("tsvector", "text search vectors, as text", builtin("tsvector"), text.build_tsvector),
     _spec("bytea", "byte strings", builtin("bytea"), build_bytea),
     _spec(
         "bit string",
@@ -106,22 +98,14 @@ TYPE_SPECS: tuple[TypeSpec, ...] = (
     _spec("time", "time of day", builtin("time"), temporal.build_time),
     _spec("timetz", "time of day with zone offset", builtin("timetz"), temporal.build_timetz),
     _spec(
-        "timestamp",
-        "date and time without zone",
-        builtin("timestamp"),
-        temporal.build_timestamp,
+        "timestamp", "date and time without zone", builtin("timestamp"), temporal.build_timestamp
     ),
     _spec("timestamptz", "instants", builtin("timestamptz"), temporal.build_timestamptz),
     _spec("interval", "spans of time", builtin("interval"), build_interval),
     _spec("enum", "enumerated types", text.is_enum, text.build_enum),
     _spec("array", "arrays; one dimension, as Debezium", is_array, build_array, order=90),
     _spec("point", "points of the plane", builtin("point"), build_point),
-    _spec(
-        "hstore",
-        "key-value pairs of the hstore extension",
-        types_named("hstore"),
-        build_hstore,
-    ),
+    _spec("hstore", "key-value pairs of the hstore extension", types_named("hstore"), build_hstore),
     _spec(
         "unknown",
         "everything else: left out unless include.unknown.datatypes",

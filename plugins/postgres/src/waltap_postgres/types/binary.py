@@ -43,9 +43,7 @@ def _standard(data: bytes) -> str:
 
 
 def binary_form(
-    options: TypeOptions,
-    read: Callable[[str], bytes],
-    arrow: ArrowMapping,
+    options: TypeOptions, read: Callable[[str], bytes], arrow: ArrowMapping
 ) -> ValueForm:
     """Return the form of bytes under ``binary.handling.mode``.
 

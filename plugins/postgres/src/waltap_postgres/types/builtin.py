@@ -48,11 +48,7 @@ def _numeric(precision: int, scale: int) -> int:
 
 
 def _sample(
-    declaration: str,
-    text: str,
-    *misfits: str,
-    of: str | DataType | None = None,
-    typmod: int = -1,
+    declaration: str, text: str, *misfits: str, of: str | DataType | None = None, typmod: int = -1
 ) -> TypeSample:
     """Make a sample.
 
@@ -65,11 +61,7 @@ def _sample(
 
 
 _MOOD = DataType(
-    oid=_USER_OID,
-    schema="public",
-    name="mood",
-    kind=TypeKind.ENUM,
-    labels=("sad", "ok", "happy"),
+    oid=_USER_OID, schema="public", name="mood", kind=TypeKind.ENUM, labels=("sad", "ok", "happy")
 )
 _PAIR = DataType(
     oid=_USER_OID,
@@ -150,10 +142,7 @@ SAMPLES: dict[str, tuple[TypeSample, ...]] = {
         _sample("macaddr", "08:00:2b:01:02:03"),
         _sample("macaddr8", "08:00:2b:01:02:03:04:05"),
     ),
-    "range": (
-        _sample("int4range", "[1,10)"),
-        _sample("tstzrange", '["2024-01-01 00:00:00+00",)'),
-    ),
+    "range": (_sample("int4range", "[1,10)"), _sample("tstzrange", '["2024-01-01 00:00:00+00",)')),
     "tsvector": (_sample("tsvector", "'cat':3B 'fat':2"),),
     "point": (_sample("point", "(1,2)"),),
     "hstore": (TypeSample.of_extension("hstore", '"a"=>"1", "b"=>NULL'),),

@@ -263,10 +263,7 @@ def _numeric_arrow(typmod: int, options: TypeOptions) -> ArrowMapping:
 
 
 def _build_precise(
-    column: Column,
-    mapper: TypeMapper,
-    limits: tuple[int, int] | None,
-    arrow: ArrowMapping,
+    column: Column, mapper: TypeMapper, limits: tuple[int, int] | None, arrow: ArrowMapping
 ) -> ColumnMapping:
     misfit = OutOfRange(column.name, mapper.options)
     if limits is None:  # a struct: Debezium gives it no default

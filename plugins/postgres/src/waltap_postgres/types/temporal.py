@@ -424,31 +424,21 @@ def _number_converter(
         number = far(text)
         return misfit.json("timestamp exceeds 64 bits") if number is None else str(number)
 
-    def micro(text: str) -> str:
+    width = 26 if divisor == 1 else 23
+
+    def near_json(text: str) -> str:
         try:
             fraction = text[20:]
-            if len(text) == 26 and fraction.isdigit():
+            if len(text) == width and fraction.isdigit():
                 seconds = DAYS[text[:10]] + SECONDS[text[11:19]]
                 if seconds > 0:  # digits of seconds and fraction side by side are the number
                     return f"{seconds}{fraction}"
-            return str(_near_micros(text))
+            return str(_near_micros(text) // divisor)
         except ValueError:
             return far_json(text)
 
-    def milli(text: str) -> str:
-        try:
-            fraction = text[20:]
-            if len(text) == 23 and fraction.isdigit():
-                seconds = DAYS[text[:10]] + SECONDS[text[11:19]]
-                if seconds > 0:
-                    return f"{seconds}{fraction}"
-            return str(_near_micros(text) // 1000)
-        except ValueError:
-            return far_json(text)
-
-    if unit == "micro":
-        return micro, micro_number
-    return far_json if unit == "nano" else milli, to_connect
+    to_json = far_json if unit == "nano" else near_json
+    return to_json, micro_number if unit == "micro" else to_connect
 
 
 def _iso_timestamp(text: str) -> str:

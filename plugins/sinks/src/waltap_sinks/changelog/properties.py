@@ -18,9 +18,7 @@ class ChangeLogProperties(StorageProperties):
         path=True,
     )
     compression: Compression = declare(
-        "compression",
-        default="zstd",
-        summary="Compression of the Parquet segments.",
+        "compression", default="zstd", summary="Compression of the Parquet segments."
     )
     segment_rows: int = declare(
         "segment.max.rows",

@@ -290,10 +290,11 @@ class TableBuffer:
         own = "c", block.commit_lsns, 0, 0, inserts.lsns, block.commit_ts, block.xids, None
         self._append_block(inserts.rows, own, int(block.commit_lsns[-1]))
 
-    def add_snapshot(self, tuples: Sequence[Tuple], *, lsn: int, ts: int, xid: int | None) -> None:
+    def add_snapshot(self, part: SnapshotRows, lsn: int) -> None:
+        tuples, xid = part.rows, part.xid
         if isinstance(tuples, RowBlock):
             self.convert()
-            own = "r", lsn, SNAPSHOT_SEQUENCE, 0, lsn, ts, xid, None
+            own = "r", lsn, SNAPSHOT_SEQUENCE, 0, lsn, part.ts, xid, None
             self._append_block(tuples, own, lsn)
             return
         if self._changes:
@@ -302,7 +303,7 @@ class TableBuffer:
         count = len(tuples)
         self._sequence.extend([SNAPSHOT_SEQUENCE] * count)
         self._commit_lsn.extend([lsn] * count)
-        self._commit_ts.extend([ts] * count)
+        self._commit_ts.extend([part.ts] * count)
         self._xid.extend([NO_XID if xid is None else xid] * count)
 
     def continue_as(self, version: TableVersion) -> None:

@@ -382,8 +382,7 @@ class ChangeLogSink(Sink):
                     return
             buffer = self._route(part.relation, complete=True)
             if buffer is not None and part.rows:
-                lsn = self._reread_at(batch)
-                buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+                buffer.add_snapshot(part, self._reread_at(batch))
             return
         lsn = batch.position.end_lsn if part.lsn is None else part.lsn
         if part.opens:
@@ -399,7 +398,7 @@ class ChangeLogSink(Sink):
         if not self._read.has(oid, part.chunk):
             buffer = self._buffer(self._complete, version, self._snapshot_id, part.chunk)
             if part.rows:
-                buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+                buffer.add_snapshot(part, lsn)
             if part.ends_chunk or part.complete:
                 self._end_chunk(oid, part.chunk, buffer)
         if part.complete and not self._read.has_all(oid):
@@ -438,7 +437,7 @@ class ChangeLogSink(Sink):
             return False
         buffer = self._buffer(self._complete, version, snapshot_id, 0)
         if part.rows:
-            buffer.add_snapshot(part.rows, lsn=self._reread_at(batch), ts=part.ts, xid=part.xid)
+            buffer.add_snapshot(part, self._reread_at(batch))
         if part.complete:
             del self._complete.current[*table_id, snapshot_id, 0], self._replacing[oid]
             changes = self._complete.current.pop((*table_id, None, None), None)
@@ -627,15 +626,13 @@ class ChangeLogSink(Sink):
             if earlier is not None:
                 self._finish(self._complete, earlier)
             current[key] = buffer
-        self._open = PendingTables()
-        self._open_commit = None
-        self._routes.clear()
+        self._open = PendingTables()  # its buffers go on
+        self._drop_open()
 
     def _drop_open(self) -> None:
         for buffer in self._open.current.values():
             buffer.abandon()
-        self._open = PendingTables()
-        self._open_commit = None
+        self._open, self._open_commit = PendingTables(), None
         self._routes.clear()
 
     # --- publishing -------------------------------------------------------------------------------

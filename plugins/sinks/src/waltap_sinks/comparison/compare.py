@@ -90,11 +90,7 @@ def compare(
     missing, now = _missing(source, target, missing_of, patience_s)
     before = {(stored.name, stored.oid) for stored in had}
     came = [stored for stored in now if (stored.name, stored.oid) not in before]
-    return [
-        *found,
-        *(result for stored in came if (result := compared(stored))),
-        *missing,
-    ]
+    return [*found, *(result for stored in came if (result := compared(stored))), *missing]
 
 
 def _missing(

@@ -38,10 +38,7 @@ class FolderNames:
         if len(self._known) > MOST_FOLDERS:
             self._known.clear()
         folder = self._known[topic, hour] = self._layout.format(
-            table=_value(table),
-            topic=_value(topic),
-            date=hour[:10],
-            hour=hour[11:],
+            table=_value(table), topic=_value(topic), date=hour[:10], hour=hour[11:]
         )
         return folder
 

@@ -125,10 +125,9 @@ class GatheredColumns:
 
     def _add_rows(self, part: SnapshotRows, hour: str, end_lsn: int) -> None:
         buffer = self._buffer(part.relation, hour)
-        if buffer is None:
-            return
-        lsn = end_lsn if part.lsn is None or part.kind != "initial" else part.lsn
-        buffer.add_snapshot(part.rows, lsn=lsn, ts=part.ts, xid=part.xid)
+        if buffer is not None:
+            lsn = end_lsn if part.lsn is None or part.kind != "initial" else part.lsn
+            buffer.add_snapshot(part, lsn)
 
     def _buffer(self, relation: Relation, hour: str) -> TableBuffer | None:
         """Return the buffer for a table's rows of this hour.

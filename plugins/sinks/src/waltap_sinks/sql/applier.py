@@ -12,14 +12,7 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
-from waltap.changes.events import (
-    CHANGED,
-    DELETES,
-    INSERTS,
-    TRUNCATES,
-    UPDATES,
-    runs,
-)
+from waltap.changes.events import CHANGED, DELETES, INSERTS, TRUNCATES, UPDATES, runs
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.history import HistoryWriter

@@ -140,8 +140,7 @@ def read_chunks(
             buffer = TableBuffer(TableVersion(chunk.relation, context, report))
         for piece in chunk.read():
             if piece.rows:
-                lsn = piece.lsn if piece.lsn is not None else 0
-                buffer.add_snapshot(piece.rows, lsn=lsn, ts=piece.ts, xid=piece.xid)
+                buffer.add_snapshot(piece, piece.lsn if piece.lsn is not None else 0)
                 for batch in buffer.columns():
                     yield _as(schema, batch)
 

@@ -19,9 +19,4 @@ from waltap_testing.simulation.destination import SimulatedDestination
 from waltap_testing.simulation.pipeline import SimulatedPipeline
 from waltap_testing.simulation.source import SimulatedSource
 
-__all__ = [
-    "SimulatedDestination",
-    "SimulatedPipeline",
-    "SimulatedSource",
-    "VirtualClock",
-]
+__all__ = ["SimulatedDestination", "SimulatedPipeline", "SimulatedSource", "VirtualClock"]

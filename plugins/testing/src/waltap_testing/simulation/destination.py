@@ -58,9 +58,7 @@ class _SimulatedSink(Sink):
     def __init__(self, destination: SimulatedDestination, context: SinkContext) -> None:
         self._destination, self._stopping = destination, context.stopping
         self.capabilities = SinkCapabilities(
-            records=False,
-            exactly_once=destination.exactly_once,
-            partitions=destination.partitions,
+            records=False, exactly_once=destination.exactly_once, partitions=destination.partitions
         )
         self._pending: list[int] = []
         self._written = Positions()

@@ -69,10 +69,8 @@ class SimulatedPipeline:
         **settings: Any,
     ) -> None:
         self.clock = VirtualClock()
-        self.source, self.destination = (
-            SimulatedSource(self.clock),
-            SimulatedDestination(self.clock),
-        )
+        self.source = SimulatedSource(self.clock)
+        self.destination = SimulatedDestination(self.clock)
         self.store = MemoryOffsetStore()
         self.observed = ObservedNotices(self.clock)
         # As the engine's parameter of the same name; None keeps the engine's default.

@@ -69,10 +69,8 @@ SCHEMA_CHANGE_FILTER = debezium_spec(
 
 # Prefix of the schema parameters that `column.propagate.source.type` writes.
 PARAMETER = "__debezium.source.column."
-_TEXT, _OPTIONAL_TEXT = (
-    Schema(kind=ConnectKind.STRING),
-    Schema(kind=ConnectKind.STRING, optional=True),
-)
+_TEXT = Schema(kind=ConnectKind.STRING)
+_OPTIONAL_TEXT = Schema(kind=ConnectKind.STRING, optional=True)
 _OPTIONAL_INT = Schema(kind=ConnectKind.INT32, optional=True)
 
 

@@ -12,14 +12,7 @@ from pydantic import field_validator, model_validator
 
 from waltap.base.calendar import civil_date, day_number
 from waltap.base.property import CommaList, Properties, declare
-from waltap.changes.mapping.connect_schema import (
-    DATE,
-    TIME,
-    TIMESTAMP,
-    ConnectKind,
-    Field,
-    Schema,
-)
+from waltap.changes.mapping.connect_schema import DATE, TIME, TIMESTAMP, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
     RecordTransformContext,

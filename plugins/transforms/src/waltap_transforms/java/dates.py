@@ -28,10 +28,7 @@ MONTHS = (
 DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 # Every letter that Java 17 defines; it refuses all others.
 LETTERS = "GyYMLwWDdFEuaHkKhmsSzZX"
-TEXTS = {
-    "G": ("BC", "AD"),
-    "a": ("AM", "PM"),
-}
+TEXTS = {"G": ("BC", "AD"), "a": ("AM", "PM")}
 # A quote, a quoted text, a run of one letter, or another character.
 _TOKEN = re.compile(r"''|'(?P<text>(?:[^']|'')+)'|(?P<letter>[A-Za-z])(?P=letter)*|[^A-Za-z']")
 _ZONE = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2}):?(\d{2})?|GMT|UTC|UT|Z", re.IGNORECASE)
