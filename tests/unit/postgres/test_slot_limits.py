@@ -12,7 +12,7 @@ from waltap_postgres.start.server_checks import slot_limits
 def test_wal_that_nothing_bounds_is_reported(
     keep: str, limits_wal: bool, verdicts: list[str]
 ) -> None:
-    found = slot_limits({"max_slot_wal_keep_size": keep}, None, limits_wal=limits_wal)
+    found = list(slot_limits({"max_slot_wal_keep_size": keep}, None, limits_wal=limits_wal))
     assert [each.verdict for each in found] == verdicts
     if verdicts == ["warning"]:
         assert "ALTER SYSTEM SET max_slot_wal_keep_size" in found[0].remedy

@@ -14,7 +14,7 @@ Subclass `SnapshotterSuite` and define the fixture ``rig``:
     …
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -61,12 +61,11 @@ class SnapshotterRig:
             _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b"),
         )
 
-    def starts(self) -> list[SnapshotStart]:
+    def starts(self) -> Iterator[SnapshotStart]:
         """Return the starts that read tables.
 
         They are with and without a slot, with an exported snapshot, and resumed.
         """
-        found = []
         for known, stored in product(EVERYTHING, (False, True)):
             # No snapshot is taken in these states, so the mode is not asked about tables.
             if _answer(self.build(), known) in {"refused", (False, True), (False, False)}:
@@ -87,17 +86,14 @@ class SnapshotterRig:
                 timeline=1,
                 decoder="pgoutput",
             )
-            found.append(
-                SnapshotStart(
-                    known=known,
-                    offset=Offset.of(position) if known.offset else None,
-                    slot=slot if stored else None,
-                    exported=not stored,
-                    resumes=known.snapshot_incomplete and stored,
-                    query=self.ask,
-                )
+            yield SnapshotStart(
+                known=known,
+                offset=Offset.of(position) if known.offset else None,
+                slot=slot if stored else None,
+                exported=not stored,
+                resumes=known.snapshot_incomplete and stored,
+                query=self.ask,
             )
-        return found
 
     def ask(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Answer a query instead of the source."""

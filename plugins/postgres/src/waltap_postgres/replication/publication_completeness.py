@@ -4,7 +4,7 @@ A sink that identifies a row by its insert relies on it.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -96,46 +96,41 @@ def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
 
 def shortfalls(
     catalogue: PostgresCatalogue, name: str, wanted: WantedPublication, version_num: int
-) -> list[PublicationShortfall]:
+) -> Iterator[PublicationShortfall]:
     """Return the shortfalls of publication ``name``.
 
     There are none if it does not exist.
     """
     rows = catalogue.query(PUBLICATION_SQL, (name,))
     if not rows:
-        return []
+        return
     *published, via_root = rows[0]
-    found = _partial_members(catalogue, name, wanted) if version_num >= SCHEMAS else []
+    if version_num >= SCHEMAS:
+        yield from _partial_members(catalogue, name, wanted)
     operations = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in wanted.operations if not operations[word]]
     publication = sql.Identifier(name).as_string(None)
     if missing and wanted.table_ids:
-        found.append(
-            PublicationShortfall(
-                what=f"no {', '.join(missing)}",
-                statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
-                table_ids=wanted.table_ids,
-            )
+        yield PublicationShortfall(
+            what=f"no {', '.join(missing)}",
+            statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
+            table_ids=wanted.table_ids,
         )
     if wanted.trees and version_num >= ROOTS and via_root != wanted.via_root:
         value = str(wanted.via_root).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
-        found.append(
-            PublicationShortfall(
-                what=what,
-                statements=(statement,),
-                table_ids=wanted.trees,
-                fitting=f"publish.via.partition.root={str(via_root).lower()}",
-            )
+        yield PublicationShortfall(
+            what=what,
+            statements=(statement,),
+            table_ids=wanted.trees,
+            fitting=f"publish.via.partition.root={str(via_root).lower()}",
         )
-    return found
 
 
 def _partial_members(
     catalogue: PostgresCatalogue, name: str, wanted: WantedPublication
-) -> list[PublicationShortfall]:
-    found: list[PublicationShortfall] = []
+) -> Iterator[PublicationShortfall]:
     publication = sql.Identifier(name).as_string(None)
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
     for schema, table, condition, left_out, lacks_toast in rows:
@@ -147,17 +142,14 @@ def _partial_members(
             parts[0] += " (an update into them lacks unchanged large values: REPLICA IDENTITY FULL)"
         parts += [f"no column {', '.join(columns)}"] if columns else []
         member = sql.Identifier(schema, table).as_string(None)
-        found.append(
-            PublicationShortfall(
-                what=f"of {schema}.{table} {' and '.join(parts)}",
-                statements=(
-                    f"ALTER PUBLICATION {publication} DROP TABLE {member}",
-                    f"ALTER PUBLICATION {publication} ADD TABLE {member}",
-                ),
-                table_ids=frozenset({(schema, table)}),
-            )
+        yield PublicationShortfall(
+            what=f"of {schema}.{table} {' and '.join(parts)}",
+            statements=(
+                f"ALTER PUBLICATION {publication} DROP TABLE {member}",
+                f"ALTER PUBLICATION {publication} ADD TABLE {member}",
+            ),
+            table_ids=frozenset({(schema, table)}),
         )
-    return found
 
 
 # Memberships of tables in publications, compared between two reads.

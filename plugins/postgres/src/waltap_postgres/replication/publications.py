@@ -171,7 +171,7 @@ class PublicationSet:
                 if (t.partition or t.partitioned) and not inserts
             ),
         )
-        found = shortfalls(self._catalogue, name, wanted, self._version_num)
+        found = list(shortfalls(self._catalogue, name, wanted, self._version_num))
         plan.shortfalls += [(name, shortfall) for shortfall in found]
         entry = self._context.owned_objects.find(*self._owned_object(name).key)
         managed = self._properties.publication_autocreate_mode == "disabled"

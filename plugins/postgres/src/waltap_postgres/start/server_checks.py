@@ -337,7 +337,7 @@ def _set(hosting: ServerHosting | None, setting: str) -> str:
 
 def slot_limits(
     settings: dict[str, str], hosting: ServerHosting | None, *, limits_wal: bool
-) -> list[PreflightCheck]:
+) -> Iterator[PreflightCheck]:
     """Check the server's limits for slots without a reader.
 
     The server may invalidate such a slot, or nothing keeps the slot from filling the disk.
@@ -346,31 +346,25 @@ def slot_limits(
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
     # -1 is no limit; servers before 13 do not have the setting.
     keep = int(settings.get("max_slot_wal_keep_size", "-1"))
-    found = []
     if idle:
-        found.append(
-            PreflightCheck.warning(
-                "slot limits",
-                f"idle_replication_slot_timeout is {duration(idle)}: a slot without a reader for "
-                "longer is invalidated, and a pipeline that was down for so long has a gap",
-                _set(hosting, "idle_replication_slot_timeout = 0"),
-            )
+        yield PreflightCheck.warning(
+            "slot limits",
+            f"idle_replication_slot_timeout is {duration(idle)}: a slot without a reader for "
+            "longer is invalidated, and a pipeline that was down for so long has a gap",
+            _set(hosting, "idle_replication_slot_timeout = 0"),
         )
     if keep >= 0:
         bound = size(keep << 20)
         text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is invalidated"
-        found.append(PreflightCheck.ok("slot limits", text))
+        yield PreflightCheck.ok("slot limits", text)
     elif not limits_wal and "max_slot_wal_keep_size" in settings:
         # A timeout does not count: a slot that is read slowly is not idle.
-        found.append(
-            PreflightCheck.warning(
-                "slot limits",
-                "neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
-                "keeps: while nothing reads it, the server's disk can fill up",
-                _set(hosting, "max_slot_wal_keep_size = '50GB'"),
-            )
+        yield PreflightCheck.warning(
+            "slot limits",
+            "neither max_slot_wal_keep_size nor waltap.wal.budget bounds the WAL that the slot "
+            "keeps: while nothing reads it, the server's disk can fill up",
+            _set(hosting, "max_slot_wal_keep_size = '50GB'"),
         )
-    return found
 
 
 def failover(settings: dict[str, str], hosting: ServerHosting | None) -> PreflightCheck:

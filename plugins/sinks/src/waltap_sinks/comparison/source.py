@@ -204,7 +204,7 @@ def missing_tables(
     stored: Iterable[ComparedTable],
     captured: CaptureScope,
     wanted: Sequence[str] = (),
-) -> list[TableDifferences]:
+) -> Iterator[TableDifferences]:
     """Return the captured tables that are not ``stored``.
 
     They have rows or cannot be read; ``wanted`` ones may also be empty.
@@ -212,22 +212,18 @@ def missing_tables(
     relations = source.relations()
     names = {each.name: each.oid for each in relations.values()}
     there = {oid for each in stored for oid in (each.oid, names.get(each.name, 0)) if oid}
-    found = []
     for relation in _streamed(relations, there, captured):
         if wanted and relation.name not in wanted:
             continue
         rows = source.count(relation, most=1 if captured.unsure else None)
         why = UNREADABLE if rows is None else captured.unsure if rows else ""
         if why or rows or wanted:  # the user named it, and it may lack no rows
-            found.append(
-                TableDifferences(
-                    table=relation.name,
-                    source_rows=0 if why else rows or 0,
-                    absent=True,
-                    not_compared=why,
-                )
+            yield TableDifferences(
+                table=relation.name,
+                source_rows=0 if why else rows or 0,
+                absent=True,
+                not_compared=why,
             )
-    return found
 
 
 def _streamed(

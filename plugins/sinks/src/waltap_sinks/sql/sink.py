@@ -1,7 +1,7 @@
 """Write rows to a database, with the position in the same transaction."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
@@ -144,7 +144,7 @@ class SqlSink(Sink):
         try:
             self._target.open()
             self._metadata.read()
-            of_tables = self._of_tables() if self._metadata.made else []
+            of_tables = list(self._of_tables()) if self._metadata.made else []
         except Exception as error:
             without_frames(error)
             raise self._failure(error) from error
@@ -153,26 +153,23 @@ class SqlSink(Sink):
             self._target.close()
         return [PreflightCheck.ok("sink sql", self._target.url), *of_tables]
 
-    def _of_tables(self) -> list[PreflightCheck]:
+    def _of_tables(self) -> Iterator[PreflightCheck]:
         """Return the tables that need a snapshot or may ignore rows."""
-        found = []
         for table in self._metadata.known.values():
             if table.stale:
-                found.append(
-                    PreflightCheck.warning(
-                        f"target {table.name}",
-                        f"it needs a new snapshot: {'; '.join(table.stale)}",
-                        "`waltap verify FILE` shows whether rows differ; `waltap run FILE --set "
-                        "snapshot.mode=always` takes a new snapshot, which replaces them",
-                    )
+                yield PreflightCheck.warning(
+                    f"target {table.name}",
+                    f"it needs a new snapshot: {'; '.join(table.stale)}",
+                    "`waltap verify FILE` shows whether rows differ; `waltap run FILE --set "
+                    "snapshot.mode=always` takes a new snapshot, which replaces them",
                 )
             # An obstacle that certainly swallows writes fails the check; others may spare all rows,
             # so they warn.
             certain = certainly_ignored(self._target, table.name)
             if certain is not None:
-                found.append(PreflightCheck.failed(f"target {table.name}", certain))
+                yield PreflightCheck.failed(f"target {table.name}", certain)
                 continue
-            found += [
+            yield from [
                 PreflightCheck.warning(
                     f"target {table.name}",
                     f"{each.problem}: a run ends where it does",
@@ -180,7 +177,6 @@ class SqlSink(Sink):
                 )
                 for each in self._target.obstacles(table.name)
             ]
-        return found
 
     def open(self) -> Position | None:
         """Connect and return the position that was committed last.

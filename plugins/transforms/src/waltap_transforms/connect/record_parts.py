@@ -16,7 +16,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap.ports.specs import RecordTransformSpec
-from waltap_transforms.specs import connect_spec
+from waltap_transforms.specs import connect_spec, each
 from waltap_transforms.structs import defaults_of, filled
 
 Row = dict[str, Any]
@@ -56,45 +56,30 @@ def key_and_value(
     )
 
 
-# Both functions call the constructor instead of `replace`: they run for every record. The formatter
-# would put each argument on its own line.
+# Both functions call the constructor instead of `replace`: they run for every record.
 def _on_keys(change: Change) -> RecordTransform:
-    def transform(records: list[ConnectRecord]) -> list[ConnectRecord]:
-        out = []
-        for r in records:
-            schema, key = change(r, r.key_schema, r.key)
-            # An unchanged record is passed on as it is, without a copy.
-            if key is not r.key or schema is not r.key_schema:
-                out.append(
-                    ConnectRecord(
-                        r.topic, schema, key, r.value_schema, r.value,
-                        r.headers, r.partition, r.timestamp,
-                    )
-                )  # fmt: skip
-            else:
-                out.append(r)
-        return out
+    def changed(r: ConnectRecord) -> ConnectRecord:
+        schema, key = change(r, r.key_schema, r.key)
+        # An unchanged record is passed on as it is, without a copy.
+        if key is r.key and schema is r.key_schema:
+            return r
+        return ConnectRecord(
+            r.topic, schema, key, r.value_schema, r.value, r.headers, r.partition, r.timestamp
+        )
 
-    return transform
+    return each(changed)
 
 
 def _on_values(change: Change) -> RecordTransform:
-    def transform(records: list[ConnectRecord]) -> list[ConnectRecord]:
-        out = []
-        for r in records:
-            schema, value = change(r, r.value_schema, r.value)
-            if value is not r.value or schema is not r.value_schema:
-                out.append(
-                    ConnectRecord(
-                        r.topic, r.key_schema, r.key, schema, value,
-                        r.headers, r.partition, r.timestamp,
-                    )
-                )  # fmt: skip
-            else:
-                out.append(r)
-        return out
+    def changed(r: ConnectRecord) -> ConnectRecord:
+        schema, value = change(r, r.value_schema, r.value)
+        if value is r.value and schema is r.value_schema:
+            return r
+        return ConnectRecord(
+            r.topic, r.key_schema, r.key, schema, value, r.headers, r.partition, r.timestamp
+        )
 
-    return transform
+    return each(changed)
 
 
 def by_schema(
