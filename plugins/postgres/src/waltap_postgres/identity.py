@@ -6,6 +6,7 @@ Formats"; Debezium's recorded events for keys and ``before``.
 
 import enum
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.message import Delete, OldTuple, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
@@ -51,9 +52,8 @@ def completed(new: Tuple, old: Tuple) -> Tuple:
 def identity_sql(relation: Relation, identity: str) -> str:
     """Return the statement that sets a replica identity."""
     # plugin.py imports this module, and `waltap --help` must not load libpq.
-    from psycopg import sql
 
-    name = sql.Identifier(relation.schema, relation.table).as_string(None)
+    name = sql_name(relation.schema, relation.table)
     return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
 
 
@@ -64,9 +64,8 @@ def usable_word(relation: Relation) -> str:
     """
     if relation.usable_index is None or _has_primary(relation):
         return "FULL"
-    from psycopg import sql
 
-    return f"USING INDEX {sql.Identifier(relation.usable_index).as_string(None)}"
+    return f"USING INDEX {sql_name(relation.usable_index)}"
 
 
 def _has_primary(relation: Relation) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from psycopg import sql
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SourceError
@@ -23,7 +24,6 @@ from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ReadChunk
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.bounds import after_sql, bounded, up_to_sql
 from waltap_postgres.snapshot.chunk_query import PostgresChunks, where_sql
 from waltap_postgres.snapshot.plan import KeyRange, Range, SnapshotPlanner, TableSize
@@ -58,7 +58,7 @@ class HashRange(KeyRange, frozen=True, tag="hash"):
     high: int = HASH_CODES
 
     def where(self, shape: CatalogShape) -> str:
-        names = ", ".join(identifier(shape.columns[number][0]) for number in self.columns)
+        names = ", ".join(sql_name(shape.columns[number][0]) for number in self.columns)
         return hash_condition(names, self.low, self.high)
 
 
@@ -148,7 +148,7 @@ class YugabyteChunks(PostgresChunks):
         if not order or not self.readable(request):
             return super().maximum(request, relation, key)
         code = _code_sql(relation, order)
-        ordered = ", ".join(f"{identifier(relation.columns[index].name)} DESC" for index in key)
+        ordered = ", ".join(f"{sql_name(relation.columns[index].name)} DESC" for index in key)
         high, width = HASH_CODES, FIRST_WIDTH
         while True:
             # Search ranges from the end, so that the server sorts few rows.
@@ -220,8 +220,8 @@ class YugabyteChunks(PostgresChunks):
         self, relation: Relation, order: Sequence[int], key: tuple[int, ...], values: Tuple
     ) -> int:
         """Return the hash code of a row with these key values."""
-        names = [identifier(relation.columns[index].name) for index in key]
-        table = identifier(relation.schema, relation.table)
+        names = [sql_name(relation.columns[index].name) for index in key]
+        table = sql_name(relation.schema, relation.table)
         literals = ", ".join(sql.Literal(value).as_string(None) for value in values)
         # The server computes the code. The UNION gives the literals
         # the columns' own types.
@@ -243,7 +243,7 @@ def _code_sql(relation: Relation, order: Sequence[int]) -> str:
             f"the key of {relation.name} has other columns than when its reading began",
             table=relation.name,
         )
-    return f"yb_hash_code({', '.join(identifier(names[number]) for number in order)})"
+    return f"yb_hash_code({', '.join(sql_name(names[number]) for number in order)})"
 
 
 def _within(code: str, low: int, high: int) -> list[str]:

@@ -10,6 +10,7 @@ Source: YugabyteDB documentation, parallel streaming; Debezium's connector for Y
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, Positions
@@ -34,7 +35,6 @@ from waltap.ports.source.roles import (
 )
 from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.connector import PostgresConnector
-from waltap_postgres.replication.publication import identifier
 from waltap_yugabyte.chunks import hash_condition
 from waltap_yugabyte.dialect import YUGABYTEDB
 from waltap_yugabyte.properties import YugabyteProperties
@@ -96,7 +96,7 @@ class RangedConnector(
         given = self.properties.hash_columns or table.primary_key or ()
         if not given or not {column.name for column in table.columns}.issuperset(given):
             raise OneTableOnly(f"{table.name} has no key whose hash could be cut into ranges")
-        source, names = identifier(table.schema, table.table), ", ".join(map(identifier, given))
+        source, names = sql_name(table.schema, table.table), ", ".join(map(sql_name, given))
         property_name = f"snapshot.select.statement.overrides.{table.name}"
         return [
             {

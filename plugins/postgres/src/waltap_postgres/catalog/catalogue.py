@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import msgspec
 import psycopg
-from psycopg import sql
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import parse_lsn
@@ -335,10 +335,10 @@ class PostgresCatalogue:
 
         Raises: SourceError.
         """
-        names = [sql.Identifier(name).as_string(None) for name in columns]
+        names = [sql_name(name) for name in columns]
         of = {column.name: column for column in relation.columns}
         where = one_of_sql([bounded(of[name]) for name in key], keys)
-        table = sql.Identifier(relation.schema, relation.table).as_string(None)
+        table = sql_name(relation.schema, relation.table)
         query = f"SELECT {', '.join(names)} FROM {table} WHERE {where}"
         try:
             result = self._connection.execute(query.encode()).pgresult

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from waltap.base.text import sql_name
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.errors import SourceError
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
@@ -96,7 +97,7 @@ def locked_tables(
 
     All of ``tables`` are returned if the locks have ended, any table without ``tables``.
     """
-    names = [identifier(*table_id) for table_id in sorted(tables)]
+    names = [sql_name(*table_id) for table_id in sorted(tables)]
     with suppress(psycopg.Error, SourceError):
         found = query(LOCKED.format(modes=modes), (names,))
         names = sorted(str(name) for (name,) in found) or names
@@ -128,8 +129,8 @@ def run_statements(
         raise PublicationNotPermitted(
             f"role {properties.user!r} may not publish: {error.diag.message_primary}",
             sql="; ".join(statements),
-            database=identifier(properties.dbname),
-            user=identifier(properties.user),
+            database=sql_name(properties.dbname),
+            user=sql_name(properties.user),
         ) from error
     except psycopg.Error as error:
         meaning = driver_error(error, properties)
@@ -147,11 +148,6 @@ def published_operations(capture: CaptureProperties) -> str | None:
     if "skipped_operations" not in capture.model_fields_set or skipped == {"none"}:
         return None
     return ",".join(word for letter, word in OPERATIONS.items() if letter not in skipped)
-
-
-def identifier(*parts: str) -> str:
-    """Return a quoted, possibly qualified identifier."""
-    return sql.Identifier(*parts).as_string(None)
 
 
 def _for_all_tables(catalogue: PostgresCatalogue, name: str) -> bool:
@@ -229,8 +225,8 @@ def plan_publication(
     options = _options(properties, operations, version_num)
     if mode == "disabled":
         if existing is None:
-            tables = ", ".join(identifier(t.relation.schema, t.relation.table) for t in captured)
-            statement = f"CREATE PUBLICATION {identifier(name)} FOR TABLE {tables or '…'}"
+            tables = ", ".join(sql_name(t.relation.schema, t.relation.table) for t in captured)
+            statement = f"CREATE PUBLICATION {sql_name(name)} FOR TABLE {tables or '…'}"
             raise PublicationMissing(f"publication {name!r} does not exist", sql=statement)
         _warn_uncovered(existing, captured, name, properties)
         return plan
@@ -239,7 +235,7 @@ def plan_publication(
             if mode == "all_tables" and properties.publication_keyless_tables == "refuse":
                 refuse_keyless([t for t in catalogue.tables() if not t.supports_updates])
             what = " FOR ALL TABLES" if mode == "all_tables" else ""
-            plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
+            plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
             plan.created.append(name)
             plan.all_tables = mode == "all_tables"
         return plan
@@ -335,7 +331,7 @@ def _cover(
     wanted = {t.relation.table_id: None for t in tables}
     if existing is None:
         what = f" FOR TABLE {_listed(wanted)}" if wanted else ""
-        plan.statements.append(f"CREATE PUBLICATION {identifier(name)}{what}{options}")
+        plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
         plan.created.append(name)
         plan.added += wanted
     elif wanted and not _for_all_tables(catalogue, name):
@@ -349,7 +345,7 @@ def _cover(
         # Not SET TABLE: it would drop the row filters and column lists of tables that stay.
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
             if pairs:
-                alter = f"ALTER PUBLICATION {identifier(name)} {verb} TABLE {_listed(pairs)}"
+                alter = f"ALTER PUBLICATION {sql_name(name)} {verb} TABLE {_listed(pairs)}"
                 plan.statements.append(alter)
 
 
@@ -374,7 +370,7 @@ def foreign_tables(
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(identifier(*pair) for pair in pairs)
+    return ", ".join(sql_name(*pair) for pair in pairs)
 
 
 def _options(properties: PostgresProperties, operations: str | None, version_num: int) -> str:
@@ -405,8 +401,8 @@ def _warn_uncovered(
             "under the name that the profile has it by",
             sql=f"publish.via.partition.root={value} in the profile, as the publication has it",
         )
-    tables = ", ".join(identifier(*pair) for pair in sorted(wanted))
-    statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}"
+    tables = ", ".join(sql_name(*pair) for pair in sorted(wanted))
+    statement = f"ALTER PUBLICATION {sql_name(name)} ADD TABLE {tables}"
     raise PublicationMissing(f"publication {name!r} covers no captured table", sql=statement)
 
 

@@ -12,6 +12,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from waltap.base.text import sql_name
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.transactions.position import parse_lsn
@@ -109,7 +110,7 @@ def shortfalls(
         yield from _partial_members(catalogue, name, wanted)
     operations = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in wanted.operations if not operations[word]]
-    publication = sql.Identifier(name).as_string(None)
+    publication = sql_name(name)
     if missing and wanted.table_ids:
         yield PublicationShortfall(
             what=f"no {', '.join(missing)}",
@@ -131,7 +132,7 @@ def shortfalls(
 def _partial_members(
     catalogue: PostgresCatalogue, name: str, wanted: WantedPublication
 ) -> Iterator[PublicationShortfall]:
-    publication = sql.Identifier(name).as_string(None)
+    publication = sql_name(name)
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
     for schema, table, condition, left_out, lacks_toast in rows:
         columns = [c for c in left_out or () if wanted.column(f"{schema}.{table}.{c}")]
@@ -141,7 +142,7 @@ def _partial_members(
         if condition and lacks_toast:
             parts[0] += " (an update into them lacks unchanged large values: REPLICA IDENTITY FULL)"
         parts += [f"no column {', '.join(columns)}"] if columns else []
-        member = sql.Identifier(schema, table).as_string(None)
+        member = sql_name(schema, table)
         yield PublicationShortfall(
             what=f"of {schema}.{table} {' and '.join(parts)}",
             statements=(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import psycopg
 
+from waltap.base.text import sql_name
 from waltap.errors import SourceError
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import ConnectorContext, PublicationCompleteness
@@ -25,7 +26,6 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
     PublicationPlan,
-    identifier,
     members,
     named_members,
     plan_publication,
@@ -64,8 +64,8 @@ def alter_membership(
     Raises: SourceError.
     """
     chosen = sorted(table_ids)
-    tables = ", ".join(identifier(*table_id) for table_id in chosen)
-    alter = f"ALTER PUBLICATION {identifier(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
+    tables = ", ".join(sql_name(*table_id) for table_id in chosen)
+    alter = f"ALTER PUBLICATION {sql_name(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
     # Lock the table against writers before adding it. Rows that an open transaction has already
     # written would not be streamed, and a snapshot that reads the table now would not see them.
     lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
@@ -254,7 +254,7 @@ class PublicationSet:
                 self._connection.execute(
                     "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s,"
                     " 'proto_version', '1', 'publication_names', %s)",
-                    (slot, PEEK_CHANGES, identifier(name)),
+                    (slot, PEEK_CHANGES, sql_name(name)),
                 )
         except psycopg.Error as error:
             if error.sqlstate is None:
@@ -448,7 +448,7 @@ class PublicationSet:
         """
         for name in sorted(names):
             try:
-                self._connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
+                self._connection.execute(f"DROP PUBLICATION IF EXISTS {sql_name(name)}".encode())
             except psycopg.Error as error:
                 raise driver_error(error, self._properties) from error
             self._context.made.publications.discard(name)

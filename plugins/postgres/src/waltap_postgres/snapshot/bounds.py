@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from psycopg import sql
 
+from waltap.base.text import sql_name
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.relation import Column, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
@@ -31,8 +32,8 @@ def bounded(column: Column) -> RangeColumn:
     """Return the name of ``column`` for a bound."""
     found = None if column.data_type is None else root_type(column.data_type)
     own = found is not None and found.kind is TypeKind.BASE and found.schema != "pg_catalog"
-    schema = sql.Identifier(found.schema).as_string(None) if own and found else ""
-    return RangeColumn(sql.Identifier(column.name).as_string(None), column.nullable, schema)
+    schema = sql_name(found.schema) if own and found else ""
+    return RangeColumn(sql_name(column.name), column.nullable, schema)
 
 
 def after_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import ConnectionLost, SourceError
@@ -26,7 +27,6 @@ from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
@@ -75,10 +75,10 @@ class PostgresChunks:
         self._checked: set[SnapshotRequest] = set()
         self._signal: str | None = None
         if signal_table is not None:
-            self._signal = identifier(*signal_table)
+            self._signal = sql_name(*signal_table)
             found = catalogue.relation(*signal_table)
             self._signal_columns = (
-                [identifier(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
+                [sql_name(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
             )
         self._session: PostgresSession | None = None
         self._locked, self._locked_until = "", 0.0
@@ -114,7 +114,7 @@ class PostgresChunks:
     ) -> ReadChunk:
         if not self.readable(request):
             return ReadChunk([], None, locked=True)
-        order = ", ".join(f"{identifier(relation.columns[i].name)} DESC" for i in key)
+        order = ", ".join(f"{sql_name(relation.columns[i].name)} DESC" for i in key)
         return self.read(request, relation, f"{where_sql([], request)} ORDER BY {order} LIMIT 1")
 
     def chunk(
@@ -194,7 +194,7 @@ class PostgresChunks:
         self, session: PostgresSession, relation: Relation, condition: str
     ) -> None:
         ConditionCheck(relation, session.parsed, self._catalogue.query).condition(
-            identifier(relation.schema, relation.table), condition
+            sql_name(relation.schema, relation.table), condition
         )
 
     @staticmethod
@@ -232,9 +232,9 @@ class PostgresChunks:
         return chunk
 
     def _read_at_once(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
-        names = ", ".join(identifier(c.name) for c in relation.columns)
-        table = identifier(relation.schema, relation.table)
-        alias = identifier(relation.table)
+        names = ", ".join(sql_name(c.name) for c in relation.columns)
+        table = sql_name(relation.schema, relation.table)
+        alias = sql_name(relation.table)
         deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
         published = self._published.get(relation.table_id, EVERYTHING)
         # The planner pulls the subquery up, and ``tail`` needs no change.

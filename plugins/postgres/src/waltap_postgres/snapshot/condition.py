@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import ConditionRefused
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 
 # Objects of the server itself have lower OIDs.
 BUILT_IN: Final = 16384
@@ -187,7 +187,7 @@ def take_role(session: PostgresSession, properties: PostgresProperties) -> None:
     is no member of it.
     """
     if properties.signal_role is not None:
-        session.execute(f"SET LOCAL ROLE {identifier(properties.signal_role)}")
+        session.execute(f"SET LOCAL ROLE {sql_name(properties.signal_role)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class ConditionCheck:
     # --- types ---
 
     def _column_types(self) -> None:
-        self.parse(f"SELECT FROM {identifier(self.relation.schema, self.relation.table)}")
+        self.parse(f"SELECT FROM {sql_name(self.relation.schema, self.relation.table)}")
         rows = self.ask(COLUMN_TYPES_SQL.format(oid=self.relation.oid, built_in=BUILT_IN))
         for name, runs, check in rows:
             if runs is not None:

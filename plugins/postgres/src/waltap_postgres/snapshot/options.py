@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import TypeVar
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
 from waltap.ports.source.connector import ConnectorContext
@@ -11,7 +12,6 @@ from waltap.ports.source.published import EVERYTHING, Narrowed, everything_publi
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.errors import SnapshotModeUnclear
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, SnapshotTable
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class SnapshotOptions:
                 own.append(statement)
             elif self._properties.snapshot_locking_mode == "shared":
                 only = "" if target.deep else "ONLY "
-                shared.append(only + identifier(relation.schema, relation.table))
+                shared.append(only + sql_name(relation.schema, relation.table))
         return [*([f"LOCK TABLE {', '.join(shared)} IN ACCESS SHARE MODE"] if shared else []), *own]
 
     @property

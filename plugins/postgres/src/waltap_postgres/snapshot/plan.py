@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from waltap.base.text import sql_name
 from waltap.changes.transactions.position import TableChunks
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.bounds import RangeColumn, after_sql, bounded, up_to_sql
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 
@@ -78,7 +78,7 @@ class KeyRange(msgspec.Struct, frozen=True, tag="key"):
 
     def where(self, shape: CatalogShape) -> str:
         """Return the range's condition with the columns' present names."""
-        names = [RangeColumn(identifier(shape.columns[number][0])) for number in self.columns]
+        names = [RangeColumn(sql_name(shape.columns[number][0])) for number in self.columns]
         terms = []
         if self.after is not None:
             terms.append(after_sql(names, self.after))
@@ -364,8 +364,8 @@ class SnapshotPlanner:
             return ()
         if any(bounded(column).operators for column in key):
             return ()
-        names = ", ".join(identifier(column.name) for column in key)
-        texts = ", ".join(f"{identifier(column.name)}::text" for column in key)
+        names = ", ".join(sql_name(column.name) for column in key)
+        texts = ", ".join(f"{sql_name(column.name)}::text" for column in key)
         share = min(
             SAMPLED_BLOCKS / max(size.blocks, 1), SAMPLED_ROWS / max(target.table.estimate, 1)
         )

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from waltap.base.text import sql_name
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
@@ -19,7 +20,6 @@ from waltap_postgres.errors import (
     TableOvertaken,
 )
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier
 from waltap_postgres.snapshot.binary_copy import field_readers
 from waltap_postgres.snapshot.copy_pieces import LOADING_ROWS, copy_pieces, reordered
 from waltap_postgres.snapshot.plan import ReadTask, TableSplit, TableSplits
@@ -326,7 +326,7 @@ def _select(
         names = [
             shape.columns[c.number][0] if c.number is not None else c.name for c in relation.columns
         ]
-        columns = ", ".join(map(identifier, names))
+        columns = ", ".join(map(sql_name, names))
         return len(names), f"SELECT {columns} FROM {shape.source(deep=target.deep)}", None
     names = _result_columns(session, override)
     indexes = [names.index(c.name) if c.name in names else None for c in relation.columns]

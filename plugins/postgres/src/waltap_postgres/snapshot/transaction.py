@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 from psycopg import pq
 
+from waltap.base.text import sql_name
 from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.ports.source.published import EVERYTHING, PublishedSubset
@@ -23,7 +24,7 @@ from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import QueryFailed, SnapshotLockRefused, SnapshotNotShared
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import identifier, locked_tables
+from waltap_postgres.replication.publication import locked_tables
 from waltap_postgres.waiting import ServerWaits
 
 # All statements of a transaction see the same rows with this isolation.
@@ -83,7 +84,7 @@ class SnapshotTable(msgspec.Struct, frozen=True):
 
     def selected(self, statement: str) -> str:
         """Return a SELECT of the published rows of ``statement``."""
-        return self.published.of_select(statement, identifier(self.table.relation.table))
+        return self.published.of_select(statement, sql_name(self.table.relation.table))
 
     @property
     def oid(self) -> int:
@@ -112,7 +113,7 @@ class CatalogShape(msgspec.Struct, frozen=True):
 
     def source(self, *, deep: bool) -> str:
         """Return the text after FROM."""
-        return f"{'' if deep else 'ONLY '}{identifier(self.schema, self.table)}"
+        return f"{'' if deep else 'ONLY '}{sql_name(self.schema, self.table)}"
 
 
 def shapes(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from typing import ClassVar
 
+from waltap.base.text import sql_name
 from waltap.changes.decode.decoder import DecoderContext, ServerInfo, is_readable
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
@@ -28,7 +29,6 @@ from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     PublicationPlan,
     foreign_tables,
-    identifier,
     members,
     published,
 )
@@ -185,8 +185,8 @@ class PreflightChecks:
             refused = PublicationNotPermitted(
                 denied,
                 sql="; ".join(planned.statements),
-                database=identifier(self.properties.dbname),
-                user=identifier(self.properties.user),
+                database=sql_name(self.properties.dbname),
+                user=sql_name(self.properties.user),
             )
             return [*checks, PreflightCheck.failed("publication", refused)]
         return [*checks, *self._publication(planned), *self._identities(planned)]
@@ -298,7 +298,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         if may_replicate:
             return PreflightCheck.ok("privileges", "REPLICATION")
         found = f"role {user} has no REPLICATION"
-        sql = f"ALTER ROLE {identifier(user)} WITH REPLICATION"
+        sql = f"ALTER ROLE {sql_name(user)} WITH REPLICATION"
         remedy = f"As a superuser: {sql};"
         if service is not None:
             sql = service.service.grant(user)
@@ -306,7 +306,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             remedy = f"As {service.service.admin}, or a member of it: {sql};"
             if not service.service.admin:
                 sql = remedy = service.service.switch
-        error = PrivilegeMissing(found, user=identifier(user), sql=sql)
+        error = PrivilegeMissing(found, user=sql_name(user), sql=sql)
         return PreflightCheck(
             name="privileges", verdict="error", found=found, remedy=remedy, error=error
         )
@@ -376,12 +376,12 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         ]
         if not missing:
             return []
-        tables = ", ".join(identifier(r.schema, r.table) for r in missing[:NAMED])
+        tables = ", ".join(sql_name(r.schema, r.table) for r in missing[:NAMED])
         return [
             PreflightCheck.warning(
                 "publication",
                 f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
-                f"ALTER PUBLICATION {identifier(name)} ADD TABLE {tables}",
+                f"ALTER PUBLICATION {sql_name(name)} ADD TABLE {tables}",
             )
         ]
 
@@ -467,7 +467,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             user = self.properties.user
             names = ", ".join(name for (name,) in hidden[:NAMED])
             error = RowsHidden(
-                f"policies hide rows of {names} from role {user!r}", user=identifier(user)
+                f"policies hide rows of {names} from role {user!r}", user=sql_name(user)
             )
             return [PreflightCheck.failed("rows", error)]
         selects = overrides(self.properties)
@@ -485,7 +485,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 
     def _signal(self, schema: str, table: str) -> PreflightCheck:
         # Signals and watermarks are rows that waltap writes and reads back from the stream.
-        name, user = identifier(schema, table), identifier(self.properties.user)
+        name, user = sql_name(schema, table), sql_name(self.properties.user)
         ((exists, usable, fits, writable),) = self.catalogue.query(
             "SELECT c.oid IS NOT NULL, n.oid IS NOT NULL AND has_schema_privilege(n.oid, 'USAGE'),"
             " (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0"
@@ -497,11 +497,11 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             "   AND c.relkind IN ('r', 'p')",
             (schema, table),
         )
-        grants = f"GRANT USAGE ON SCHEMA {identifier(schema)} TO {user}"
+        grants = f"GRANT USAGE ON SCHEMA {sql_name(schema)} TO {user}"
         if not exists:
             problem = f"signal table {schema}.{table} does not exist"
             remedy = (
-                f"CREATE SCHEMA IF NOT EXISTS {identifier(schema)}; {grants}; CREATE TABLE {name} "
+                f"CREATE SCHEMA IF NOT EXISTS {sql_name(schema)}; {grants}; CREATE TABLE {name} "
                 "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048)); "
                 f"ALTER TABLE {name} OWNER TO {user}"
             )
@@ -519,12 +519,12 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 
 def _left_out(plan: PublicationPlan, publication: str, user: str) -> PreflightCheck:
     names = ", ".join(f"{'.'.join(name)} (of {owner})" for name, owner in plan.denied[:NAMED])
-    tables = ", ".join(identifier(*name) for name, _ in plan.denied)
+    tables = ", ".join(sql_name(*name) for name, _ in plan.denied)
     return PreflightCheck.warning(
         "publication",
         f"role {user!r} may not publish tables that it does not own: {names}; they are left out, "
         "and what is written to them does not come",
-        f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {tables} (as a superuser, or by a "
+        f"ALTER PUBLICATION {sql_name(publication)} ADD TABLE {tables} (as a superuser, or by a "
         "role that owns both); or leave them out with table.exclude.list",
     )
 
@@ -623,9 +623,9 @@ def tables_unreadable(
     names = ", ".join(relation.name for relation in relations)
     return TableUnreadable(
         f"role {properties.user!r} may not read {names}",
-        tables=", ".join(identifier(r.schema, r.table) for r in relations),
-        schemas=", ".join(sorted({identifier(r.schema) for r in relations})),
-        user=identifier(properties.user),
+        tables=", ".join(sql_name(r.schema, r.table) for r in relations),
+        schemas=", ".join(sorted({sql_name(r.schema) for r in relations})),
+        user=sql_name(properties.user),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 
+from waltap.base.text import sql_name
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
@@ -27,7 +28,7 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.identity import has_word
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication import ANY_LOCK, identifier, locked_tables
+from waltap_postgres.replication.publication import ANY_LOCK, locked_tables
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
 from waltap_postgres.start.startup_plan import StartupPlan
@@ -59,8 +60,8 @@ def identity_statements(
                 not index or index == _identity_index(catalogue, relation)
             ):
                 continue
-            clause = f"USING INDEX {identifier(index)}" if index else word.upper()
-            name = identifier(relation.schema, relation.table)
+            clause = f"USING INDEX {sql_name(index)}" if index else word.upper()
+            name = sql_name(relation.schema, relation.table)
             yield relation, f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
 
 
@@ -145,9 +146,9 @@ def setup_plan(
     if signal and set(statements) & set(others) and catalogue.relation(*signal) is None:
         # Another role creates the signal table and the publication, whose statement names only
         # the present tables.
-        member = identifier(*signal)
+        member = sql_name(*signal)
         others.append(
-            f"ALTER PUBLICATION {identifier(properties.publication_name)} ADD TABLE {member}"
+            f"ALTER PUBLICATION {sql_name(properties.publication_name)} ADD TABLE {member}"
         )
     return SetupPlan(
         statements=tuple(each for each in statements if each not in others),
