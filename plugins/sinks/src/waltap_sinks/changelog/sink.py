@@ -626,7 +626,7 @@ class ChangeLogSink(Sink):
             if earlier is not None:
                 self._finish(self._complete, earlier)
             current[key] = buffer
-        self._open = PendingTables()  # its buffers go on
+        self._open = PendingTables()  # its buffers continue
         self._drop_open()
 
     def _drop_open(self) -> None:
