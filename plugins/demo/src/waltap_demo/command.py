@@ -7,10 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from waltap.cli.terminal import answers
 from waltap.errors import ConfigurationError, usage_error
 from waltap_demo.errors import DemoDifferent
 from waltap_demo.flights import HERE, DayData, load, row_counts
@@ -23,11 +26,6 @@ from waltap_demo.processes import (
 )
 from waltap_demo.replay import OperationReplay, ReplayProgress, day_of_operations, night_run
 from waltap_spark.session.java import require_java
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
 
 # A blizzard: 472 of 930 flights were cancelled.
 STORMY = "2013-02-08"
@@ -63,8 +61,6 @@ def demo(
     Starts an embedded PostgreSQL, loads every flight that left New York in 2013, runs the engine
     with the Spark sink, replays a day of operations, and checks that both sides are equal.
     """
-    from waltap.cli.terminal import answers
-
     console = answers()
     try:
         chosen = dt.date.fromisoformat(day)
@@ -87,7 +83,7 @@ class _DemoRun:
     """Run the demo once."""
 
     def __init__(
-        self, console: "Console", folder: Path, day: dt.date, seconds: float, *, keep_running: bool
+        self, console: Console, folder: Path, day: dt.date, seconds: float, *, keep_running: bool
     ) -> None:
         self.console, self.folder, self.day, self.seconds = console, folder, day, seconds
         self.keep_running = keep_running
@@ -247,8 +243,6 @@ class _DemoRun:
     # --- reports ----------------------------------------------------------------------------------
 
     def _report(self, server: EmbeddedServer, engine: EngineProcess) -> None:
-        from rich.table import Table
-
         rates = Table(title="rates", show_header=False)
         for name, value in self.rates:
             rates.add_row(name, value)
@@ -299,9 +293,7 @@ def _questions(day: dt.date) -> Iterator[tuple[str, str]]:
         yield title, sql.strip().rstrip(";").replace("{day}", day.isoformat())
 
 
-def _answer(title: str, frame: Any) -> "Table":
-    from rich.table import Table
-
+def _answer(title: str, frame: Any) -> Table:
     table = Table(title=title, title_justify="left")
     for field in frame.schema.fields:
         text = field.dataType.typeName() == "string"

@@ -11,9 +11,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waltap.cli.profile_source import FileArgument, SetOption
-from waltap.errors import ConfigurationError, SinkError, WaltapError, usage_error
-from waltap.ports.sink.verification import TableComparison
+from waltap.base.property import declarations
+from waltap.base.text import printable
+from waltap.changes.capture.capture import CaptureRules
+from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+from waltap.cli.terminal import answers, echo, notices
+from waltap.config.profile import Component, Profile
+from waltap.config.resolve import resolve
+from waltap.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    OffsetError,
+    SinkError,
+    SourceError,
+    WaltapError,
+    usage_error,
+)
+from waltap.plugins.host import Host
+from waltap.ports.offsets.file_store import FileOffsetStore
+from waltap.ports.offsets.state_folder import DEAD_LETTERS, OFFSET
+from waltap.ports.sink.verification import TableComparison, VerificationSource
+from waltap.ports.specs import SinkSpec
+from waltap.services.dead_letters.dead_letter import DeadLetter
+from waltap.services.dead_letters.store import DeadLetterStore
+from waltap_sinks.changelog.verification import ComparableLog
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.differences import (
     TableDifferences,
@@ -25,11 +46,6 @@ from waltap_sinks.comparison.source import CaptureScope
 
 if TYPE_CHECKING:
     from psycopg import Connection
-
-    from waltap.config.profile import Component, Profile
-    from waltap.ports.sink.verification import VerificationSource
-    from waltap.ports.specs import SinkSpec
-    from waltap.services.dead_letters.dead_letter import DeadLetter
 
 
 DsnOption = Annotated[
@@ -135,7 +151,7 @@ def verify(
 
 
 def _comparisons(
-    profile: "Profile",
+    profile: Profile,
     dsn: str,
     sink: str | None,
     tables: Sequence[str],
@@ -170,24 +186,18 @@ def _comparisons(
 
 
 def _say_failed(name: str, error: WaltapError, *, quiet: bool) -> None:
-    from waltap.base.text import printable
-    from waltap.cli.terminal import answers, notices
-
     console = notices() if quiet else answers()
     what = error.problems[0].what if isinstance(error, ConfigurationError) else error.problem
     console.print(f"{printable(name)} was not compared: {printable(what)}", markup=False)
 
 
 def _say_where(
-    profile: "Profile", name: str, found: "Sequence[TableDifferences]", *, quiet: bool
+    profile: Profile, name: str, found: "Sequence[TableDifferences]", *, quiet: bool
 ) -> None:
     """Write the surplus rows to files and print where they are.
 
     ``quiet`` prints to standard error, since standard output is a document.
     """
-    from waltap.base.text import printable
-    from waltap.cli.terminal import answers, notices
-
     console = notices() if quiet else answers()
 
     try:
@@ -215,9 +225,6 @@ def print_comparison(
     It is 0 if all tables are equal, else `DIFFERENT` or `LAGGING`. ``unknown`` are tables with rows
     that the destination lacks; only the profile knows whether they are captured.
     """
-    from waltap.base.text import printable
-    from waltap.cli.terminal import answers
-
     answers().print(comparison_table(results, name))
     lacks = _absent(results, wanted)
     for each in lacks:
@@ -280,19 +287,15 @@ def document(
 
 def print_json(documents: list[dict[str, Any]]) -> None:
     """Print the comparisons of all destinations as one JSON list."""
-    from waltap.cli.terminal import echo
-
     echo(json.dumps(documents, indent=2))
 
 
-def _differs(found: "TableDifferences") -> bool:
+def _differs(found: TableDifferences) -> bool:
     return found.verdict == "different" or bool(found.left_out)
 
 
-def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
+def captured_for(profile: Profile, sink: str) -> CaptureScope:
     """Return the tables that the destination ``sink`` should have."""
-    from waltap.changes.capture.capture import CaptureRules
-
     capture = CaptureRules(profile.capture)
     own = [use for branch in profile.branches if branch.name == sink for use in branch.transforms]
     leaves_out = sorted(
@@ -314,7 +317,7 @@ def captured_for(profile: "Profile", sink: str) -> "CaptureScope":
     )
 
 
-def publications_of(profile: "Profile") -> tuple[str, ...]:
+def publications_of(profile: Profile) -> tuple[str, ...]:
     """Return the publications that filter rows and columns.
 
     They do not filter a snapshot as Debezium takes it, so there are none for it.
@@ -324,10 +327,7 @@ def publications_of(profile: "Profile") -> tuple[str, ...]:
     return names if filters and not profile.debezium else ()
 
 
-def _dead_letters(profile: "Profile") -> "list[DeadLetter]":
-    from waltap.ports.offsets.state_folder import DEAD_LETTERS
-    from waltap.services.dead_letters.store import DeadLetterStore
-
+def _dead_letters(profile: Profile) -> "list[DeadLetter]":
     return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).all()
 
 
@@ -338,8 +338,6 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
     Raises: ConnectionLost; SourceError for a refused query; BadParameter.
     """
     import psycopg
-
-    from waltap.errors import ConnectionLost, SourceError
 
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="waltap verify")
@@ -361,20 +359,14 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
         raise SourceError(f"what the comparison asks for is refused: {message}") from cause
 
 
-def _resolved(file: str, set_: list[str] | None) -> "Profile":
-    from waltap.cli.profile_source import overrides, read
-    from waltap.config.resolve import resolve
-    from waltap.plugins.host import Host
-
+def _resolved(file: str, set_: list[str] | None) -> Profile:
     raw = read(file)
     return resolve(raw, Host(), overrides=overrides(raw, set_))
 
 
-def dsn_of(profile: "Profile") -> str:
+def dsn_of(profile: Profile) -> str:
     """Return libpq's connection string of the profile's source."""
     from psycopg.conninfo import make_conninfo
-
-    from waltap.base.property import declarations
 
     properties: Any = profile.connector.properties
     named = {d.name: getattr(properties, d.field) for d in declarations(type(properties))}
@@ -386,7 +378,7 @@ def dsn_of(profile: "Profile") -> str:
     return make_conninfo("", **{name: v for name, v in given.items() if v is not None})
 
 
-def _chosen(profile: "Profile", wanted: str | None) -> "list[tuple[str, Component[SinkSpec]]]":
+def _chosen(profile: Profile, wanted: str | None) -> "list[tuple[str, Component[SinkSpec]]]":
     """Return the destinations to compare.
 
     Raises: ConfigurationError if there is none, or none that keeps rows.
@@ -412,13 +404,11 @@ def _keeps_nothing(sink: "Component[SinkSpec]") -> ConfigurationError:
     )
 
 
-def _opened(profile: "Profile", sink: "Component[SinkSpec]") -> "VerificationSource":
+def _opened(profile: Profile, sink: "Component[SinkSpec]") -> VerificationSource:
     """Open a destination.
 
     Raises: ConfigurationError, SinkError.
     """
-    from waltap_sinks.changelog.verification import ComparableLog
-
     if sink.spec.verification_source is None:
         raise _keeps_nothing(sink)
     opened = sink.spec.verification_source(sink.properties, profile.name)
@@ -427,15 +417,11 @@ def _opened(profile: "Profile", sink: "Component[SinkSpec]") -> "VerificationSou
     return opened
 
 
-def _stored_lsn(profile: "Profile") -> int | None:
+def _stored_lsn(profile: Profile) -> int | None:
     """Return the LSN of the stored offset.
 
     The result is None without an offset or within a snapshot.
     """
-    from waltap.errors import OffsetError
-    from waltap.ports.offsets.file_store import FileOffsetStore
-    from waltap.ports.offsets.state_folder import OFFSET
-
     try:
         offset = FileOffsetStore(profile.engine.state_dir / profile.name / OFFSET).load()
     except OffsetError:
@@ -446,7 +432,7 @@ def _stored_lsn(profile: "Profile") -> int | None:
 
 
 def compared(
-    profile: "Profile", tables: Sequence[str], patience_s: float
+    profile: Profile, tables: Sequence[str], patience_s: float
 ) -> Mapping[str, TableComparison] | None:
     """Return the result for ``tables`` over all destinations.
 

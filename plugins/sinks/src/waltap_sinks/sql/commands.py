@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from waltap.base.text import sql_name
-from waltap.cli.profile_source import FileArgument
+from waltap.cli.profile_source import FileArgument, read
+from waltap.cli.terminal import answers
+from waltap.config.resolve import resolve
+from waltap.errors import usage_error
+from waltap.plugins.host import Host
+from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.comparison.commands import verify
+from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.properties import SqlProperties
+from waltap_sinks.sql.shape import TargetName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,8 +51,6 @@ def sequences(file: FileArgument) -> None:
 
     For the moment in which applications begin to write there; no sequence is moved back.
     """
-    from waltap.cli.terminal import answers
-
     moved = _move_all(*_target(file))
     for sequence, last in moved:
         answers().print(f"{sequence}: {last}")
@@ -57,12 +63,6 @@ def _target(file: str) -> "tuple[SqlProperties, str]":
 
     Raises: ConfigurationError.
     """
-    from waltap.cli.profile_source import read
-    from waltap.config.resolve import resolve
-    from waltap.errors import usage_error
-    from waltap.plugins.host import Host
-    from waltap_sinks.sql.properties import SqlProperties
-
     profile = resolve(read(file), Host())
     properties = profile.sink.properties
     if not isinstance(properties, SqlProperties) or not properties.url.startswith("postgres"):
@@ -77,9 +77,6 @@ def _move_all(properties: "SqlProperties", pipeline: str) -> list[tuple[str, int
 
     Raises: SinkError.
     """
-    from waltap.ports.sink.sink import SinkContext
-    from waltap_sinks.sql.metadata import SinkMetadata
-    from waltap_sinks.sql.shape import TargetName
     from waltap_sinks.sql.targets.postgresql import PostgresTarget
 
     target = PostgresTarget(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
