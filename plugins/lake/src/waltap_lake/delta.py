@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.files.location import refusal
 from waltap.base.files.store import safe_name
+from waltap.base.import_rules import pa
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
@@ -25,7 +26,6 @@ from waltap_lake.lake import (
 from waltap_lake.properties import DeltaLakeProperties
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
 
 
@@ -72,7 +72,6 @@ class DeltaLake(LakeConnection):
 
     def open(self) -> LakeOffset | None:
         from_library()
-        import pyarrow as pa
         from deltalake import DeltaTable
 
         with self.failing():
@@ -244,8 +243,6 @@ class _DeltaTable(LakeTable):
         Raises: LakeTableUnfit.
         """
         # delta-rs would cast silently to the table's type while the values fit.
-        import pyarrow as pa
-
         there = {field.name: field.type for field in pa.schema(self._table.schema().to_arrow())}
         for field in schema:
             kind = there.get(field.name, field.type)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap.base.import_rules import pa
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
@@ -24,7 +25,6 @@ from waltap_lake.lake import (
 from waltap_lake.properties import IcebergLakeProperties
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
@@ -68,8 +68,6 @@ class IcebergLake(LakeConnection):
             self.close()
 
     def open(self) -> LakeOffset | None:
-        import pyarrow as pa
-
         self._load()
         self._positions = self.made(self._name, pa.schema([("pipeline", pa.string())]))
         text = self._positions.properties.get(f"waltap.{self.pipeline}")

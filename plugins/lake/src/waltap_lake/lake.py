@@ -6,16 +6,13 @@ A commit of a table has both its rows and the position behind them.
 import abc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from waltap.base.import_rules import pa
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Encode the progress of a pipeline in a lake.
 #
@@ -163,8 +160,6 @@ class LakeConnection(abc.ABC):
 
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         """Return ``rows`` cast to the lake's types."""
-        import pyarrow as pa
-
         kinds = [field.with_type(fitting(field.type, times=self.times)) for field in rows.schema]
         return rows.cast(pa.schema(kinds))
 
@@ -193,8 +188,6 @@ def fitting(kind: "pa.DataType", *, times: bool) -> "pa.DataType":
     Decimals of more than 38 digits are text. So are times of day without ``times``. This holds within
     lists, structs and maps, too.
     """
-    import pyarrow as pa
-
     if pa.types.is_decimal256(kind) or (pa.types.is_time(kind) and not times):
         return pa.string()
     if pa.types.is_list(kind):

@@ -6,10 +6,11 @@ Each commit of a table has the position behind its rows.
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from waltap.base.import_rules import pa
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError, WaltapError
@@ -35,10 +36,6 @@ from waltap_sinks.changelog.segment import (
     estimated_bytes,
 )
 from waltap_sinks.changelog.table_version import TableVersion, TableVersions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +71,6 @@ class PendingBuffers:
 
         Raises: pyarrow.ArrowInvalid if a column has types in two versions that have no common type.
         """
-        import pyarrow as pa
-
         tables: Sequence[pa.Table] = [
             pa.Table.from_batches(batches)
             for buffer in self._buffers
@@ -421,8 +416,6 @@ class LakeSink(Sink):
             raise
 
     def _rows(self, name: LakeTableName, pending: PendingBuffers) -> "pa.Table | None":
-        import pyarrow as pa
-
         pending.convert()
         try:
             rows = pending.rows()

@@ -7,11 +7,11 @@ destination is thus identified, and a missing, doubled or misplaced event shows.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import msgspec
 import orjson
 
+from waltap.base.import_rules import np, pa
 from waltap.changes.arrow.tuples import RelationCodec
 from waltap.changes.decode.message import (
     Change,
@@ -37,9 +37,6 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.encoders.format.record_block import MixedRecords, RecordBlock
 from waltap_testing.installed import mapper
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TEXTS = {
     "empty": "",
@@ -439,8 +436,6 @@ def _form_of(record: Record) -> tuple[str, tuple[Header, ...], bool]:
 
 def _texts(values: Iterable[bytes | None]) -> "pa.StringArray":
     """Return ``values`` as an Arrow array of texts; None becomes empty."""
-    import pyarrow as pa
-
     return pa.array([(value or b"").decode() for value in values], pa.string())
 
 
@@ -460,8 +455,6 @@ def transactions_as_columns(batch: Batch) -> Batch:
 
 def transaction_run(parts: Sequence[TransactionPart]) -> TransactionRun:
     """Return transactions of one insert each, all into one table, as columns."""
-    import numpy as np
-
     inserts = [change for part in parts for change in part.changes if isinstance(change, Insert)]
     begins = np.array([part.begin_lsn for part in parts], "u8")
     ends = np.array([part.end_lsn for part in parts], "u8")
@@ -478,8 +471,6 @@ def transaction_run(parts: Sequence[TransactionPart]) -> TransactionRun:
 
 def insert_block(table: Relation, inserts: Sequence[Insert]) -> InsertBlock:
     """Return ``inserts`` into ``table``, of texts and NULL, as columns."""
-    import numpy as np
-
     lsns = np.array([insert.lsn for insert in inserts], "u8")
     return InsertBlock(table, lsns, as_block([insert.new for insert in inserts]))
 

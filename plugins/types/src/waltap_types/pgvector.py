@@ -1,7 +1,6 @@
 """The types of pgvector: ``vector``, ``halfvec``, ``sparsevec``."""
 
-from typing import TYPE_CHECKING
-
+from waltap.base.import_rules import pa
 from waltap.changes.mapping import (
     Column,
     ColumnMapping,
@@ -19,9 +18,6 @@ from waltap.changes.mapping import (
     single,
     types_named,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def _items(text: str) -> list[str]:
@@ -77,14 +73,10 @@ def _sparse_connect(text: str) -> dict[str, object]:
 
 
 def _list_type() -> "pa.DataType":
-    import pyarrow as pa
-
     return pa.list_(pa.float32())
 
 
 def _sparse_type() -> "pa.DataType":
-    import pyarrow as pa
-
     return pa.struct([("dimensions", pa.int32()), ("vector", pa.map_(pa.int32(), pa.float32()))])
 
 

@@ -2,8 +2,8 @@
 
 import struct
 from binascii import b2a_base64, unhexlify
-from typing import TYPE_CHECKING
 
+from waltap.base.import_rules import pa
 from waltap.changes.mapping import (
     Column,
     ColumnMapping,
@@ -19,10 +19,6 @@ from waltap.changes.mapping import (
     converted,
     types_named,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Little-endian well-known binary of ``GEOMETRYCOLLECTION EMPTY``.
 _EMPTY_COLLECTION = bytes.fromhex("010700000000000000")
@@ -64,8 +60,6 @@ def _spatial_connect(text: str) -> dict[str, object]:
 
 
 def _spatial_type() -> "pa.DataType":
-    import pyarrow as pa
-
     return pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
 
 

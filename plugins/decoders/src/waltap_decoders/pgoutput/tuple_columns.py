@@ -14,20 +14,15 @@ Source: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
 
 import enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from waltap.base.import_rules import spare_pandas
+from waltap.base.import_rules import np, pa, pc, spare_pandas
 from waltap.changes.decode.frame_block import FrameBlock
 from waltap.changes.decode.message import InsertBlock, TransactionBlock
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock, is_text
 from waltap_decoders.pgoutput.payload import PG_EPOCH_US
 from waltap_decoders.pgoutput.tuple_codec import never_null
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
 
 # From so many rows on, columns are cheaper than rows.
 LEAST_ROWS: Final = 256
@@ -78,8 +73,6 @@ def runs(block: FrameBlock, least: int, *, segment: bool = False) -> list[Run]:
     The payloads of a run's inserts have the same head. ``segment``: the first frame is in a
     segment of a streamed transaction.
     """
-    import numpy as np
-
     count = len(block)
     heads = block.numbers(block.starts, ">u8")
     kinds, sizes = heads >> np.uint64(56), block.ends - block.starts
@@ -106,8 +99,6 @@ def _segment_runs(
     block: FrameBlock, kinds: "np.ndarray[Any, Any]", least: int, *, segment: bool
 ) -> list[Run]:
     """Return the runs of frames that are inside and outside segments."""
-    import numpy as np
-
     heads = block.numbers(block.starts, ">u8")
     # In a segment, the next four bytes belong to the head, too.
     steps = (kinds == _START).astype("i4") - (kinds == _STOP)
@@ -210,8 +201,6 @@ def _columns(
 
     ``required`` columns have no NULL. Returns None unless every tuple is sound.
     """
-    import numpy as np
-
     count, width, data = len(starts), len(required), frames.data
     tags = np.frombuffer(data, "u1")
     # Start and end of each value, row by row: the offsets of a string array in which every second
@@ -245,10 +234,6 @@ def _column_arrays(
 
     Returns None if a value is no text: PostgreSQL's is UTF-8 without NUL.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     spare_pandas()
     width, count = nulls.shape
     every = pa.StringArray.from_buffers(bounds.size - 1, pa.py_buffer(bounds), pa.py_buffer(data))

@@ -6,16 +6,13 @@ of an unusual form, which the caller then writes value by value.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from waltap.base.import_rules import np, pa, pc
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn
 from waltap.encoders.json.columns import BOOLEANS, QUOTED, integers_of, offsets_of, two_complements
 from waltap_formats.avro.binary import RANGES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Pieces = list[Any]
 """Binary arrays with a value for each row, and bytes that all rows contain."""
@@ -71,9 +68,6 @@ def _converter(
 
 def texts_in_avro(texts: "pa.StringArray", branch: bytes, null: bytes) -> Pieces:
     """Return each text after its length. NULL is ``null``."""
-    import numpy as np
-    import pyarrow as pa
-
     plain = texts.fill_null("") if texts.null_count else texts
     sizes = np.diff(offsets_of(plain))
     return [_varints(sizes.astype("i8"), branch, texts, null), plain.cast(pa.binary())]
@@ -82,8 +76,6 @@ def texts_in_avro(texts: "pa.StringArray", branch: bytes, null: bytes) -> Pieces
 def _iso_texts(
     quick: JsonColumn, texts: "pa.StringArray", branch: bytes, null: bytes
 ) -> Pieces | None:
-    import pyarrow.compute as pc
-
     found = quick.convert(texts)
     # JSON without escapes is the text itself.
     if found is None or pc.any(pc.match_substring(found, "\\"), min_count=0).as_py():
@@ -92,8 +84,6 @@ def _iso_texts(
 
 
 def _booleans(texts: "pa.StringArray", branch: bytes, null: bytes) -> Pieces | None:
-    import pyarrow.compute as pc
-
     true = pc.equal(texts, "t")
     if not pc.all(pc.or_(true, pc.equal(texts, "f")), min_count=0).as_py():
         return None
@@ -104,9 +94,6 @@ def _booleans(texts: "pa.StringArray", branch: bytes, null: bytes) -> Pieces | N
 def _floats(
     texts: "pa.StringArray", kind: ConnectKind, branch: bytes, null: bytes
 ) -> Pieces | None:
-    import numpy as np
-    import pyarrow as pa
-
     try:
         numbers = texts.fill_null("0").cast(pa.float64())
     except pa.ArrowInvalid:
@@ -135,8 +122,6 @@ def _unscaled(
     numbers: "pa.Int64Array | None", texts: "pa.StringArray", branch: bytes, null: bytes
 ) -> Pieces | None:
     """Return each number as a length and its two's complement in the fewest bytes."""
-    import numpy as np
-
     if numbers is None:
         return None
     size, shifted = two_complements(_values(numbers))
@@ -159,8 +144,6 @@ def varints(values: Any) -> "pa.BinaryArray":
 def _varints(
     values: Any, branch: bytes, texts: "pa.StringArray | None", null: bytes
 ) -> "pa.BinaryArray":
-    import numpy as np
-
     # Zig-zag, then seven bits a byte, for all numbers at once.
     zigzags = ((values << 1) ^ (values >> 63)).astype("u8")
     widest = max(1, -(-int(zigzags.max()).bit_length() // 7))
@@ -183,9 +166,6 @@ def _arrays(
     Each row has as many bytes as ``widths`` says, or all of them. ``null`` replaces the rows where
     ``texts`` has NULL.
     """
-    import numpy as np
-    import pyarrow as pa
-
     count, before = len(data), len(branch)
     nulls = texts.null_count if texts is not None else 0
     most = max(before + data.shape[1], len(null) if nulls else 0)

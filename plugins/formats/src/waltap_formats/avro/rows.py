@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from waltap.base.generated import define
+from waltap.base.import_rules import np, pa
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.relation import TypeKind
 from waltap.changes.decode.row_block import RowBlock, has_columns, texts_of
@@ -125,8 +126,6 @@ class _ColumnCode:
             found = None if quick is None else quick(texts)
             if found is not None:
                 return found
-            import pyarrow as pa
-
             if by_value not in names:
                 define(source, f"Avro column {index} of {self._shape.plan.relation.name}", names)
             return [pa.array(names[by_value](texts_of(texts)), pa.binary())]
@@ -383,9 +382,6 @@ class _Tail(NamedTuple):
         return b"".join((self.head, size, sequence, self.middle, long_bytes(lsn), self.after))
 
     def pieces(self, lsns: Sequence[int]) -> Pieces:
-        import numpy as np
-        import pyarrow as pa
-
         values = np.array(lsns, "i8")
         digits = pa.array(values).cast(pa.string()).cast(pa.binary())
         sizes = np.diff(offsets_of(digits))

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.import_rules import np
 from waltap_postgres.replication.wire import COPY_DATA, CopySplitter
 
 if TYPE_CHECKING:
-    import numpy as np
-
     BoundsOf = Callable[["np.ndarray[Any, Any]"], "np.ndarray[Any, Any] | None"]
 
 
@@ -147,8 +146,6 @@ class CopyBuffer:
         self._have = rest
 
     def _found(self) -> HeadedRows | None:
-        import numpy as np
-
         bounds = self._bounds_of(np.frombuffer(self._buffer, "u1", self._have))
         return None if bounds is None else HeadedRows(self._buffer, bounds)
 
@@ -158,8 +155,6 @@ def text_bounds(data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
 
     It replaces their heads. Returns None without any.
     """
-    import numpy as np
-
     behind = np.flatnonzero(data == ord("\n")) + 1
     bounds = np.concatenate(([0], behind))
     # A newline byte may be part of a header: no message is so short that one begins there.

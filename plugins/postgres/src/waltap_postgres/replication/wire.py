@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
+from waltap.base.import_rules import np
 from waltap.changes.decode.decoder import Frame
 from waltap.changes.decode.frame_block import SPARE, FrameBlock
 from waltap.changes.decode.row_block import has_columns
@@ -259,8 +260,6 @@ class _MessageChain:
     __slots__ = ("_apart", "_ends", "_offsets")
 
     def __init__(self, buffer: bytes) -> None:
-        import numpy as np
-
         data, none = np.frombuffer(buffer, "u1"), np.empty(0, "i8")
         kinds, found = data[5 : 6 - XLOG_PAYLOAD], []
         # Small pieces: the system would make and take back a large array's memory each time.
@@ -290,8 +289,6 @@ class _MessageChain:
 
 def _block(buffer: bytes, starts: list[int]) -> FrameBlock:
     """Return the frames of the XLogData messages at ``starts``."""
-    import numpy as np
-
     at, none = np.array(starts), np.empty(0, "i8")
     offsets = FrameBlock(buffer, none, none, none)
     ends = at + 1 + offsets.numbers(at + 1, ">i4")

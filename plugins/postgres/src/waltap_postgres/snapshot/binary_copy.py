@@ -15,9 +15,9 @@ import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from waltap.base.import_rules import spare_pandas
+from waltap.base.import_rules import np, pa, pc, spare_pandas
 from waltap.changes.decode.builtin_types import builtin_type
 from waltap.changes.decode.frame_block import numbers_at
 from waltap.changes.decode.relation import Column, Relation
@@ -28,11 +28,6 @@ from waltap.errors import DecodeError
 from waltap_postgres.replication.copy_buffer import HeadedRows, message_sizes
 from waltap_postgres.replication.wire import COPY_DATA
 from waltap_postgres.types.numeric import precision_and_scale
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 # The signature, flags and the length of an extension follow each other.
@@ -81,16 +76,12 @@ class FieldValues:
 
     def numbers(self, kind: str) -> "np.ndarray[Any, Any]":
         """Return the numbers that are the values, 0 for NULL. ``kind`` is a numpy type."""
-        import numpy as np
-
         if (self.lengths[self.present] != np.dtype(kind).itemsize).any():
             raise _Damage(f"{np.dtype(kind).itemsize} bytes")
         return self.spread(numbers_at(self.data, self.starts[self.present], kind))
 
     def spread(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         """Return one item for each row, 0 for NULL, from the items of the other rows."""
-        import numpy as np
-
         if self.nulls is None:
             return values
         found = np.zeros(len(self.starts), values.dtype)
@@ -99,15 +90,11 @@ class FieldValues:
 
     def of(self, type_: "pa.DataType", values: "np.ndarray[Any, Any]") -> "pa.Array":
         """Return ``values``, in the machine's order, as an array of ``type_``."""
-        import pyarrow as pa
-
         buffers = [self.validity(), pa.py_buffer(values)]
         return pa.Array.from_buffers(type_, len(self.starts), buffers)
 
     def texts(self, *, skipped: int = 0) -> "pa.StringArray":
         """Return the bytes behind the first ``skipped`` ones as text."""
-        import pyarrow as pa
-
         values = self.byte_strings(pa.string(), skipped=skipped)
         if not is_text(values):
             raise _Damage("UTF-8 without NUL")
@@ -115,10 +102,6 @@ class FieldValues:
 
     def byte_strings(self, type_: "pa.DataType", *, skipped: int = 0) -> "pa.Array":
         """Return the bytes behind the first ``skipped`` ones, which are copied."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         count, nulls = len(self.starts), self.nulls
         # Every second string is a value; the others lie between two values.
         bounds = np.empty((count, 2), "i4")
@@ -131,9 +114,6 @@ class FieldValues:
 
     def validity(self) -> "pa.Buffer | None":
         """Return Arrow's bitmap of the rows that are not NULL."""
-        import numpy as np
-        import pyarrow as pa
-
         if self.nulls is None:
             return None
         return pa.py_buffer(np.packbits(~self.nulls, bitorder="little"))
@@ -142,8 +122,6 @@ class FieldValues:
         self, values: "np.ndarray[Any, Any]", text: Callable[[int], str]
     ) -> "pa.StringArray":
         """Return the text of ``values``; some of them do not fit their Arrow type."""
-        import pyarrow as pa
-
         return pa.array([text(value) for value in values.tolist()], pa.string(), mask=self.nulls)
 
 
@@ -153,23 +131,16 @@ FieldReader = Callable[[FieldValues], "pa.Array"]
 
 def _number(kind: str, arrow: str) -> FieldReader:
     def read(field: FieldValues) -> "pa.Array":
-        import pyarrow as pa
-
         return field.of(getattr(pa, arrow)(), field.numbers(f">{kind}").astype(kind))
 
     return read
 
 
 def _boolean(field: FieldValues) -> "pa.Array":
-    import numpy as np
-    import pyarrow as pa
-
     return field.of(pa.bool_(), np.packbits(field.numbers("u1"), bitorder="little"))
 
 
 def _date(field: FieldValues) -> "pa.Array":
-    import pyarrow as pa
-
     days = field.numbers(">i4").astype("i8") + _EPOCH_DAYS
     if _within(days, _FIRST_DAY, _LAST_DAY):
         return field.of(pa.date32(), days.astype("i4"))
@@ -192,8 +163,6 @@ def _timestamp(zone: str | None) -> FieldReader:
     first, last = _FIRST_DAY * DAY_MICROS, (_LAST_DAY + 1) * DAY_MICROS - 1
 
     def read(field: FieldValues) -> "pa.Array":
-        import pyarrow as pa
-
         micros = field.numbers(">i8").astype("i8")
         if _within(micros, first - _EPOCH_MICROS, last - _EPOCH_MICROS):
             return field.of(pa.timestamp("us", zone), micros + _EPOCH_MICROS)
@@ -215,8 +184,6 @@ def timestamp_text(micros: int, offset: str) -> str:
 
 
 def _time(field: FieldValues) -> "pa.Array":
-    import pyarrow as pa
-
     micros = field.numbers(">i8").astype("i8")
     if _within(micros, 0, DAY_MICROS - 1):
         return field.of(pa.time64("us"), micros)
@@ -228,9 +195,6 @@ def _within(values: "np.ndarray[Any, Any]", low: int, high: int) -> bool:
 
 
 def _uuid(field: FieldValues) -> "pa.Array":
-    import numpy as np
-    import pyarrow as pa
-
     count = len(field.starts)
     digits = _hexadecimal()[field.numbers("V16").view("u1").reshape(count, 16)]
     text = np.full((count, 36), ord("-"), "u1")
@@ -245,8 +209,6 @@ def _uuid(field: FieldValues) -> "pa.Array":
 
 @functools.cache
 def _hexadecimal() -> "np.ndarray[Any, Any]":
-    import numpy as np
-
     return np.array([b"%02x" % byte for byte in range(256)]).view("u2")
 
 
@@ -254,9 +216,6 @@ def _numeric(precision: int, scale: int) -> FieldReader:
     """Return the reader of numbers that fit 64 bits without their point."""
 
     def read(field: FieldValues) -> "pa.Array":
-        import numpy as np
-        import pyarrow as pa
-
         starts, lengths = field.starts[field.present], field.lengths[field.present]
         try:
             values, signs = _unscaled(field.data, starts, lengths, scale)
@@ -285,7 +244,6 @@ def _unscaled(
     scale: int,
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
     """Return numbers times ten to the ``scale``, and their sign words."""
-    import numpy as np
 
     def word(offset: int) -> "np.ndarray[Any, Any]":
         return numbers_at(data, starts + offset, ">u2").astype("i8")
@@ -333,8 +291,6 @@ def _jsonb(field: FieldValues) -> "pa.Array":
 
 
 def _bytea(field: FieldValues) -> "pa.Array":
-    import pyarrow as pa
-
     return field.byte_strings(pa.binary())
 
 
@@ -383,8 +339,6 @@ class BinaryRows:
 
     def bounds(self, data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
         """Return the bounds of the rows at the start of ``data`` (`CopyBuffer`)."""
-        import numpy as np
-
         if len(data) < _MESSAGE_BYTES + _COUNT_BYTES:
             return None
         # Wherever the bytes look like a row's message, its end is known at once.
@@ -420,8 +374,6 @@ class BinaryRows:
 
     def _careful(self, data: bytes) -> RowBlock:
         """Read complete rows one by one, with the header and the trailer."""
-        import numpy as np
-
         at = 0 if self._begun else self._after_header(data)
         starts: list[int] = []
         ends: list[int] = []
@@ -470,8 +422,6 @@ class BinaryRows:
         self, data: bytes | bytearray, starts: "np.ndarray[Any, Any]", ends: "np.ndarray[Any, Any]"
     ) -> RowBlock:
         """Return the rows between ``starts`` and ``ends`` as columns."""
-        import numpy as np
-
         spare_pandas()
         if not len(starts):
             return RowBlock((), 0)

@@ -8,9 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from waltap.base.import_rules import spare_pandas
+from waltap.base.import_rules import np, pa, pc, spare_pandas
 from waltap.changes.decode.row_block import RowBlock, has_columns
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import DecodeError
@@ -26,10 +26,6 @@ from waltap_postgres.replication.copy_buffer import (
 )
 from waltap_postgres.replication.transport import copy_out, copy_out_in_place, encrypted
 from waltap_postgres.snapshot.binary_copy import BinaryRows, FieldReader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Conversion of COPY's text format to tuples.
 #
@@ -144,8 +140,6 @@ def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | N
         return None
     if data[:3] == BYTE_ORDER_MARK or _occurs(b"\r", rows):
         return None
-    import pyarrow as pa
-
     try:
         table = _reader(width, headed)(pa.BufferReader(pa.py_buffer(data)), len(data))
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -168,7 +162,6 @@ def _occurs(text: bytes, rows: HeadedRows | bytes) -> bool:
 
 @functools.cache
 def _reader(width: int, headed: bool) -> "Callable[[pa.BufferReader, int], pa.Table]":
-    import pyarrow as pa
     from pyarrow import csv
 
     spare_pandas()
@@ -203,22 +196,16 @@ def _array(column: "pa.ChunkedArray") -> "pa.Array":
 
 def _has(column: "pa.Array", text: str) -> bool:
     """Return whether a new column has the character ``text``."""
-    import numpy as np
-
     data = column.buffers()[2]
     return data is not None and bool((np.frombuffer(data, "u1") == ord(text)).any())
 
 
 def _occurs_in(column: "pa.Array", text: str) -> bool:
-    import pyarrow.compute as pc
-
     return bool(pc.any(pc.match_substring(column, text)).as_py())
 
 
 def _unescaped_column(column: "pa.Array") -> "pa.Array | None":
     """Return ``column`` without escapes, None if one is unknown."""
-    import pyarrow.compute as pc
-
     if not _has(column, "\\"):
         return column
     if _has(column, _STAND_IN):

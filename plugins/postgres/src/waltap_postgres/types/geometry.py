@@ -2,8 +2,9 @@
 
 import struct
 from binascii import b2a_base64
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
@@ -11,10 +12,6 @@ from waltap.changes.mapping.java_number import double_text
 from waltap.changes.mapping.json_schema import number_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.changes.mapping.value_form import ValueForm, column_mapping
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _POINT_WKB = struct.Struct("<bIdd")
 
@@ -67,8 +64,6 @@ def _point_connect(text: str) -> dict[str, object]:
 
 
 def _point_type() -> "pa.DataType":
-    import pyarrow as pa
-
     return pa.struct([("x", pa.float64()), ("y", pa.float64())])
 
 

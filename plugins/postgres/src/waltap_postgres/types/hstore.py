@@ -6,8 +6,8 @@ only on the keys. We produce the same order, so that texts can be compared.
 
 import struct
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import arrow_type, converted
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
@@ -15,10 +15,6 @@ from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.array import quoted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Keys are mostly names that repeat in every row.
 _CACHED_KEYS = 65_536
@@ -107,8 +103,6 @@ def _object(text: str) -> str:
 
 
 def _map_type() -> "pa.DataType":
-    import pyarrow as pa
-
     return pa.map_(pa.string(), pa.string())
 
 

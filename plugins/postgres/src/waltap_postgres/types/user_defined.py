@@ -10,10 +10,10 @@ type, but the values exist. They become strings of PostgreSQL text.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import AS_TEXT, strings
 from waltap.changes.arrow.out_of_range import ArrowMisfit
 from waltap.changes.decode.relation import Column, DataType, TypeKind
@@ -25,10 +25,6 @@ from waltap_postgres.types.binary import binary_form
 from waltap_postgres.types.builtin import builtin_name
 from waltap_postgres.types.geometry import java_geometry
 from waltap_postgres.types.text import text_mapping
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Composite types as structs, where ``waltap.composite.types`` asks for them.
 #
@@ -130,8 +126,6 @@ class _CompositeAttributes:
         parts = [mapping.arrow or strings() for mapping in self.mappings]
 
         def type_() -> "pa.DataType":
-            import pyarrow as pa
-
             return pa.struct([(n, part.type()) for n, part in zip(self.names, parts, strict=True)])
 
         def parsed(text: str | None) -> list[str | None] | None:
@@ -144,8 +138,6 @@ class _CompositeAttributes:
                 return None
 
         def column(values: "list[str | None]") -> "pa.Array":
-            import pyarrow as pa
-
             rows = [parsed(value) for value in values]
             children = [
                 # Each attribute is cast as a column, by its own rules.

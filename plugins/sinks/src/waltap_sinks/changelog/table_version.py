@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from waltap.base.files.store import safe_name
-from waltap.base.import_rules import spare_pandas
+from waltap.base.import_rules import pa, spare_pandas
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.message import Change, Truncate
 from waltap.changes.decode.relation import (
@@ -46,10 +46,6 @@ from waltap.errors import WaltapError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_sinks.changelog.manifest import ColumnEntry
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +162,6 @@ class TableVersion:
 
     def _missing(self, column: Column) -> str | None:
         """Return `ColumnEntry.missing`, None for a nested type."""
-        import pyarrow as pa
-
         if column.missing is None:
             return None
         row: list[Value] = list(self._nothing)
@@ -429,8 +423,6 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
 
     The table's columns are nullable, since deletes and truncates have no values. `LOG_COLUMNS` follow.
     """
-    import pyarrow as pa
-
     from waltap.changes.arrow.tuples import schema_digest
 
     digest = schema_digest(table)

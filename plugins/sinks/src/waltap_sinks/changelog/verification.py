@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
+from waltap.base.import_rules import pa
 from waltap.ports.sink.verification import ComparedTable, TableReader, VerificationSource
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
@@ -251,8 +252,6 @@ def _missing(columns: Sequence[ColumnEntry], now: Sequence[ColumnEntry]) -> dict
 
 
 def _value(column: ColumnEntry) -> Any:
-    import pyarrow as pa
-
     assert column.missing is not None
     if column.arrow == "binary":
         return bytes.fromhex(column.missing)

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from waltap.base.import_rules import pa
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.encoders.format.record_block import RecordBlock, pieces_of
@@ -97,8 +98,6 @@ class LineBlocks:
             # The same lines must give the same bytes, so the file has no time.
             return gzip.compress(data, GZIP_LEVEL, mtime=0)
         if self._compression == "zstd":
-            import pyarrow as pa
-
             made: bytes = pa.Codec("zstd").compress(data, asbytes=True)
             return made
         return data

@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
+from waltap.base.import_rules import pa, parquet
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -43,10 +44,6 @@ from waltap_sinks.changelog.segment import TableBuffer, by_relation, estimated_b
 from waltap_sinks.changelog.table_version import TableVersions
 from waltap_sinks.files.lines import FolderNames, LineBlocks, day_of
 from waltap_sinks.files.properties import FilesProperties
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +93,6 @@ class GatheredColumns:
 
     def take(self) -> "list[tuple[str, pa.Table, int]]":
         """Return and forget the folder, rows and row count of each file."""
-        import pyarrow as pa
-
         self._convert()
         found = []
         for (folder, _), buffer in self._buffers.items():
@@ -109,9 +104,6 @@ class GatheredColumns:
         return found
 
     def content(self, rows: "pa.Table") -> bytes:
-        import pyarrow as pa
-        from pyarrow import parquet
-
         made = pa.BufferOutputStream()
         parquet.write_table(rows, made, compression=self._compression)
         content: bytes = made.getvalue().to_pybytes()

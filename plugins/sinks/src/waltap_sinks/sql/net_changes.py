@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+from waltap.base.import_rules import pa
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap_sinks.sql.shape import HistoryShape, TargetShape
@@ -275,8 +276,6 @@ def with_values(rows: Sequence[Tuple], values: Tuple) -> Sequence[Tuple]:
     """Return ``rows`` with the same values behind each."""
     if not isinstance(rows, RowBlock):
         return [row + values for row in rows]
-    import pyarrow as pa
-
     count = len(rows)
     more = [pa.repeat(pa.scalar(value, pa.string()), count) for value in values]
     return RowBlock([*rows.columns, *more], count)

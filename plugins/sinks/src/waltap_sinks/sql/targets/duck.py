@@ -6,10 +6,11 @@ import gc
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
 
+from waltap.base.import_rules import pa
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
@@ -32,9 +33,6 @@ from waltap_sinks.sql.targets.target import (
     changing,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, instant, is_wider
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # DuckDB reports as leaks, at the end, what the collector leaves alone, as `waltap.cli` has it.
 atexit.register(gc.unfreeze)
@@ -196,8 +194,6 @@ class DuckTarget(SqlTarget):
     @contextlib.contextmanager
     def given(self, columns: Any) -> Iterator[None]:
         """Provide ``columns`` as the table ``waltap_rows`` within the block."""
-        import pyarrow as pa
-
         table = pa.table(columns) if isinstance(columns, dict) else columns
         self._raw.register("waltap_rows", table)
         try:
@@ -276,8 +272,6 @@ def _collation(made: str, column: str) -> str:
 
 
 def _type_of(kind: "pa.DataType") -> str:
-    import pyarrow.types as pat
-
     simple = {
         "bool": "BOOLEAN", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
         "float": "FLOAT", "double": "DOUBLE", "binary": "BLOB", "date32[day]": "DATE",
@@ -285,8 +279,8 @@ def _type_of(kind: "pa.DataType") -> str:
     }  # fmt: skip
     if str(kind) in simple:
         return simple[str(kind)]
-    if pat.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         return "TIMESTAMP WITH TIME ZONE" if kind.tz else "TIMESTAMP"
-    if pat.is_decimal(kind) and kind.precision <= 38:
+    if pa.types.is_decimal(kind) and kind.precision <= 38:
         return f"DECIMAL({kind.precision},{kind.scale})"
-    return f"{_type_of(kind.value_type)}[]" if pat.is_list(kind) else "VARCHAR"
+    return f"{_type_of(kind.value_type)}[]" if pa.types.is_list(kind) else "VARCHAR"

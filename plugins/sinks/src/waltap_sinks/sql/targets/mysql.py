@@ -4,12 +4,13 @@ import datetime as dt
 import itertools
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pymysql
 import pymysql.cursors
 from pymysql.constants import CLIENT
 
+from waltap.base.import_rules import pa
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
@@ -37,10 +38,6 @@ from waltap_sinks.sql.targets.target import (
     indexed,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider, json_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Bytes of an index entry of InnoDB, which the columns of a key share.
 INDEX_BYTES: Final = 3072
@@ -204,11 +201,9 @@ class MysqlTarget(SqlTarget):
         self.run(f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}")
 
     def adapter(self, kind: Any) -> Any:
-        import pyarrow.types as pat
-
-        if pat.is_timestamp(kind):
+        if pa.types.is_timestamp(kind):
             return _naive
-        if pat.is_floating(kind):
+        if pa.types.is_floating(kind):
             return finite
         return json_text(kind)
 
@@ -318,19 +313,17 @@ def _plain(kind: str) -> str:
 
 
 def _type_of(kind: "pa.DataType", column: TargetColumn) -> str:
-    import pyarrow.types as pat
-
     simple = {
         "bool": "tinyint(1)", "int16": "smallint", "int32": "int", "int64": "bigint",
         "float": "float", "double": "double", "date32[day]": "date", "time64[us]": "time(6)",
     }  # fmt: skip
     if str(kind) in simple:
         return simple[str(kind)]
-    if pat.is_timestamp(kind):
+    if pa.types.is_timestamp(kind):
         return "datetime(6)"
-    if pat.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return f"decimal({max(kind.precision, kind.scale)},{max(kind.scale, 0)})"
-    if pat.is_binary(kind):
+    if pa.types.is_binary(kind):
         return f"varbinary({INDEX_BYTES // column.key_columns})" if column.key else "longblob"
     data_type = column.column.data_type
     limited = data_type is not None and data_type.name in {"varchar", "bpchar"}

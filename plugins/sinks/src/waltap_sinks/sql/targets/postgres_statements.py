@@ -1,15 +1,12 @@
 """Build statements for PostgreSQL whose rows are arrays of text. Sans-IO."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from waltap.base.import_rules import pa, pc
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments, escaped
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Up to this number of values Python joins them faster than pyarrow.
 FEW: Final = 48
@@ -23,16 +20,12 @@ WITHOUT_EQUALITY: Final = frozenset(
 
 
 def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray":
-    import pyarrow as pa
-
     from waltap.changes.arrow.column import string_array
 
     return values if isinstance(values, pa.Array) else string_array(values)
 
 
 def _escaped(values: Any, escapes: Sequence[tuple[str, str]]) -> Any:
-    import pyarrow.compute as pc
-
     joined = _bytes_of(values)
     for letter, written in escapes:
         if letter.encode() in joined:
@@ -51,9 +44,6 @@ def _bytes_of(values: "pa.StringArray") -> bytes:
 
 def copy_lines(columns: "Sequence[Sequence[str | None] | pa.StringArray]") -> memoryview:
     """Return columns of texts in COPY's text format."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     escapes = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
     arrays = [_escaped(_strings(values), escapes) for values in columns]
     lines = pc.binary_join_element_wise(
@@ -76,9 +66,6 @@ def array_literal(values: "Sequence[str | None] | pa.StringArray") -> str:
             for value in listed
         ]
         return "{" + ",".join(parts) + "}"
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     texts = _escaped(_strings(values), (("\\", "\\\\"), ('"', '\\"')))
     quoted = pc.fill_null(pc.binary_join_element_wise('"', texts, '"', ""), "NULL")
     joined = pc.binary_join(

@@ -3,10 +3,11 @@
 import datetime as dt
 import math
 import sqlite3
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy
 
+from waltap.base.import_rules import pa
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
@@ -24,10 +25,6 @@ from waltap_sinks.sql.targets.target import (
     WriteObstacle,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, instant, json_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # A REAL has so many exact digits; longer numbers are stored as text.
 EXACT_DIGITS: Final = 15
@@ -139,15 +136,13 @@ class SqliteTarget(SqlTarget):
         return False
 
     def adapter(self, kind: Any) -> Any:
-        import pyarrow.types as pat
-
-        if pat.is_decimal(kind):
+        if pa.types.is_decimal(kind):
             return str
-        if pat.is_timestamp(kind):
+        if pa.types.is_timestamp(kind):
             return _moment
-        if pat.is_date(kind) or pat.is_time(kind):
-            return dt.date.isoformat if pat.is_date(kind) else dt.time.isoformat
-        if pat.is_floating(kind):
+        if pa.types.is_date(kind) or pa.types.is_time(kind):
+            return dt.date.isoformat if pa.types.is_date(kind) else dt.time.isoformat
+        if pa.types.is_floating(kind):
             return _number
         return json_text(kind)
 
@@ -178,14 +173,12 @@ def _moment(value: dt.datetime) -> str:
 
 
 def _type_of(kind: "pa.DataType") -> str:
-    import pyarrow.types as pat
-
-    if pat.is_boolean(kind):
+    if pa.types.is_boolean(kind):
         return "BOOLEAN"
-    if pat.is_integer(kind):
+    if pa.types.is_integer(kind):
         return "INTEGER"
-    if pat.is_floating(kind):
+    if pa.types.is_floating(kind):
         return "REAL"
-    if pat.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return "NUMERIC" if kind.precision <= EXACT_DIGITS else "TEXT"
-    return "BLOB" if pat.is_binary(kind) else "TEXT"
+    return "BLOB" if pa.types.is_binary(kind) else "TEXT"

@@ -7,19 +7,16 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from waltap.base.import_rules import pa
 from waltap.changes.arrow.tuples import RelationCodec
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap_sinks.sql.errors import SqlKeyUnfit
 from waltap_sinks.sql.shape import TargetColumn, TargetShape
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +27,6 @@ EPOCH: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 def arrow_type(column: TargetColumn) -> "pa.DataType":
     """Return a column's Arrow type; text if it has none."""
-    import pyarrow as pa
-
     mapping = column.mapping
     return pa.string() if mapping is None or mapping.arrow is None else mapping.arrow.type()
 
@@ -213,25 +208,21 @@ def json_text(kind: "pa.DataType") -> Callable[[Any], str] | None:
     Maps with text keys become objects. Numbers stay exact; times and bytes become text. The result
     is None for a type without parts.
     """
-    import pyarrow.types as pat
-
-    if not pat.is_nested(kind):
+    if not pa.types.is_nested(kind):
         return None
     parts = _parts(kind)
     return lambda value: json.dumps(parts(value), default=_json_scalar, ensure_ascii=False)
 
 
 def _parts(kind: "pa.DataType") -> Callable[[Any], Any]:
-    import pyarrow.types as pat
-
-    if pat.is_map(kind):
+    if pa.types.is_map(kind):
         key, item = _parts(kind.key_type), _parts(kind.item_type)
-        form = dict if pat.is_string(kind.key_type) else list
+        form = dict if pa.types.is_string(kind.key_type) else list
         return _unless_null(lambda pairs: form((key(k), item(v)) for k, v in pairs))
-    if pat.is_struct(kind):
+    if pa.types.is_struct(kind):
         fields = [(field.name, _parts(field.type)) for field in kind]
         return _unless_null(lambda value: {name: part(value[name]) for name, part in fields})
-    if pat.is_list(kind):
+    if pa.types.is_list(kind):
         each = _parts(kind.value_type)
         return _unless_null(lambda items: list(map(each, items)))
     return lambda value: value
