@@ -5,6 +5,7 @@ converter; for the binary mode CloudEvents' Kafka protocol binding 1.0.2.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property
@@ -144,8 +145,6 @@ class CloudEventsConverter(Converter):
         ]
         if self._properties.data_serializer == "avro":
             # Avro's bytes must be text inside a JSON event.
-            from base64 import b64encode
-
             data = b'"' + b64encode(data) + b'"'
         return f"{{{','.join(members)},".encode() + b'"data":' + data + b"}"
 

@@ -1,10 +1,12 @@
 """JSON with a schema registry, as Confluent's JsonSchemaConverter writes it."""
 
+import json
 from typing import Any
 
 import orjson
 
 from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema
+from waltap.changes.mapping.json_schema import value_json
 from waltap.encoders.format.converter import Encode
 from waltap.encoders.json.converter import json_writer
 from waltap_formats.properties import JsonSchemaProperties
@@ -90,10 +92,6 @@ def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
 
 
 def _default(schema: Schema) -> Any:
-    import json
-
-    from waltap.changes.mapping.json_schema import value_json
-
     return json.loads(value_json(schema, schema.default))
 
 

@@ -1,13 +1,9 @@
 """Hook implementations of this distribution."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ConnectorSpec, lazy
-
-if TYPE_CHECKING:
-    from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TypeSpec
+from waltap.ports.specs import ConnectorSpec, ReplicaIdentitySpec, SnapshotterSpec, TypeSpec, lazy
 
 
 @hookimpl
@@ -26,7 +22,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 
 
 @hookimpl
-def register_snapshotters() -> "Iterable[SnapshotterSpec]":
+def register_snapshotters() -> Iterable[SnapshotterSpec]:
     """Contribute Debezium's snapshot modes."""
     from waltap_postgres.snapshot.modes import SNAPSHOTTERS
 
@@ -34,7 +30,7 @@ def register_snapshotters() -> "Iterable[SnapshotterSpec]":
 
 
 @hookimpl
-def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
+def register_replica_identities() -> Iterable[ReplicaIdentitySpec]:
     """Contribute DEFAULT, NOTHING, FULL and INDEX."""
     from waltap_postgres.identity import REPLICA_IDENTITIES
 
@@ -42,7 +38,7 @@ def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":
 
 
 @hookimpl
-def register_types() -> "Iterable[TypeSpec]":
+def register_types() -> Iterable[TypeSpec]:
     """Contribute all built-in types, and types of PostgreSQL's extensions."""
     from waltap_postgres.types import TYPE_SPECS
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ConnectorSpec, lazy
+from waltap.ports.specs import ConnectorSpec, SnapshotterSpec, lazy
 
 if TYPE_CHECKING:
     from waltap.ports.source.connector import Connector
-    from waltap.ports.specs import ReplicaIdentitySpec, SnapshotterSpec, TransformSpec
+    from waltap.ports.specs import ReplicaIdentitySpec, TransformSpec
 
 
 def _connector(properties: Any, context: Any) -> "Connector":
@@ -45,9 +45,8 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 
 
 @hookimpl
-def register_snapshotters() -> "Iterable[SnapshotterSpec]":
+def register_snapshotters() -> Iterable[SnapshotterSpec]:
     """Contribute the snapshot mode that only YugabyteDB has."""
-    from waltap.ports.specs import SnapshotterSpec
     from waltap_postgres.snapshot.modes import InitialOnly
     from waltap_yugabyte.properties import PARALLEL
 

@@ -4,8 +4,9 @@ Format 1 has one object per transaction, or chunks of it; format 2 has one objec
 decoder is loaded on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from waltap.base.import_rules import on_first_use
 from waltap_decoders.wal2json.properties import Wal2JsonProperties
 
 if TYPE_CHECKING:
@@ -13,10 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Wal2Json", "Wal2JsonProperties"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "Wal2Json":
-        raise AttributeError(f"{__name__} has no {name}")
-    from waltap_decoders.wal2json.decoder import Wal2Json
-
-    return Wal2Json
+__getattr__ = on_first_use(__name__)

@@ -18,6 +18,7 @@ import msgspec
 
 from waltap.base.files.store import safe_name
 from waltap.base.import_rules import pa, spare_pandas
+from waltap.changes.arrow.tuples import RelationCodec, schema_digest
 from waltap.changes.capture.source_type import root_type
 from waltap.changes.decode.message import Change, Truncate
 from waltap.changes.decode.relation import (
@@ -93,8 +94,6 @@ class TableVersion:
         ``described`` is its completed form. ``warn`` gets messages about values that are stored in
         another form. Raises: ColumnNameTaken; errors of the type mapping.
         """
-        from waltap.changes.arrow.tuples import RelationCodec
-
         if context.types is None:
             raise WaltapError("the change log was made without a type mapper")
         plans = context.events
@@ -423,8 +422,6 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
 
     The table's columns are nullable, since deletes and truncates have no values. `LOG_COLUMNS` follow.
     """
-    from waltap.changes.arrow.tuples import schema_digest
-
     digest = schema_digest(table)
     if (known := _SEGMENT_SCHEMAS.get(digest)) is not None:
         return known

@@ -1,5 +1,6 @@
 """Properties of the sink sql."""
 
+from string import Formatter
 from typing import Literal
 
 from pydantic import field_validator, model_validator
@@ -131,8 +132,6 @@ class SqlProperties(Properties):
 
 
 def _fields(text: str) -> list[str]:
-    from string import Formatter
-
     try:
         names = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
     except ValueError as error:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from waltap.base.import_rules import pa, pc
+from waltap.changes.arrow.column import string_array
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments, escaped
@@ -20,8 +21,6 @@ WITHOUT_EQUALITY: Final = frozenset(
 
 
 def _strings(values: "Sequence[str | None] | pa.StringArray") -> "pa.StringArray":
-    from waltap.changes.arrow.column import string_array
-
     return values if isinstance(values, pa.Array) else string_array(values)
 
 
