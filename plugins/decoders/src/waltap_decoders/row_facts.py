@@ -219,10 +219,7 @@ def _agrees(known: Relation, row: RowFacts) -> bool:
 
 
 def _remaining(missing: list[Column], present: Relation, row: RowFacts) -> list[Column]:
-    """Return columns of ``missing`` that still exist.
-
-    They have their current names.
-    """
+    """Return columns of ``missing`` that still exist. They have their current names."""
     names = {column.name: column for column in present.columns}
     numbers: dict[int | None, Column] = {
         column.number: column for column in present.columns if column.number is not None

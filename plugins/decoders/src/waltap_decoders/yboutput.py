@@ -37,10 +37,7 @@ class YbOutputProperties(Properties):
 
 
 class YbOutput(PgOutput):
-    """Decode yboutput.
-
-    State and errors are as in `PgOutput`.
-    """
+    """Decode yboutput. State and errors are as in `PgOutput`."""
 
     name = "yboutput"
     identities: ClassVar[str] = "dnfic"

@@ -271,10 +271,7 @@ class _DemoRun:
 
     @contextlib.contextmanager
     def _spinner(self, text: str) -> Iterator[Any]:
-        """Show a spinner on a terminal.
-
-        The yielded function changes its text.
-        """
+        """Show a spinner on a terminal. The yielded function changes its text."""
         if self.console.is_terminal:
             with self.console.status(text) as status:
                 yield status.update

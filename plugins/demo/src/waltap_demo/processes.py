@@ -95,10 +95,7 @@ def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedSer
 
 
 def running_server(folder: Path) -> int | None:
-    """Return the process id of the server in ``folder``.
-
-    None means that none runs.
-    """
+    """Return the process id of the server in ``folder``. None means that none runs."""
     try:
         pid = int((folder / "postmaster.pid").read_text().split("\n", 1)[0])
         # Signal 0 only checks that the process exists: a crash leaves the file behind.
@@ -125,10 +122,7 @@ def write_profile(path: Path, **values: object) -> None:
 
 
 class EngineProcess:
-    """Run ``waltap run`` on a profile.
-
-    Its log goes to a file.
-    """
+    """Run ``waltap run`` on a profile. Its log goes to a file."""
 
     def __init__(self, profile: Path, folder: Path) -> None:
         self.profile = profile
@@ -161,10 +155,7 @@ class EngineProcess:
         )
 
     def wait_until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for ``condition``.
-
-        Raises: DemoStuck.
-        """
+        """Wait for ``condition``. Raises: DemoStuck."""
         assert self._process is not None
         limit = time.monotonic() + seconds
         while not condition():

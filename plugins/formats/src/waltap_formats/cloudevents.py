@@ -41,10 +41,7 @@ Attributes = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class CloudEventsConverter(Converter):
-    """Write values as CloudEvents.
-
-    Keys and headers remain JSON.
-    """
+    """Write values as CloudEvents. Keys and headers remain JSON."""
 
     def __init__(self, properties: CloudEventsProperties, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
@@ -92,10 +89,7 @@ class CloudEventsConverter(Converter):
     def headed(
         self, topic: str, schema: Schema | None
     ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]] | None:
-        """Return the writer of events in binary mode.
-
-        Attributes become headers.
-        """
+        """Return the writer of events in binary mode. Attributes become headers."""
         binary = self._properties.mode == "binary" and self._context.record_part == "value"
         if not binary or schema is None or not _is_change(schema):
             return None

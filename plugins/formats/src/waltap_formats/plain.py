@@ -73,10 +73,7 @@ class StringConverter(Converter):
 
 
 class BytesConverter(Converter):
-    """Pass bytes through and refuse other values.
-
-    A transform must make the bytes.
-    """
+    """Pass bytes through and refuse other values. A transform must make the bytes."""
 
     def __init__(self, _properties: None, context: ConverterContext) -> None:
         self._record_part = context.record_part

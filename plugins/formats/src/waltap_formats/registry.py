@@ -43,10 +43,7 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryClient:
-    """Query one registry at one or several addresses.
-
-    The first request connects.
-    """
+    """Query one registry at one or several addresses. The first request connects."""
 
     def __init__(
         self,
@@ -91,10 +88,7 @@ class RegistryClient:
         return int(self._read(answer, subject, schema)["id"])
 
     def _read(self, answer: HttpAnswer, subject: str, schema: str) -> Mapping[str, Any]:
-        """Return the content of an answer about a schema.
-
-        Raises: as `id_of`.
-        """
+        """Return the content of an answer about a schema. Raises: as `id_of`."""
         url = self.url
         if answer.status in {401, 403}:
             what = f"the subject {subject}"

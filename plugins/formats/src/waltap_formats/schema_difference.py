@@ -121,10 +121,7 @@ class NotProto(ValueError):
 
 
 def read_text(text: str) -> tuple[str, Messages]:
-    """Return the package and the messages of a schema.
-
-    Raises: NotProto.
-    """
+    """Return the package and the messages of a schema. Raises: NotProto."""
     text, package = TEXTS.sub(" ", text), ""
     while OPTIONS.search(text):
         text = OPTIONS.sub("", text)

@@ -67,10 +67,7 @@ class KafkaSignals:
         self._at: int | None = None
 
     def poll(self) -> list[Signal]:
-        """Return the signals that have arrived.
-
-        Raises: SinkError.
-        """
+        """Return the signals that have arrived. Raises: SinkError."""
         consumer = self._consumer
         if consumer is None:
             return []
@@ -165,10 +162,7 @@ CLOSE_S: Final = 5.0
 
 
 class KafkaNotifications:
-    """Send notifications by a producer.
-
-    The producer delivers in its own time.
-    """
+    """Send notifications by a producer. The producer delivers in its own time."""
 
     def __init__(self, properties: KafkaNotificationProperties) -> None:
         self._topic = properties.topic

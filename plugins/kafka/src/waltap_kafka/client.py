@@ -249,10 +249,7 @@ class KafkaClients:
         return made
 
     def admin(self, settings: Mapping[str, object] | None = None) -> AdminClient:
-        """Return a client for topics.
-
-        Raises: ConfigurationError.
-        """
+        """Return a client for topics. Raises: ConfigurationError."""
         made: AdminClient = self._made(AdminClient, self.settings if settings is None else settings)
         return made
 

@@ -36,10 +36,7 @@ class TopicOffsets:
         )
 
     def read(self) -> Mapping[bytes, bytes]:
-        """Return every offset.
-
-        Raises: SinkError, ConfigurationError.
-        """
+        """Return every offset. Raises: SinkError, ConfigurationError."""
         # A random group: this reader must not take partitions from a worker or commit.
         own = {"group.id": f"waltap-{uuid.uuid4()}", "enable.auto.commit": False}
         own |= {"enable.partition.eof": True, "isolation.level": "read_committed"}

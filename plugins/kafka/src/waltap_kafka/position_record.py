@@ -53,10 +53,7 @@ class _StoredPosition(msgspec.Struct):
 
 
 def position_topic(name: str) -> NewTopic:
-    """Return the definition of the position's topic.
-
-    It has one partition.
-    """
+    """Return the definition of the position's topic. It has one partition."""
     # Kafka compacts only closed segments, so small ones keep the topic short.
     settings = {"cleanup.policy": "compact", "segment.bytes": "1048576", "retention.ms": "-1"}
     return NewTopic(name, num_partitions=1, replication_factor=-1, config=settings)
@@ -143,10 +140,7 @@ def last_value(
 
 
 def _offset(client: AdminClient, partition: TopicPartition, spec: OffsetSpec) -> int:
-    """Return the first or last offset of the partition.
-
-    It includes open transactions.
-    """
+    """Return the first or last offset of the partition. It includes open transactions."""
     deadline = time.monotonic() + WAIT_S
     while True:
         futures = client.list_offsets(
@@ -171,10 +165,7 @@ def _read(
     key: str,
     stopping: Callable[[], bool],
 ) -> bytes | None:
-    """Return the last value under ``key`` in a range.
-
-    b"" means that it was deleted.
-    """
+    """Return the last value under ``key`` in a range. b"" means that it was deleted."""
     found: bytes | None = None
     reader.assign([TopicPartition(partition.topic, partition.partition, start)])
     deadline = time.monotonic() + WAIT_S

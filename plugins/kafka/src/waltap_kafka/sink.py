@@ -233,10 +233,7 @@ class KafkaSink(Sink):
         return None if self._transactions is None else self._transactions.committed
 
     def close(self) -> None:
-        """Drop undelivered records and abort an open transaction.
-
-        It may be called twice.
-        """
+        """Drop undelivered records and abort an open transaction. It may be called twice."""
         producers = self._producers()
         self._producer = self._narrow = None
         self._routes = {}
@@ -360,20 +357,14 @@ class KafkaSink(Sink):
     # --- waiting ------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Wait until no record is undelivered.
-
-        Raises: SinkError, StopRequested.
-        """
+        """Wait until no record is undelivered. Raises: SinkError, StopRequested."""
         for producer in self._producers():
             while producer.flush(STEP_S):
                 self._check_wait()
         self._raise_undelivered()
 
     def _check_wait(self) -> None:
-        """Check whether to continue waiting.
-
-        Raises: SinkError, StopRequested.
-        """
+        """Check whether to continue waiting. Raises: SinkError, StopRequested."""
         self._raise_undelivered()
         if not self._context.stopping():
             return
@@ -390,10 +381,7 @@ class KafkaSink(Sink):
     # --- failures -----------------------------------------------------------------------------
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
-        """Record a delivery report of librdkafka.
-
-        Only failures are reported.
-        """
+        """Record a delivery report of librdkafka. Only failures are reported."""
         if error is None or error.code() in PURGED:
             return
         if self._undelivered is None:

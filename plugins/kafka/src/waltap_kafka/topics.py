@@ -33,10 +33,7 @@ NOT_SETTINGS: Final = frozenset({"include", "exclude", "partitions", "replicatio
 
 
 class TopicRules:
-    """Choose the settings of a new topic.
-
-    The first group that matches decides.
-    """
+    """Choose the settings of a new topic. The first group that matches decides."""
 
     def __init__(self, properties: KafkaSinkProperties) -> None:
         self._groups = [
@@ -133,10 +130,7 @@ class TopicCreator:
             time.sleep(STEP_S)
 
     def exists(self, name: str) -> bool:
-        """Return whether topic ``name`` exists.
-
-        Raises: SinkError.
-        """
+        """Return whether topic ``name`` exists. Raises: SinkError."""
         try:
             self._client.describe_topics(TopicCollection([name]), request_timeout=WAIT_S)[
                 name

@@ -82,10 +82,7 @@ class KafkaTransactions:
         return held
 
     def begin(self) -> None:
-        """Begin a transaction unless one is open.
-
-        Raises: SinkError.
-        """
+        """Begin a transaction unless one is open. Raises: SinkError."""
         if self._begun is None:
             try:
                 self._producer.begin_transaction()
@@ -94,10 +91,7 @@ class KafkaTransactions:
             self._begun = time.monotonic()
 
     def undo(self) -> None:
-        """Abort the open transaction.
-
-        Raises: SinkError, StopRequested.
-        """
+        """Abort the open transaction. Raises: SinkError, StopRequested."""
         if self._begun is not None:
             self._until_done(self._producer.abort_transaction, INIT_S)
             self._begun = None

@@ -111,10 +111,7 @@ class DeltaLake(LakeConnection):
         return None if found is None else _DeltaTable(self, name, found)
 
     def loaded(self, name: LakeTableName) -> "DeltaTable | None":
-        """Return a table as its log has it now, None if it is missing.
-
-        Raises: SinkError.
-        """
+        """Return a table as its log has it now, None if it is missing. Raises: SinkError."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -307,10 +304,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def from_library() -> None:
-    """Check that deltalake is installed.
-
-    Raises: LibraryMissing.
-    """
+    """Check that deltalake is installed. Raises: LibraryMissing."""
     try:
         import deltalake  # noqa: F401
     except ImportError as cause:

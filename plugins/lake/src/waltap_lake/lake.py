@@ -63,10 +63,7 @@ class LakeOffset(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, text: str) -> "LakeOffset":
-        """Return the offset in JSON text.
-
-        Raises: msgspec.DecodeError.
-        """
+        """Return the offset in JSON text. Raises: msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls)
 
 
@@ -87,10 +84,7 @@ class LakeTableName(NamedTuple):
 
 
 class LakeTable(abc.ABC):
-    """Read and write one table of changes.
-
-    Every method raises SinkError.
-    """
+    """Read and write one table of changes. Every method raises SinkError."""
 
     @abc.abstractmethod
     def position(self, epoch: int) -> Position | None:
@@ -122,10 +116,7 @@ class LakeTable(abc.ABC):
 
 
 class LakeConnection(abc.ABC):
-    """Open tables, and store the offset.
-
-    Every method raises SinkError.
-    """
+    """Open tables, and store the offset. Every method raises SinkError."""
 
     # The lake's name in messages.
     location: str

@@ -140,10 +140,7 @@ class LakeSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Check that the lake answers.
-
-        Raises: SinkError, LibraryMissing.
-        """
+        """Check that the lake answers. Raises: SinkError, LibraryMissing."""
         self._lake.check()
         return [PreflightCheck.ok("sink", self._lake.location)]
 

@@ -455,10 +455,7 @@ class PostgresSession:
         replication: bool = False,
         plugin: str = "",
     ) -> None:
-        """Open the connection.
-
-        Raises: SourceError, ConfigurationError, StopRequested.
-        """
+        """Open the connection. Raises: SourceError, ConfigurationError, StopRequested."""
         self.properties, self.plugin, self.watch = properties, plugin, watch
         self.replication = replication
         self.connection = _opened(
@@ -571,10 +568,7 @@ class PostgresSession:
         self.close()
 
     def wait_readable(self) -> None:
-        """Wait until the socket has data.
-
-        Raises: ConnectionLost, StopRequested.
-        """
+        """Wait until the socket has data. Raises: ConnectionLost, StopRequested."""
         waiting = self.watch.waiting(self.pgconn)
         while not waiting.ready(self.pgconn.socket, READ):
             pass

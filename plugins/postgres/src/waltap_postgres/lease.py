@@ -42,10 +42,7 @@ class PostgresLease(LeaderLease):
     """Hold the advisory lock of a slot's name in its database."""
 
     def __init__(self, properties: PostgresProperties, context: LeaseContext) -> None:
-        """Open the session.
-
-        Raises: SourceError, StopRequested.
-        """
+        """Open the session. Raises: SourceError, StopRequested."""
         properties = properties.with_password(context.password)
         self._properties, self._seconds = properties, context.seconds
         digest = hashlib.sha256(f"waltap lease {properties.slot_name}".encode()).digest()

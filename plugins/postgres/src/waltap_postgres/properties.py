@@ -403,10 +403,7 @@ class PostgresProperties(Properties):
         return (name, name + INSERTS_SUFFIX) if inserts else (name,)
 
     def with_password(self, password: Password | None) -> Self:
-        """Return the properties with a password source.
-
-        Each connection asks it again.
-        """
+        """Return the properties with a password source. Each connection asks it again."""
         if password is None:
             return self
         own = self.model_copy()

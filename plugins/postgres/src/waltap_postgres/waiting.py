@@ -60,10 +60,7 @@ class ServerWaits:
         self._wait_s = END_WAIT_S
 
     def check(self, began: float) -> None:
-        """End a wait that began at ``began`` after a stop.
-
-        Raises: StopRequested.
-        """
+        """End a wait that began at ``began`` after a stop. Raises: StopRequested."""
         if not self.stopping():
             return
         now = time.monotonic()
@@ -207,10 +204,7 @@ def _checked(gen: Generator[Any, Any, T], watch: ServerWaits) -> Generator[Any, 
 
 
 def pause(seconds: float, *, stopping: Callable[[], bool]) -> None:
-    """Wait for ``seconds``.
-
-    Raises: StopRequested.
-    """
+    """Wait for ``seconds``. Raises: StopRequested."""
     deadline = time.monotonic() + seconds
     while (remaining := deadline - time.monotonic()) > 0:
         if stopping():

@@ -27,10 +27,7 @@ class StreamServer(abc.ABC, Generic[Client]):
 
     @abc.abstractmethod
     def _connect(self) -> Client:
-        """Return a new client.
-
-        Raises: LibraryMissing; exceptions of the client.
-        """
+        """Return a new client. Raises: LibraryMissing; exceptions of the client."""
 
     @abc.abstractmethod
     def _release(self, client: Client) -> None:

@@ -51,10 +51,7 @@ class KinesisService(StreamServer[Any]):
         self._properties = properties
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """Call an operation and return its answer.
-
-        Raises: SinkError, LibraryMissing.
-        """
+        """Call an operation and return its answer. Raises: SinkError, LibraryMissing."""
         client = self.connected()
         with self.failing(str(arguments.get("StreamName", ""))):
             return getattr(client, name)(**arguments)
@@ -110,10 +107,7 @@ Entry = tuple[str, str, bytes]
 
 
 class KinesisSink(AcknowledgedSink):
-    """Put records in large requests.
-
-    Delivery is at least once, in order per key.
-    """
+    """Put records in large requests. Delivery is at least once, in order per key."""
 
     def __init__(self, properties: KinesisProperties, context: SinkContext) -> None:
         self._service = KinesisService(properties)

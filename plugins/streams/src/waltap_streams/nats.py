@@ -36,10 +36,7 @@ RIGHTS: Final = (
 
 
 class NatsServer(StreamServer["Client"]):
-    """Hold one connection and its event loop.
-
-    The loop runs only during calls.
-    """
+    """Hold one connection and its event loop. The loop runs only during calls."""
 
     def __init__(self, properties: NatsProperties) -> None:
         self._servers = properties.url.split(",")
@@ -52,10 +49,7 @@ class NatsServer(StreamServer["Client"]):
         self._heard = ""
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Run ``call`` to its end.
-
-        Raises: SinkError.
-        """
+        """Run ``call`` to its end. Raises: SinkError."""
         assert self._loop is not None, "the connection comes first"
         with self.failing():
             return self._loop.run_until_complete(call)
@@ -155,10 +149,7 @@ class NatsSink(AcknowledgedSink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Check that the server accepts the login.
-
-        Raises: SinkError, LibraryMissing.
-        """
+        """Check that the server accepts the login. Raises: SinkError, LibraryMissing."""
         try:
             client = self._server.connected()
             found = f"{self._location}: NATS {client.connected_server_version}"
@@ -167,10 +158,7 @@ class NatsSink(AcknowledgedSink):
         return [PreflightCheck.ok("sink nats-jetstream", found)]
 
     def open(self) -> None:
-        """Connect, and create the stream if configured.
-
-        Raises: SinkError, LibraryMissing.
-        """
+        """Connect, and create the stream if configured. Raises: SinkError, LibraryMissing."""
         self._write_stop.reset()
         self._stream = self._server.connected().jetstream(
             timeout=self._properties.timeout_ms / 1000
@@ -230,10 +218,7 @@ class NatsSink(AcknowledgedSink):
 
 
 def _headers(record: Record, name: str) -> dict[str, str]:
-    """Return the headers of a message.
-
-    A value that a header cannot hold is base64.
-    """
+    """Return the headers of a message. A value that a header cannot hold is base64."""
     given = [("waltap-key", record.key), *((f"header-{n}", v) for n, v in record.headers)]
     found = {"Nats-Msg-Id": name}
     for header, value in given:

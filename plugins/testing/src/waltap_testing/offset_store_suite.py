@@ -172,10 +172,7 @@ class OffsetStoreSuite(FolderRigSuite):
         assert rig.build().load() in expected, at
 
     def test_a_full_disk_is_an_error_and_keeps_the_old(self, rig: OffsetStoreRig) -> None:
-        """On a full disk `store` stores, or raises OffsetError.
-
-        The old offset stays then.
-        """
+        """On a full disk `store` stores, or raises OffsetError. The old offset stays then."""
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)

@@ -117,10 +117,7 @@ class SignalChannelSuite(RigSuite):
 
 
 def _drained(channel: SignalChannel) -> list[object]:
-    """Poll until the channel is empty.
-
-    It may return a few signals at a time.
-    """
+    """Poll until the channel is empty. It may return a few signals at a time."""
     found: list[object] = []
     while signals := channel.poll():
         found += [_plain(signal) for signal in signals]

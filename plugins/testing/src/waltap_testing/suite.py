@@ -51,10 +51,7 @@ class RigSuite:
 
 
 class FolderRigSuite(RigSuite):
-    """A base class of suites with several rigs.
-
-    Each rig has a folder of its own.
-    """
+    """A base class of suites with several rigs. Each rig has a folder of its own."""
 
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], Any]:

@@ -123,10 +123,7 @@ class StructMember(msgspec.Struct, frozen=True):
     schema: Schema
 
     def of(self, struct: Mapping[str, Any]) -> Any:
-        """Return the value in ``struct`` or the default for null.
-
-        This is ``Struct.get``.
-        """
+        """Return the value in ``struct`` or the default for null. This is ``Struct.get``."""
         value = struct.get(self.name)
         return self.schema.default if value is None else value
 

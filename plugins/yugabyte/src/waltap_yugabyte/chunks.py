@@ -63,10 +63,7 @@ class HashRange(KeyRange, frozen=True, tag="hash"):
 
 
 def hash_condition(names: str, low: int, high: int) -> str:
-    """Return the SQL condition of a range.
-
-    ``names`` are the hashed columns.
-    """
+    """Return the SQL condition of a range. ``names`` are the hashed columns."""
     return f"yb_hash_code({names}) >= {low} AND yb_hash_code({names}) < {high}"
 
 
@@ -95,10 +92,7 @@ class HashPlanner(SnapshotPlanner):
 def hash_columns(
     catalogue: PostgresCatalogue, properties: YugabyteProperties, relation: Relation
 ) -> tuple[int, ...]:
-    """Return the numbers of the key's hashed columns.
-
-    () means that the key has none.
-    """
+    """Return the numbers of the key's hashed columns. () means that the key has none."""
     if properties.hash_columns:
         numbers = {column.name: column.number for column in relation.columns}
         found = [numbers.get(name) for name in properties.hash_columns]
@@ -205,10 +199,7 @@ class YugabyteChunks(PostgresChunks):
     def _order(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the numbers of the hashed columns.
-
-        () means that chunks follow ``key``.
-        """
+        """Return the numbers of the hashed columns. () means that chunks follow ``key``."""
         chosen = [relation.columns[index] for index in key]
         # The hash is the primary key's; chunks by another key follow that key.
         if request.surrogate_key or tuple(c.name for c in chosen) != relation.primary_key:
@@ -233,10 +224,7 @@ class YugabyteChunks(PostgresChunks):
 
 
 def _code_sql(relation: Relation, order: Sequence[int]) -> str:
-    """Return the SQL of a row's hash code.
-
-    Raises: HashedColumnGone.
-    """
+    """Return the SQL of a row's hash code. Raises: HashedColumnGone."""
     names = {column.number: column.name for column in relation.columns}
     if not names.keys() >= set(order):
         raise HashedColumnGone(

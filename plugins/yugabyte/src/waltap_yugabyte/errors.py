@@ -31,10 +31,7 @@ PASSING = re.compile(
 
 
 class YugabyteMeanings(ErrorMeanings):
-    """Translate the server's errors.
-
-    PostgreSQL's meanings apply to all others.
-    """
+    """Translate the server's errors. PostgreSQL's meanings apply to all others."""
 
     def of_query(self, sqlstate: str, message: str, **facts: str) -> SourceError | OffsetError:
         text = message.strip().rstrip(".")

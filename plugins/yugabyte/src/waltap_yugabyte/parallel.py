@@ -111,10 +111,7 @@ class RangedConnector(
     # --- state --------------------------------------------------------------------------------
 
     def _of(self, slot: str, offset: Offset | None) -> Offset | None:
-        """Return the part of ``offset`` for one slot.
-
-        None means that the offset has none.
-        """
+        """Return the part of ``offset`` for one slot. None means that the offset has none."""
         if offset is None or slot not in offset.partitions:
             return None
         return Offset.of(offset.partitions[slot], snapshot=offset.snapshot)

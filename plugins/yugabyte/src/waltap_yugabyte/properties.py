@@ -285,29 +285,20 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Return libpq's parameters.
-
-        The profile's own settings for libpq win.
-        """
+        """Return libpq's parameters. The profile's own settings for libpq win."""
         own = {"load_balance_hosts": "random"} if self.load_balance and balances() else {}
         return own | super().parameters
 
 
 def balances() -> bool:
-    """Return whether libpq itself spreads connections.
-
-    It does from version 16 on.
-    """
+    """Return whether libpq itself spreads connections. It does from version 16 on."""
     from psycopg import pq
 
     return pq.version() >= 160000
 
 
 def _addresses(text: str, port: int) -> list[tuple[str, int]]:
-    """Return host and port of each node.
-
-    Raises: ValueError.
-    """
+    """Return host and port of each node. Raises: ValueError."""
     if ":" not in text:
         if "," in text or not HOST.fullmatch(text):
             raise ValueError(
@@ -325,10 +316,7 @@ def _addresses(text: str, port: int) -> list[tuple[str, int]]:
 
 
 def _chained(ranges: tuple[tuple[int, int], ...]) -> None:
-    """Check that ranges cover all hash codes once.
-
-    Raises: ValueError.
-    """
+    """Check that ranges cover all hash codes once. Raises: ValueError."""
     end = 0
     for low, high in sorted(ranges):
         if low > end:

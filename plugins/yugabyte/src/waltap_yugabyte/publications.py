@@ -165,10 +165,7 @@ class YugabytePublications(PublicationSet):
         return (now - known[member_id]) / 1e6
 
     def _refuse(self, table_ids: Collection[TableId]) -> None:
-        """Refuse tables that would make the slot unusable.
-
-        Raises: TableTooLate.
-        """
+        """Refuse tables that would make the slot unusable. Raises: TableTooLate."""
         entry = self._slot() if table_ids else None
         if entry is None or not entry.made_at:
             return

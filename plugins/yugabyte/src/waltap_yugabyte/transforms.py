@@ -85,10 +85,7 @@ class YbExtractNewRecordState:
         self._schemas = SchemaMemory(_without, most=MAX_SHAPES)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the transformed ``records``.
-
-        Raises: RecordUnfit.
-        """
+        """Return the transformed ``records``. Raises: RecordUnfit."""
         return self._flat([self._sent(record) for record in self._unwrap(records)])
 
     def _sent(self, record: ConnectRecord) -> ConnectRecord:

@@ -34,10 +34,7 @@ _DAY_INFINITY, _DAY_MINUS_INFINITY = -2_147_472_692, -2_147_472_691
 
 
 def date_text(days: int) -> str:
-    """Return the date ``days`` after 1970-01-01.
-
-    Raises: ValueError.
-    """
+    """Return the date ``days`` after 1970-01-01. Raises: ValueError."""
     if days == _DAY_INFINITY:
         return "infinity"
     if days == _DAY_MINUS_INFINITY:
@@ -65,10 +62,7 @@ def timestamp_text(micros: int, *, zone: str = "") -> str:
 
 
 def time_text(micros: int) -> str:
-    """Return the time of day ``micros`` after midnight.
-
-    Raises: ValueError.
-    """
+    """Return the time of day ``micros`` after midnight. Raises: ValueError."""
     if not 0 <= micros <= DAY_MICROS:
         raise ValueError(f"microseconds from 0 to {DAY_MICROS}")
     return clock_text(micros)

@@ -39,10 +39,7 @@ _PAIR = re.compile(r'("(?:[^"]|"")+"|[^".]+)\.("(?:[^"]|"")+"|[^".]+)').fullmatc
 
 
 def unquoted(identifier: str) -> str:
-    """Return the name that an identifier denotes.
-
-    Raises: ValueError.
-    """
+    """Return the name that an identifier denotes. Raises: ValueError."""
     quoted = _QUOTED(identifier)
     if quoted:
         return quoted[1].replace('""', '"')
@@ -52,10 +49,7 @@ def unquoted(identifier: str) -> str:
 
 
 def unquoted_pair(identifier: str) -> tuple[str, str]:
-    """Return schema and name of a qualified identifier.
-
-    Raises: ValueError.
-    """
+    """Return schema and name of a qualified identifier. Raises: ValueError."""
     pair = _PAIR(identifier)
     if pair is None:
         raise ValueError("schema.table, each quoted or plain")

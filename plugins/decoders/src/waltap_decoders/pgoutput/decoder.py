@@ -614,10 +614,7 @@ class PgOutput(Decoder):
         self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
 
     def _ends(self, payload: PayloadReader, lsn: int, end_lsn: int, offset: int) -> None:
-        """Check that ends of transactions rise.
-
-        A confirmed position must never go back.
-        """
+        """Check that ends of transactions rise. A confirmed position must never go back."""
         if end_lsn < lsn:
             payload.fail(f"an end LSN from {lsn:#x} on", f"{end_lsn:#x}", offset)
         if end_lsn < self._last_end:

@@ -84,10 +84,7 @@ class RelationCache:
         self._order = 0
 
     def read_type(self, payload: PayloadReader) -> None:
-        """Read a Type message.
-
-        The cursor is after its xid.
-        """
+        """Read a Type message. The cursor is after its xid."""
         oid = payload.number(4, "type OID")
         schema = payload.string("schema") or "pg_catalog"
         name = payload.string("type name")
@@ -133,10 +130,7 @@ class RelationCache:
         return relation
 
     def drop_replaced(self, lsn: int) -> None:
-        """Drop relations that are gone.
-
-        Later transactions committed at ``lsn`` or later.
-        """
+        """Drop relations that are gone. Later transactions committed at ``lsn`` or later."""
         due = self.retirement.due(lsn)
         for oid in due:
             self._versions.pop(oid, None)

@@ -76,10 +76,7 @@ class OldKeys(msgspec.Struct, kw_only=True):
 
 
 class TransactionChange(msgspec.Struct, kw_only=True):
-    """Hold a change of format 1.
-
-    Its columns are in parallel arrays.
-    """
+    """Hold a change of format 1. Its columns are in parallel arrays."""
 
     kind: str
     schema: str | None = None
@@ -127,10 +124,7 @@ _ACTION_KEYS = {"B": 6, "C": 6, "I": 8, "U": 8, "D": 7, "T": 7, "M": 8}
 
 
 def read_action(lsn: int, data: bytes) -> Action:
-    """Read an object of format 2.
-
-    Raises: DecodeError.
-    """
+    """Read an object of format 2. Raises: DecodeError."""
     try:
         action = _ACTION(data)
     except _FAULTS as cause:
@@ -147,10 +141,7 @@ def read_action(lsn: int, data: bytes) -> Action:
 
 
 def read_change(lsn: int, data: bytes) -> TransactionChange:
-    """Read a change of format 1 from its own chunk.
-
-    Raises: DecodeError.
-    """
+    """Read a change of format 1 from its own chunk. Raises: DecodeError."""
     try:
         change = _CHANGE(data)
     except _FAULTS as cause:
@@ -160,10 +151,7 @@ def read_change(lsn: int, data: bytes) -> TransactionChange:
 
 
 def read_transaction(lsn: int, data: bytes) -> Transaction:
-    """Read a transaction of format 1.
-
-    Raises: DecodeError.
-    """
+    """Read a transaction of format 1. Raises: DecodeError."""
     try:
         transaction = _TRANSACTION(data)
     except _FAULTS as cause:

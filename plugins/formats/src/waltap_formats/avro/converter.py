@@ -53,10 +53,7 @@ class AvroConverter(RegistryConverter[AvroProperties]):
         )
 
     def address(self, topic: str, schema: Schema) -> str:
-        """Return the registry's address of ``schema``.
-
-        Raises: as `prefix`.
-        """
+        """Return the registry's address of ``schema``. Raises: as `prefix`."""
         number = int.from_bytes(self.prefix(topic, schema)[1:], "big")
         return f"{self._registry.url}/schemas/ids/{number}"
 

@@ -261,10 +261,7 @@ def _keys(shape: TableShape, code: _ColumnCode, *, read: bool) -> str:
 
 
 def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) -> WriteKeys | None:
-    """Return the writer of keys.
-
-    None means that the shape needs the general way.
-    """
+    """Return the writer of keys. None means that the shape needs the general way."""
     # Cells (``{value, set}``) have a structure that only the general way writes.
     if shape.plan.cell.members is not None:
         return None

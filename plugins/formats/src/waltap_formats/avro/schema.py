@@ -179,10 +179,7 @@ class _AvroSchemaBuilder:
 
 
 def _split(full_name: str | None) -> tuple[str | None, str]:
-    """Return namespace and name of a record.
-
-    Raises: ConfigurationError.
-    """
+    """Return namespace and name of a record. Raises: ConfigurationError."""
     if full_name is None:
         return NAMESPACE, DEFAULT_NAME
     namespace, _, name = full_name.rpartition(".")
@@ -203,10 +200,7 @@ def _checked(name: str, property_name: str, what: str) -> str:
 
 
 def _default(schema: Schema, value: Any) -> Any:
-    """Return a default in Avro's JSON.
-
-    Bytes become a text of one character per byte.
-    """
+    """Return a default in Avro's JSON. Bytes become a text of one character per byte."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if schema.kind is ConnectKind.ARRAY:

@@ -300,10 +300,7 @@ class PostgresCatalogue:
             self._answers = before
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run one query.
-
-        Raises: SourceError.
-        """
+        """Run one query. Raises: SourceError."""
         known, key = self._answers, (sql, repr(parameters))
         if known is not None and key in known:
             return list(known[key])
@@ -316,10 +313,7 @@ class PostgresCatalogue:
         return rows
 
     def plan(self, statement: str) -> None:
-        """Plan a SELECT of the profile without reading rows.
-
-        Raises: SourceError.
-        """
+        """Plan a SELECT of the profile without reading rows. Raises: SourceError."""
         try:
             with self._connection.transaction():
                 # Names in the statement must resolve as in a session of its user.

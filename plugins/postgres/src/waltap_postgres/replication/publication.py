@@ -59,10 +59,7 @@ class PublicationPlan:
         self.denied: list[tuple[tuple[str, str], str]] = []
 
     def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
-        """Run the statements in one transaction.
-
-        Raises: SourceError.
-        """
+        """Run the statements in one transaction. Raises: SourceError."""
         try:
             tables = {*self.added, *self.unsent}
             run_statements(connection, properties, self.statements, tables=tables)

@@ -268,10 +268,7 @@ class PublicationSet:
         return None
 
     def statements(self, *, new_slot: bool = False) -> list[str]:
-        """Return the statements that `make` would run.
-
-        Raises: SourceError, OffsetError.
-        """
+        """Return the statements that `make` would run. Raises: SourceError, OffsetError."""
         return self.plan(new_slot=new_slot).statements if self._used else []
 
     def make(self, *, new_slot: bool = False) -> None:
@@ -442,10 +439,7 @@ class PublicationSet:
         self._made = []
 
     def drop(self, names: Iterable[str]) -> None:
-        """Drop publications and their ownership entries.
-
-        Raises: SourceError, OffsetError.
-        """
+        """Drop publications and their ownership entries. Raises: SourceError, OffsetError."""
         for name in sorted(names):
             try:
                 self._connection.execute(f"DROP PUBLICATION IF EXISTS {sql_name(name)}".encode())

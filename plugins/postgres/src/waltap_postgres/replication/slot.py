@@ -23,10 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def wal_folder(catalogue: PostgresCatalogue, properties: PostgresProperties) -> str:
-    """Return the folder of the server's WAL, "" if it is unknown.
-
-    Raises: SourceError.
-    """
+    """Return the folder of the server's WAL, "" if it is unknown. Raises: SourceError."""
     # A path on another machine would be read as a path of this one.
     if not all(_here(host.strip()) for host in properties.hostname.split(",")):
         return ""
@@ -74,10 +71,7 @@ SlotNotCreated = SourceError.define("SlotNotCreated", "WT-2108")
 
 
 class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold one row of ``pg_replication_slots``.
-
-    An LSN is 0 where the server has none.
-    """
+    """Hold one row of ``pg_replication_slots``. An LSN is 0 where the server has none."""
 
     name: str
     plugin: str
@@ -198,18 +192,12 @@ class SlotAdmin:
         self._wal_folder: str | None = None
 
     def read(self, name: str) -> ReplicationSlot | None:
-        """Return the slot, None if it does not exist.
-
-        Raises: SourceError.
-        """
+        """Return the slot, None if it does not exist. Raises: SourceError."""
         found = self._read("slot_name = %s", (name,))
         return found[0] if found else None
 
     def all(self) -> list[ReplicationSlot]:
-        """Return every logical slot of this database, by name.
-
-        Raises: SourceError.
-        """
+        """Return every logical slot of this database, by name. Raises: SourceError."""
         return self._read("database = current_database() ORDER BY slot_name", ())
 
     def _read(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
@@ -496,10 +484,7 @@ class PostgresSlotWatch(SlotWatch):
     """Watch the slot of one profile over a separate connection."""
 
     def __init__(self, properties: PostgresProperties, context: SlotWatchContext) -> None:
-        """Open the connection.
-
-        Raises: SourceError, StopRequested.
-        """
+        """Open the connection. Raises: SourceError, StopRequested."""
         properties = properties.with_password(context.password)
         self._name = properties.slot_name
         self._connection = connect(

@@ -73,10 +73,7 @@ class ReplicationTransport(abc.ABC):
 
     @abc.abstractmethod
     def start(self, sql: str) -> None:
-        """Run START_REPLICATION and wait until streaming has begun.
-
-        Raises: SourceError.
-        """
+        """Run START_REPLICATION and wait until streaming has begun. Raises: SourceError."""
 
     @abc.abstractmethod
     def read(self, timeout: float) -> Sequence[Frame]:
@@ -87,20 +84,14 @@ class ReplicationTransport(abc.ABC):
 
     @abc.abstractmethod
     def send(self, message: bytes) -> None:
-        """Send a complete CopyData message, header included.
-
-        Raises: ConnectionLost.
-        """
+        """Send a complete CopyData message, header included. Raises: ConnectionLost."""
 
     @abc.abstractmethod
     def close(self) -> None:
         """End the stream and the connection."""
 
     def _keeps_taking(self, began: float) -> None:
-        """Raise ConnectionLost if a message has waited too long.
-
-        Raises: StopRequested.
-        """
+        """Raise ConnectionLost if a message has waited too long. Raises: StopRequested."""
         self.session.watch.check(began)
         if time.monotonic() > began + SEND_DEADLINE_S:
             raise ConnectionLost("the server no longer accepts messages")
@@ -206,10 +197,7 @@ class SocketTransport(ReplicationTransport):
 
 
 class LibpqTransport(ReplicationTransport):
-    """Read and write through libpq.
-
-    With TLS and GSS only libpq can read the socket.
-    """
+    """Read and write through libpq. With TLS and GSS only libpq can read the socket."""
 
     def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)

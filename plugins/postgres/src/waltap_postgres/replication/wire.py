@@ -210,10 +210,7 @@ class ReplicationSplitter:
         return _MessageChain(buffer)
 
     def data(self, payload: bytes, frames: list[Frame]) -> None:
-        """Process one CopyData payload, as libpq returns it.
-
-        Raises: DecodeError.
-        """
+        """Process one CopyData payload, as libpq returns it. Raises: DecodeError."""
         kind = payload[0] if payload else -1
         if kind == XLOG_DATA and len(payload) > 25:
             frames.append((int.from_bytes(payload[1:9], "big"), payload[25:]))

@@ -177,10 +177,7 @@ class PostgresChunks:
             self._catalogue.transaction_id()
 
     def _check(self, relation: Relation, condition: str) -> None:
-        """Check a condition before it becomes a part of a query.
-
-        Raises: SourceError.
-        """
+        """Check a condition before it becomes a part of a query. Raises: SourceError."""
         limit_ms = self._properties.condition_timeout_ms
         session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
         try:
@@ -204,17 +201,11 @@ class PostgresChunks:
         )
 
     def readable(self, request: SnapshotRequest) -> bool:
-        """Return whether a table may be read already.
-
-        Raises: SourceError, OffsetError.
-        """
+        """Return whether a table may be read already. Raises: SourceError, OffsetError."""
         return not self._wait_s((request.schema, request.table))
 
     def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
-        """Return the rows of a table's SELECT that ends in ``tail``.
-
-        Raises: SourceError.
-        """
+        """Return the rows of a table's SELECT that ends in ``tail``. Raises: SourceError."""
         if time.monotonic() < self._locked_until:
             return ReadChunk([], None, locked=True)
         try:

@@ -215,10 +215,7 @@ class ConditionCheck:
         self._tree(self.parse(f"SELECT FROM {source} WHERE ({condition}\n)"))
 
     def statement(self, statement: str) -> None:
-        """Refuse anything but one SELECT of the table's own rows.
-
-        Raises: as `condition`.
-        """
+        """Refuse anything but one SELECT of the table's own rows. Raises: as `condition`."""
         self._words(statement)
         self._column_types()
         self._columns(self._tree(self.parse(statement)))

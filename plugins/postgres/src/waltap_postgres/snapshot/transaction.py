@@ -220,10 +220,7 @@ class ReadingTransaction:
             self.use_snapshot(given)
 
     def use_snapshot(self, given: str) -> None:
-        """Switch to the snapshot that was exported with a slot.
-
-        Raises: as `begin`.
-        """
+        """Switch to the snapshot that was exported with a slot. Raises: as `begin`."""
         try:
             self.session.execute(f"SET TRANSACTION SNAPSHOT '{given}'")
         except SourceError as error:
@@ -253,10 +250,7 @@ class ReadingTransaction:
         self.then = leader.then
 
     def start(self, isolation: str) -> None:
-        """Begin the transaction if it has not begun.
-
-        Raises: SourceError.
-        """
+        """Begin the transaction if it has not begun. Raises: SourceError."""
         if not self._begun:
             if isolation.startswith("SERIALIZABLE") and self._now.standby():
                 isolation = ONE_SNAPSHOT  # a standby refuses SERIALIZABLE

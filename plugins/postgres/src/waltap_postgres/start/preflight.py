@@ -114,10 +114,7 @@ class PreflightChecks:
         plan: Callable[[], PublicationPlan],
         snapshot_tables: Callable[[], list[SnapshotTable]],
     ) -> list[PreflightCheck]:
-        """Return every check.
-
-        The start itself calls the same ``decide`` and ``plan``.
-        """
+        """Return every check. The start itself calls the same ``decide`` and ``plan``."""
         found = [self.version(), *self.connection()]
         decision: StartupPlan | None = None
         try:

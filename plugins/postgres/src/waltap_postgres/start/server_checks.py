@@ -250,10 +250,7 @@ class ServerSetting:
 def server_settings(
     catalogue: PostgresCatalogue, names: tuple[str, ...]
 ) -> dict[str, ServerSetting]:
-    """Return the settings that the server has.
-
-    Raises: SourceError.
-    """
+    """Return the settings that the server has. Raises: SourceError."""
     # ``pending_restart`` is set when the server reloads the files; before that only the files show
     # a change.
     rows = catalogue.query(
@@ -312,10 +309,7 @@ def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
 
 
 def status_interval(catalogue: PostgresCatalogue, wanted_ms: int) -> float:
-    """Return the seconds between two status updates.
-
-    Raises: SourceError.
-    """
+    """Return the seconds between two status updates. Raises: SourceError."""
     rows = catalogue.query(
         "SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'"
     )

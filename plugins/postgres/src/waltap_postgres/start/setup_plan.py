@@ -75,10 +75,7 @@ def set_identities(
     properties: PostgresProperties,
     captured: Iterable[CatalogTable],
 ) -> None:
-    """Run `identity_statements`.
-
-    Raises: SourceError.
-    """
+    """Run `identity_statements`. Raises: SourceError."""
     timeout_ms = properties.snapshot_lock_timeout_ms
     for relation, statement in identity_statements(catalogue, properties, captured):
         try:

@@ -330,10 +330,7 @@ class _ArrayReader:
         return lambda _: JAVA_ARRAY if printed else None
 
     def json(self, to_json: Callable[[str], str] | None) -> Callable[[str], str]:
-        """Return text → JSON.
-
-        ``to_json`` is the element's, as in `ColumnMapping`.
-        """
+        """Return text → JSON. ``to_json`` is the element's, as in `ColumnMapping`."""
         convert: Callable[[str], str] = str if to_json is None else to_json
         inner, misfit, parse = self._inner, self._misfit, self._parse
 

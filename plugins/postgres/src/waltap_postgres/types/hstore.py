@@ -46,10 +46,7 @@ def parse_hstore(text: str) -> dict[str, str | None]:
 
 
 class _JavaHashes(dict[str, int]):
-    """Map a key to Java's hash, as a HashMap spreads it.
-
-    The map is emptied when full.
-    """
+    """Map a key to Java's hash, as a HashMap spreads it. The map is emptied when full."""
 
     def __missing__(self, key: str) -> int:
         if len(self) >= _CACHED_KEYS:

@@ -66,10 +66,7 @@ def _clock(text: str) -> int:
 
 
 def _toward_zero(number: int, by: int) -> tuple[int, int]:
-    """Divide as Java and C do.
-
-    Quotient and rest have the sign of ``number``.
-    """
+    """Divide as Java and C do. Quotient and rest have the sign of ``number``."""
     quotient, rest = divmod(abs(number), by)
     return (-quotient, -rest) if number < 0 else (quotient, rest)
 

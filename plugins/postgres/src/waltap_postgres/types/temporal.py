@@ -61,10 +61,7 @@ DAYS = _EpochDays()
 
 
 class _DaySeconds(dict[str, int]):
-    """Map ``HH:MM:SS`` to the seconds since midnight.
-
-    The map is filled on use.
-    """
+    """Map ``HH:MM:SS`` to the seconds since midnight. The map is filled on use."""
 
     def __missing__(self, text: str) -> int:
         if len(text) != 8 or text[2] != ":" or text[5] != ":":
@@ -82,20 +79,14 @@ SECONDS = _DaySeconds()
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Return days since 1970-01-01.
-
-    Raises ValueError for a month or day out of range.
-    """
+    """Return days since 1970-01-01. Raises ValueError for a month or day out of range."""
     if not (1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError("month or day out of range")
     return day_number(year, month, day)
 
 
 def parse_day(text: str) -> int:
-    """Return days since 1970 of ``YYYY-MM-DD[ BC]``.
-
-    The year has four digits or more.
-    """
+    """Return days since 1970 of ``YYYY-MM-DD[ BC]``. The year has four digits or more."""
     before_christ = text.endswith(" BC")
     parts = (text[:-3] if before_christ else text).split("-")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):

@@ -69,10 +69,7 @@ class _StoredContinuities(msgspec.Struct, frozen=True):
 
 
 class TableContinuity:
-    """Manage the continuity ids of one log.
-
-    Life cycle: open, (begins, of*, save)*.
-    """
+    """Manage the continuity ids of one log. Life cycle: open, (begins, of*, save)*."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -83,10 +80,7 @@ class TableContinuity:
         self._reread = ""
 
     def open(self, *, continues: bool) -> None:
-        """Read the stored ids; with ``continues`` they continue.
-
-        Raises: FilesUnavailable.
-        """
+        """Read the stored ids; with ``continues`` they continue. Raises: FilesUnavailable."""
         self._known, self._completeness, self._others = {}, PublicationCompleteness(), ""
         self._passed = self._as_before = self._unsaved = False
         self._reread = ""
@@ -127,10 +121,7 @@ class TableContinuity:
         self.save()
 
     def end(self, table: str = "") -> None:
-        """End the id of ``table`` (schema.table), or all.
-
-        Raises: FilesUnavailable.
-        """
+        """End the id of ``table`` (schema.table), or all. Raises: FilesUnavailable."""
         remaining = {n: s for n, s in self._known.items() if table not in {"", ".".join(_parts(n))}}
         if len(remaining) < len(self._known):
             self._known, self._unsaved = remaining, True
@@ -179,10 +170,7 @@ class TableContinuity:
         return self._known[name].name
 
     def save(self) -> None:
-        """Store the ids for later runs.
-
-        Raises: FilesUnavailable.
-        """
+        """Store the ids for later runs. Raises: FilesUnavailable."""
         if self._unsaved:
             noted = _StoredContinuities(others=self._others, tables=self._known)
             self._store.publish(FILE, msgspec.json.encode(noted) + b"\n")

@@ -25,10 +25,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
 class LogPosition(msgspec.Struct, frozen=True, order=True):
-    """Define a point of the change log, in order.
-
-    It covers everything before it.
-    """
+    """Define a point of the change log, in order. It covers everything before it."""
 
     # Grows when a pipeline starts over, since LSNs of two server histories cannot be compared.
     epoch: int
@@ -218,10 +215,7 @@ def log_position_of_name(epoch: int, name: str) -> LogPosition | None:
 
 
 def parse_manifest(data: bytes | str, path: str) -> Manifest:
-    """Read a manifest.
-
-    Raises: ChangeLogDamaged.
-    """
+    """Read a manifest. Raises: ChangeLogDamaged."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except UNREADABLE as cause:

@@ -109,27 +109,18 @@ class LogReaders:
         )
 
     def forget(self, name: str) -> None:
-        """Remove a reader.
-
-        Raises: ReaderUnknown.
-        """
+        """Remove a reader. Raises: ReaderUnknown."""
         if self.get(name) is None:
             raise self._unknown(name)
         self._store.delete(_path(name))
 
     def get(self, name: str) -> LogReader | None:
-        """Return the reader ``name``, None if there is none.
-
-        Raises: ChangeLogDamaged.
-        """
+        """Return the reader ``name``, None if there is none. Raises: ChangeLogDamaged."""
         file = _path(name).rpartition("/")[2]
         return self._load(file) if file in self._store.names(FOLDER) else None
 
     def all(self) -> list[LogReader]:
-        """Return every reader by name.
-
-        Raises: ChangeLogDamaged.
-        """
+        """Return every reader by name. Raises: ChangeLogDamaged."""
         names = [name for name in self._store.names(FOLDER) if name.endswith(SUFFIX)]
         return [self._load(name) for name in names]
 

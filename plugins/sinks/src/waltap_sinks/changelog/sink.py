@@ -220,10 +220,7 @@ class ChangeLogSink(Sink):
         return Position(last.log_position.end_lsn)
 
     def begins(self, completeness: PublicationCompleteness) -> None:
-        """Set the tables of which no change is missing.
-
-        Raises: FilesUnavailable.
-        """
+        """Set the tables of which no change is missing. Raises: FilesUnavailable."""
         capture = self._context.capture
         captures = None if capture is None else capture.captures
         if not self._context.gets_every_change:

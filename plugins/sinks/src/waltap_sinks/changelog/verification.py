@@ -135,10 +135,7 @@ def profile_store(file: str) -> FileStore:
 
 
 def open_verification_source(properties: ChangeLogProperties, pipeline: str) -> VerificationSource:
-    """Open the change log of a pipeline.
-
-    Raises: ChangeLogMissing.
-    """
+    """Open the change log of a pipeline. Raises: ChangeLogMissing."""
     log = ChangeLog(FileStore(properties.path, properties))
     if not log.exists():
         raise ChangeLogMissing(f"there is no change log at {properties.path}", path=properties.path)

@@ -405,10 +405,7 @@ def _keeps_nothing(sink: "Component[SinkSpec]") -> ConfigurationError:
 
 
 def _opened(profile: Profile, sink: "Component[SinkSpec]") -> VerificationSource:
-    """Open a destination.
-
-    Raises: ConfigurationError, SinkError.
-    """
+    """Open a destination. Raises: ConfigurationError, SinkError."""
     if sink.spec.verification_source is None:
         raise _keeps_nothing(sink)
     opened = sink.spec.verification_source(sink.properties, profile.name)

@@ -195,10 +195,7 @@ def file_name(number: int, behind: Position | None, part: int, ending: str) -> s
 
 
 def parse(data: bytes, path: str) -> FileCommit:
-    """Read a commit.
-
-    Raises: FilesDamaged.
-    """
+    """Read a commit. Raises: FilesDamaged."""
     try:
         found = msgspec.json.decode(data, type=FileCommit)
     except UNREADABLE as cause:
@@ -311,10 +308,7 @@ class FilesSink(Sink):
         return self._dead_letters
 
     def _last(self, names: list[str]) -> FileCommit | None:
-        """Return the newest commit.
-
-        Raises: FilesDamaged, FilesOfAnother, FilesGone.
-        """
+        """Return the newest commit. Raises: FilesDamaged, FilesOfAnother, FilesGone."""
         known = self._known()
         path = f"{COMMITS}/{names[-1]}" if names else ""
         last = parse(self._store.read(path), self._store.uri(path)) if path else None

@@ -305,10 +305,7 @@ class HttpSink(Sink):
         return kind(text, location=self._location, status=status), 0.0
 
     def _new_client(self) -> "HttpClient":
-        """Return a client with the profile's settings.
-
-        Raises: LibraryMissing, SinkError.
-        """
+        """Return a client with the profile's settings. Raises: LibraryMissing, SinkError."""
         try:
             import httpx
 

@@ -73,10 +73,7 @@ def _target(file: str) -> "tuple[SqlProperties, str]":
 
 
 def _move_all(properties: "SqlProperties", pipeline: str) -> list[tuple[str, int]]:
-    """Move the sequences of all tables of a pipeline.
-
-    Raises: SinkError.
-    """
+    """Move the sequences of all tables of a pipeline. Raises: SinkError."""
     from waltap_sinks.sql.targets.postgresql import PostgresTarget
 
     target = PostgresTarget(properties, SinkContext(pipeline=pipeline, state_dir=Path()))

@@ -236,10 +236,7 @@ class HistoryShape(TargetShape):
     unique = False
 
     def __init__(self, base: TargetShape, types: TypeMapper, properties: SqlProperties) -> None:
-        """Compile the history of ``base``.
-
-        Raises: SqlHistoryColumnTaken.
-        """
+        """Compile the history of ``base``. Raises: SqlHistoryColumnTaken."""
         self.base, self.plan = base, base.plan
         relation = base.relation
         prefix = properties.history_prefix

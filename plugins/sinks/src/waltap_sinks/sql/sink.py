@@ -137,10 +137,7 @@ class SqlSink(Sink):
     # --- life cycle -------------------------------------------------------------------------------
 
     def check(self) -> list[PreflightCheck]:
-        """Check that the target answers and accepts the login.
-
-        Raises: SinkError.
-        """
+        """Check that the target answers and accepts the login. Raises: SinkError."""
         try:
             self._target.open()
             self._metadata.read()
@@ -215,10 +212,7 @@ class SqlSink(Sink):
         self._begun = False
 
     def redelivered(self) -> Collection[str]:
-        """Return the dead letters that the last redelivery committed.
-
-        Raises: SinkError.
-        """
+        """Return the dead letters that the last redelivery committed. Raises: SinkError."""
         try:
             found = self._metadata.redelivered()
             self._target.rollback()  # the query has begun a transaction

@@ -215,10 +215,7 @@ class TargetTables:
     def _require_there(
         self, shape: TargetShape, described: TargetDescription | None, known: KnownTable | None
     ) -> None:
-        """Check that the target has the bound table and columns.
-
-        Raises: SqlTableGone.
-        """
+        """Check that the target has the bound table and columns. Raises: SqlTableGone."""
         # A table that others dropped is not created again: it would lack all earlier rows.
         if self._rebuilds or known is None or known.name != shape.name:
             return

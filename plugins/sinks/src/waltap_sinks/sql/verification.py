@@ -32,10 +32,7 @@ PRIMARY = """
 
 
 def open_verification_source(properties: SqlProperties, pipeline: str) -> VerificationSource:
-    """Connect to the target of a pipeline.
-
-    Raises: SinkError.
-    """
+    """Connect to the target of a pipeline. Raises: SinkError."""
     target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=Path()))
     metadata = SinkMetadata(
         target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline

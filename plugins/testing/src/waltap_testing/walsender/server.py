@@ -103,10 +103,7 @@ class ScriptedWalsender:
 
     @property
     def port(self) -> int:
-        """Return the TCP port.
-
-        Raises: RuntimeError outside the ``with`` block.
-        """
+        """Return the TCP port. Raises: RuntimeError outside the ``with`` block."""
         if self._listener is None:
             raise RuntimeError("the scripted server runs inside its with block only")
         return int(self._listener.getsockname()[1])

@@ -51,10 +51,7 @@ class _ConversationEnded(Exception):
 
 
 class ClientSession:
-    """The record of one client.
-
-    A test may read its lists at any time: they only grow.
-    """
+    """The record of one client. A test may read its lists at any time: they only grow."""
 
     def __init__(
         self,
@@ -115,10 +112,7 @@ class ClientSession:
                 self._changed.notify_all()
 
     def drop(self, *, reset: bool = False) -> None:
-        """Close the connection without a message.
-
-        Any thread may call it, more than once.
-        """
+        """Close the connection without a message. Any thread may call it, more than once."""
         with contextlib.suppress(OSError):
             if reset:
                 # Closing alone would wait for the reader's recv, and lingering for 0 s turns the

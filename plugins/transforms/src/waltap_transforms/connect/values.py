@@ -284,10 +284,7 @@ class _TimestampConversion:
             raise RecordUnfit(f"{what}: {cause}") from cause
 
     def _of_unix(self, number: int) -> int:
-        """Convert a number of the profile's unit to ms.
-
-        A finer part is cut off.
-        """
+        """Convert a number of the profile's unit to ms. A finer part is cut off."""
         if self._unit >= MILLISECOND_NS:
             return _held(number * (self._unit // MILLISECOND_NS))
         # Java's division rounds towards 0, Python's downwards.

@@ -42,10 +42,7 @@ def is_extended(wkb: bytes) -> bool:
 
 
 def with_srid(wkb: bytes, srid: int) -> bytes:
-    """Insert an SRID into plain ``wkb``.
-
-    Raises: RecordUnfit if ``wkb`` is too short.
-    """
+    """Insert an SRID into plain ``wkb``. Raises: RecordUnfit if ``wkb`` is too short."""
     with _refuses_short_geometry():
         order, kind = _head(wkb, 0)
         return wkb[:1] + struct.pack(f"{order}Ii", kind | SRID, srid) + wkb[HEADER:]

@@ -223,10 +223,7 @@ class EventRouter:
         )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the routed events of a batch, in order.
-
-        Raises: RecordUnfit.
-        """
+        """Return the routed events of a batch, in order. Raises: RecordUnfit."""
         out = []
         for record in records:
             # The tombstone after the delete of a row is not an event.

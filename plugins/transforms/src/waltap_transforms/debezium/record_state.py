@@ -351,10 +351,7 @@ class ExtractNewRecordState:
             )
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        """Return the rows of a batch, in order.
-
-        Raises: RecordUnfit.
-        """
+        """Return the rows of a batch, in order. Raises: RecordUnfit."""
         out = []
         for record in records:
             if record.value is None:

@@ -52,10 +52,7 @@ DEEPEST = 2
 
 
 def compiled(text: str) -> Any:
-    """Compile a CEL expression.
-
-    Raises: ValueError with the reason.
-    """
+    """Compile a CEL expression. Raises: ValueError with the reason."""
     # Profiles without an expression need not have the library installed.
     import cel
 
@@ -289,10 +286,7 @@ class ExpressionProperties(Properties):
         return self
 
     def expression(self) -> Expression:
-        """Compile the expression.
-
-        Raises: ValueError.
-        """
+        """Compile the expression. Raises: ValueError."""
         return (python_function if self.language == "python" else cel_expression)(self.text)
 
 

@@ -59,10 +59,7 @@ class NamedZone:
         return _of(_near(local).replace(tzinfo=self._zone))
 
     def offset_at(self, instant: int) -> int:
-        """Return the offset in s at an instant.
-
-        ``instant`` is in seconds since 1970 UTC.
-        """
+        """Return the offset in s at an instant. ``instant`` is in seconds since 1970 UTC."""
         return _of(_near(instant).replace(tzinfo=UTC).astimezone(self._zone))
 
 

@@ -70,10 +70,7 @@ class SimpleDateFormat:
     """Format and parse instants by one pattern."""
 
     def __init__(self, pattern: str) -> None:
-        """Read ``pattern``.
-
-        Raises: ValueError for an unknown letter or an open quote.
-        """
+        """Read ``pattern``. Raises: ValueError for an unknown letter or an open quote."""
         self.pattern = pattern
         self._parts = _parts(pattern)
         # Java puts years of two digits into the last 80 years and the next 20.
@@ -221,10 +218,7 @@ def _written(part: _PatternPart, m: _DateFields) -> str:
 
 
 def _first_weekday(m: _DateFields, day: int) -> int:
-    """Return the weekday of the day ``day - 1`` days before.
-
-    0 is Sunday.
-    """
+    """Return the weekday of the day ``day - 1`` days before. 0 is Sunday."""
     return (m.weekday - 1 - (day - 1)) % 7
 
 

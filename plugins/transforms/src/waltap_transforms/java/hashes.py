@@ -25,10 +25,7 @@ def java_hash(value: Any, schema: Schema) -> int:
 
 
 def murmur_hash(value: Any, schema: Schema) -> int:
-    """Return Debezium's MurmurHash3 as a signed 32-bit number.
-
-    Raises: RecordUnfit.
-    """
+    """Return Debezium's MurmurHash3 as a signed 32-bit number. Raises: RecordUnfit."""
     if schema.kind is ConnectKind.STRING:
         # Java writes a lone surrogate as a question mark, too.
         data = value.encode("utf-8", "replace")

@@ -232,10 +232,7 @@ class _MergedSchema:
         self._mixed = False
 
     def shared(self) -> Schema:
-        """Return the shared schema.
-
-        Raises: ValueError if there is none.
-        """
+        """Return the shared schema. Raises: ValueError if there is none."""
         if self._schema is None:
             raise ValueError("the elements of an array or map must be of one type, and some")
         return self._schema

@@ -56,10 +56,7 @@ def decimal_bytes(number: Decimal, scale: int) -> bytes:
 
 
 def big_decimal(text: str) -> Decimal:
-    """Parse ``text`` as Java's BigDecimal does.
-
-    Raises: ValueError.
-    """
+    """Parse ``text`` as Java's BigDecimal does. Raises: ValueError."""
     if not _BIG_DECIMAL.fullmatch(text):
         raise ValueError("not a number")
     return Decimal(text)
@@ -100,10 +97,7 @@ def _wrapped(number: int, bits: int) -> int:
 
 
 def to_double(value: Any) -> float:
-    """Cast ``value`` to a double.
-
-    Raises: ValueError for a text that is not a number.
-    """
+    """Cast ``value`` to a double. Raises: ValueError for a text that is not a number."""
     if isinstance(value, str):
         return _double_read(value)
     try:

@@ -249,10 +249,7 @@ class _DuckCursor:
 
 
 def _made(path: Path) -> None:
-    """Create a file atomically.
-
-    DuckDB refuses a file whose creation was killed.
-    """
+    """Create a file atomically. DuckDB refuses a file whose creation was killed."""
     begun = path.with_name(f"{path.name}.new")
     begun.unlink(missing_ok=True)
     duckdb.connect(begun).close()

@@ -599,10 +599,7 @@ def _piece_rows(rows: Sequence[Tuple]) -> int:
 
 
 def _called(error: BaseException) -> str:
-    """Return the function in which a statement failed, or "".
-
-    It has its arguments.
-    """
+    """Return the function in which a statement failed, or "". It has its arguments."""
     context = error.diag.context if isinstance(error, psycopg.Error) else None
     found = re.search(r"^PL/\S+ function (.+?\(.*?\)) line", context or "", re.MULTILINE)
     return found[1] if found else ""

@@ -269,10 +269,7 @@ class SqlTarget(abc.ABC):
         return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
-        """Run one statement and return its rows.
-
-        A parameter is %s in all dialects.
-        """
+        """Run one statement and return its rows. A parameter is %s in all dialects."""
         cursor = self._executed(statement, parameters)
         found = list(cursor.fetchall()) if cursor.description else []
         cursor.close()

@@ -176,10 +176,7 @@ class TypedRows:
 def _require_held(
     shape: TargetShape, column: TargetColumn, given: Sequence[object], made: Sequence[object]
 ) -> None:
-    """Check that no value of a key became null.
-
-    Raises: SqlKeyUnfit.
-    """
+    """Check that no value of a key became null. Raises: SqlKeyUnfit."""
     for before, now in zip(given, made, strict=True):
         if now is None and before is not None and not isinstance(before, MissingValue):
             raise SqlKeyUnfit(
