@@ -4,13 +4,14 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
+from waltap.base.import_rules import pa
 from waltap.errors import WaltapError
 from waltap_sinks.changelog.continuity import log_identity
 from waltap_sinks.changelog.errors import (
@@ -29,10 +30,6 @@ from waltap_sinks.changelog.manifest import (
     log_position_of_name,
     parse_manifest,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 log = logging.getLogger(__name__)
 
@@ -351,8 +348,6 @@ class ChangeLog:
 
         Raises: ColumnNameTaken, RowsInExternalSnapshot.
         """
-        import pyarrow as pa
-
         runs: list[tuple[str, list[pa.Table]]] = []
         manifests = list(self.manifests(after, until))
         found = self.entries(f"{schema}.{table}", manifests, skip_replaced=skip_replaced)

@@ -8,9 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from waltap.base.files.store import FileStore
+from waltap.base.import_rules import np, pa, parquet
 from waltap.changes.arrow.column import integer_array
 from waltap.changes.decode.message import Change, InsertBlock, TransactionBlock, Truncate
 from waltap.changes.decode.relation import Relation
@@ -24,10 +25,6 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap_sinks.changelog.manifest import Segment, TableEntry
 from waltap_sinks.changelog.table_version import LogRows, TableVersion
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Changes of one relation with their numbers in the transaction.
 RelationChanges = tuple[Relation, Sequence[Change], Sequence[int]]
@@ -115,8 +112,6 @@ class SegmentFile:
         From `WIDE_BYTES` on it has Parquet's second form of data pages. These are joined from
         compressed parts, which saves two copies of a long value.
         """
-        from pyarrow import parquet
-
         self.path, self._page_rows = path, _page_rows(row_bytes)
         self.rows = self.unpacked = 0
         self._encoding: Future[None] | None = None
@@ -189,8 +184,6 @@ class SegmentFile:
 @lru_cache(maxsize=16)
 def _repeated(value: object, kind: "pa.DataType", count: int) -> "pa.Array":
     """Return an array of one value, ``count`` times, which blocks share."""
-    import pyarrow as pa
-
     return pa.repeat(pa.scalar(value, kind), count)
 
 
@@ -203,8 +196,6 @@ def _bounded(schema: "pa.Schema") -> list[str]:
 
     Only these have minimum and maximum: of a text of 50 MB they would be four more copies.
     """
-    import pyarrow as pa
-
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_nested)
     return [field.name for field in schema if not any(of_kind(field.type) for of_kind in kinds)]
 
@@ -215,8 +206,6 @@ def _differences(schema: "pa.Schema") -> dict[str, str]:
     Keys, positions and times become a quarter smaller and are read faster. Spark reads this encoding
     of integers without leaving its vectors.
     """
-    import pyarrow as pa
-
     kinds = (pa.types.is_integer, pa.types.is_temporal)
     return {
         field.name: "DELTA_BINARY_PACKED"
@@ -265,8 +254,6 @@ class TableBuffer:
         self, part: TransactionPart, changes: Sequence[Change], numbers: Sequence[int]
     ) -> None:
         if isinstance(changes, InsertBlock):
-            import numpy as np
-
             self.convert()
             # Changes are left out before or after a block, never within it.
             sequence = np.arange(numbers[0], numbers[0] + len(changes), dtype="i4")
@@ -326,8 +313,6 @@ class TableBuffer:
         self._sequence, self._commit_lsn, self._commit_ts, self._xid = [], [], [], []
 
     def _append(self, rows: LogRows, lsns: list[int]) -> None:
-        import pyarrow as pa
-
         count = len(rows.tuples)
         if count == 0:
             return
@@ -378,9 +363,6 @@ class TableBuffer:
         ``own`` are the values of `LOG_COLUMNS`, each an array or the value of all rows. ``lsn`` is
         the commit LSN.
         """
-        import numpy as np
-        import pyarrow as pa
-
         rows, count = self.version.block(block), len(block)
         if count == 0:
             return
@@ -399,8 +381,6 @@ class TableBuffer:
         self._keep(columns, count)
 
     def _keep(self, columns: "list[pa.Array]", count: int) -> None:
-        import pyarrow as pa
-
         batch = pa.RecordBatch.from_arrays(columns, schema=self.version.segment_schema)
         self.batches.append(batch)
         self.rows += count
@@ -423,8 +403,6 @@ class TableBuffer:
 
     def spill(self, files: "SegmentFiles") -> None:
         """Write the columns to the open segment, and begin new ones as needed."""
-        import pyarrow as pa
-
         if not self.batches:
             return
         table = pa.Table.from_batches(self.batches)
