@@ -165,6 +165,9 @@ class Consumer:
         self.rows: Rows = {}
         self.read = 0
         self.newest: dict[str, str] = {}
+        self.unknown: set[str] = set()
+        """Keys whose large value was not sent and is gone: a transaction that the blocking snapshot saw removed the
+        row that was read, and moved one there whose former key has another row by now (docs/howto/signals.md)."""
 
     def take(self, parts: Sequence[TransactionPart | SnapshotRows]) -> None:
         for part in parts:
@@ -176,11 +179,15 @@ class Consumer:
                 if isinstance(change, Delete):
                     self.rows.pop(str(change.old[0]), None)
                 elif isinstance(change, Insert | Update) and change.relation is T:
-                    before, seen = None, (part.xid or 0) <= self.read
+                    key, former, before = str(change.new[0]), "", None
+                    seen = (part.xid or 0) <= self.read
                     if isinstance(change, Update) and change.old:
-                        before = self.rows.pop(str(change.old[0]), None)
+                        former = str(change.old[0])
+                        before = self.rows.pop(former, None)
+                        if former in self.unknown or (seen and key not in self.rows):
+                            self.unknown.add(key)
                     if seen:  # what was read is newer than the row of the key that it had
-                        before = self.rows.get(str(change.new[0]), before)
+                        before = self.rows.get(key, before)
                     self._put(change.new, before, seen=seen)
 
     def _put(self, row: Tuple, before: Tuple | None = None, *, seen: bool = False) -> None:
@@ -188,6 +195,8 @@ class Consumer:
         key, version, newest = str(row[0]), str(row[1]), self.newest.get(str(row[0]), "")
         assert version >= newest or seen, "older than what was delivered before"
         self.newest[key] = max(version, newest)
+        if not any(isinstance(value, MissingValue) for value in row):
+            self.unknown.discard(key)
         known = before or self.rows.get(key, row)
         self.rows[key] = tuple(
             old if isinstance(new, MissingValue) else new
@@ -212,6 +221,17 @@ STEPS = st.one_of(
 @given(steps=st.lists(STEPS, max_size=40), positions=st.booleans(), first_writes=st.integers(0, 3))
 @example(
     steps=[("write", [("carry", "e", "b"), ("update", "e", "a")]), ("block", None)],
+    positions=True,
+    first_writes=0,
+)
+@example(
+    steps=[
+        ("write", [("update", "a", "a")]),
+        ("see", 1),
+        ("stream", 1),
+        ("write", [("delete", "c", "a"), ("carry", "a", "c"), ("update", "a", "a")]),
+        ("block", None),
+    ],
     positions=True,
     first_writes=0,
 )
@@ -281,4 +301,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             snapshots.resume(0)
     assert not (snapshots.state.queue or snapshots.state.awaiting_stream), "it comes to its end"
     assert not snapshots.state.chunks
-    assert consumer.rows == server.states[-1]
+    assert consumer.rows.keys() == server.states[-1].keys()
+    for key, row in server.states[-1].items():
+        compared = slice(2 if key in consumer.unknown else 3)
+        assert consumer.rows[key][compared] == row[compared]

@@ -101,7 +101,7 @@ ROLES = [
     (small, role)
     for small, module, ending in ((SmallSource, sources, "Source"), (SmallSink, sinks, "Sink"))
     for name, role in vars(module).items()
-    if name.endswith(ending) and name[0] != "_" and role is not Sink
+    if name.endswith(ending) and getattr(role, "__module__", "") == module.__name__
 ]
 
 

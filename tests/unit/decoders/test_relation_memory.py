@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relation
+from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relation, difference
 from waltap.ports.source.relation_memory import MAX_REPLACED, RelationMemory
 
 
@@ -140,3 +140,32 @@ def test_a_new_slot_forgets_what_was_before(tmp_path: Path) -> None:
     again = opened(tmp_path / "relations")
     assert again.get(1) is None
     assert again.get(2) is not None
+
+
+ID, MOOD = relation(1).columns
+MORE = Column(name="n", type_oid=20, type_text="bigint", number=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, "described again"),
+        ({"oid": 2}, "is another table"),
+        ({"table": "u"}, "was public.t"),
+        ({"columns": (ID, MOOD, MORE)}, "n: added (bigint)"),
+        ({"columns": (ID,)}, "m: dropped"),
+        ({"columns": (ID, msgspec.structs.replace(MOOD, name="o"))}, "m: renamed to o"),
+        (
+            {"columns": (ID, msgspec.structs.replace(MOOD, default=None))},
+            "m: default 'a' → none",
+        ),
+        ({"columns": (msgspec.structs.replace(ID, nullable=True), MOOD)}, "id: NULL allowed"),
+        ({"columns": (msgspec.structs.replace(ID, type_text="bigint", type_oid=20), MOOD)},
+         "id: type 23 → bigint"),
+        ({"primary_key": ()}, "key: id → none"),
+        ({"identity": "f"}, "replica identity: d → f"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_named(change: dict[str, object], found: str) -> None:
+    old = relation(1)
+    assert difference(old, msgspec.structs.replace(old, **change)) == [found]

@@ -108,3 +108,8 @@ def _escape(letter: str) -> str:
     # JSON escapes a character above U+FFFF as two surrogates.
     pair = letter.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{pair[at : at + 4]}" for at in range(0, len(pair), 4))
+
+
+def escaped(text: str) -> str:
+    """Return SQL for a statement with %s for values."""
+    return text.replace("%", "%%")

@@ -51,8 +51,6 @@ def completed(new: Tuple, old: Tuple) -> Tuple:
 
 def identity_sql(relation: Relation, identity: str) -> str:
     """Return the statement that sets a replica identity."""
-    # plugin.py imports this module, and `waltap --help` must not load libpq.
-
     name = sql_name(relation.schema, relation.table)
     return f"ALTER TABLE {name} REPLICA IDENTITY {identity};"
 

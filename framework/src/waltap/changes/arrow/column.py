@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from waltap.base.import_rules import pa, pc
 from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit
-from waltap.changes.decode.value_text import float4_text, float8_text
 from waltap.changes.mapping.type_mapping import ArrowMapping, TypeOptions
 
 # Make Arrow arrays of Python lists with few copies.
@@ -400,6 +399,9 @@ def text_column(values: "pa.Array") -> "pa.StringArray":
     if types.is_decimal(kind):
         return _each(values, "{:f}".format)
     if types.is_floating(kind):
+        # Whatever registers a type loads this module, `waltap --help` too.
+        from waltap.changes.decode.value_text import float4_text, float8_text
+
         return _each(values, float8_text if kind.bit_width == 64 else float4_text)
     if types.is_binary(kind):
         return _each(values, lambda value: f"\\x{value.hex()}")

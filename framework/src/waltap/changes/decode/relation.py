@@ -317,9 +317,9 @@ def difference(old: Relation, new: Relation) -> list[str]:
     after = {column_id(column): column for column in new.columns}
     found += [f"{c.name}: added ({_type(c)})" for p, c in after.items() if p not in before]
     found += [f"{c.name}: dropped" for p, c in before.items() if p not in after]
-    for column_id, column in after.items():
-        if column_id in before:
-            found += _of_column(before[column_id], column)
+    for number, column in after.items():
+        if number in before:
+            found += _of_column(before[number], column)
     before_key, key = old.primary_key, new.primary_key
     # None means that the catalogue was not asked: that is no change of the key.
     if before_key is not None and key is not None and before_key != key:

@@ -32,7 +32,7 @@ class SchemaMismatch(ValueError):
         self.way = way
 
 
-def required(write: Callable[[Any], Out], what: str, schema: Schema) -> Callable[[Any], Out]:
+def refusing_null(write: Callable[[Any], Out], what: str, schema: Schema) -> Callable[[Any], Out]:
     """Return ``write`` with SchemaMismatch for null, of a required field."""
 
     def strict(value: Any) -> Out:

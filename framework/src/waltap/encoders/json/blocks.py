@@ -73,7 +73,6 @@ class _ColumnTexts:
             return [self._by_value(column)]
         if not array.null_count:
             return ['"', array, '"'] if column.column.quoted else [array]
-
         # Only values get quotes; the JSON of NULL has its own.
         if column.column.quoted:
             array = pc.binary_join_element_wise('"', array, '"', "")

@@ -11,7 +11,7 @@ from waltap.base.generated import define
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, decimal_of
 from waltap.changes.mapping.json_schema import number_json, quote, schema_json
-from waltap.encoders.format.converter import Converter, ConverterContext, Encode, required
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode, refusing_null
 from waltap.encoders.json.codec import json_text
 
 Write = Callable[[Any], str]
@@ -91,7 +91,7 @@ def json_writer(
     elif schema.optional:
         null = "null"
     else:
-        return required(write, what, schema)
+        return refusing_null(write, what, schema)
     return lambda value: null if value is None else write(value)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.encoders.format.converter import SchemaMismatch, required
+from waltap.encoders.format.converter import SchemaMismatch, refusing_null
 from waltap_formats.avro.schema import is_map
 
 Write = Callable[[Any], bytes]
@@ -89,7 +89,7 @@ def avro_writer(schema: Schema, *, defaults: bool = True, what: str = "the value
     if defaults and schema.default is not None:
         null = branch + write(schema.default)
     elif not schema.optional:
-        return required(write, what, schema)
+        return refusing_null(write, what, schema)
     return lambda value: null if value is None else branch + write(value)
 
 

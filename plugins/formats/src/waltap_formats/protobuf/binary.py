@@ -13,7 +13,7 @@ import msgspec
 
 from waltap.base.calendar import civil_date
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.converter import SchemaMismatch, required
+from waltap.encoders.format.converter import SchemaMismatch, refusing_null
 from waltap_formats.avro.binary import RANGES, unsigned
 from waltap_formats.protobuf.schema import LOGICAL
 
@@ -101,7 +101,7 @@ def _member(field: Field, number: int, how: NullPresence, *, entry: bool = False
     if schema.default is not None and how.defaults:
         null = write(schema.default)
     elif not schema.optional:
-        return required(write, what, schema)
+        return refusing_null(write, what, schema)
     return lambda value: null if value is None else write(value)
 
 

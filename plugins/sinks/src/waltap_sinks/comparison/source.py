@@ -14,8 +14,6 @@ from waltap_sinks.comparison.table_readers import PostgresTableReader, configure
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from waltap.ports.sink.verification import ComparedTable
-
 
 TABLE: Final = """
     SELECT c.oid::bigint, n.nspname::text, c.relname::text,

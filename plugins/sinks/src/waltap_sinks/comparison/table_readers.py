@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.text import escaped
 from waltap.cli.session import beginning
 from waltap.ports.sink.verification import Row, Rows, by_key
 from waltap_sinks.comparison.common_text import reader_of
-from waltap_sinks.sql.targets.target import escaped
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from waltap.base.text import escaped
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.message import Change, Delete, Truncate, Update
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
@@ -26,7 +27,6 @@ from waltap_sinks.sql.targets.target import (
     BoundTable,
     SqlTarget,
     changing,
-    escaped,
     shape_of,
 )
 

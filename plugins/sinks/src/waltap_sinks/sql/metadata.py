@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from waltap.base.text import escaped
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
 from waltap_sinks.sql.shape import TargetName
-from waltap_sinks.sql.targets.target import SqlTarget, escaped
+from waltap_sinks.sql.targets.target import SqlTarget
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import pymysql.cursors
 from pymysql.constants import CLIENT
 
 from waltap.base.import_rules import pa
+from waltap.base.text import escaped
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
@@ -34,7 +35,6 @@ from waltap_sinks.sql.targets.target import (
     assignments,
     changing,
     chunks,
-    escaped,
     indexed,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider, json_text

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from waltap.base.import_rules import pa, pc
+from waltap.base.text import escaped
 from waltap.changes.arrow.column import string_array
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments, escaped
+from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments
 
 # Up to this number of values Python joins them faster than pyarrow.
 FEW: Final = 48

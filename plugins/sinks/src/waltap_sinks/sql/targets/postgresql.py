@@ -13,6 +13,7 @@ from psycopg import sql
 
 from waltap.base.import_rules import spare_pandas
 from waltap.base.redaction import redacted
+from waltap.base.text import escaped
 from waltap.changes.decode.relation import TypeKind
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
@@ -60,7 +61,6 @@ from waltap_sinks.sql.targets.target import (
     assignments,
     changing,
     chunks,
-    escaped,
     shape_of,
 )
 from waltap_sinks.sql.targets.typed import is_wider

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from waltap.base.redaction import redacted
+from waltap.base.text import escaped
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.errors import ConfigurationError, SinkError
 from waltap.ports.sink.sink import SinkContext
@@ -714,8 +715,3 @@ def _sets(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
 def indexed(shape: HistoryShape) -> list[str]:
     """Return the columns that find the open version of a key."""
     return [*(column.name for column in shape.key), shape.current]
-
-
-def escaped(text: str) -> str:
-    """Return SQL for a statement with %s for values."""
-    return text.replace("%", "%%")
