@@ -97,6 +97,21 @@ def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
     assert texts(rig, typed.at) == before[:3]
 
 
+def test_a_field_that_is_dropped_and_added_again_has_no_values(
+    rig: Rig, typed: TargetTable
+) -> None:
+    assert rig.applier.format.append(rig.spark, typed, many())
+    before = IcebergTable(rig.spark, typed.at)
+    files = before.files()
+    assert files
+    assert before.rows(files[0]) is not None
+    rig.spark.sql(f"ALTER TABLE {typed.at} DROP COLUMN r.`x y`")
+    rig.spark.sql(f"ALTER TABLE {typed.at} ADD COLUMN r.`x y` int FIRST")
+    assert IcebergTable(rig.spark, typed.at).rows(files[0]) is None
+    net = many().select(["id"]).slice(3).append_column(GONE, pa.array([True]))
+    assert rig.applier.format.replacing(rig.spark, typed, ["id"], lambda: net) is None
+
+
 def deletes(rig: Rig) -> list[DataFile]:
     """Return the files of the rows to which deletes apply."""
     files = IcebergTable(rig.spark, rig.target(LEFT).at).files()
@@ -155,6 +170,10 @@ def test_files_are_joined_and_no_row_changes(
         assert "replace" in {row["operation"] for row in found}
 
 
+def rig_files(rig: Rig) -> list[Path]:
+    return list((rig.folder / "out").glob("iceberg/public/left/current/data/*.parquet"))
+
+
 def test_a_commit_of_another_program_in_between_loses_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,11 +184,13 @@ def test_a_commit_of_another_program_in_between_loses_nothing(
         rig.spark.sql(f"DELETE FROM {rig.target(LEFT).at} WHERE id = 5")
         return replace(table, *arguments)
 
+    data = len(rig_files(rig))
     with monkeypatch.context() as patch:
         patch.setattr(IcebergTable, "replace", late)
         rig.db.update(LEFT, ["1"], amount="5")
         with pytest.raises(WaltapError, match="found new delete"):
             rig.follow()
+    assert len(rig_files(rig)) == data + 1  # the mark of Spark's; the file of the commit is removed
     at = rig.target(LEFT)
     catalog, _, name = at.at.partition(".")
     rig.spark.sql(f"CALL {catalog}.system.rollback_to_snapshot('{name}', {at.version})")

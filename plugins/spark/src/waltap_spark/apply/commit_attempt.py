@@ -217,7 +217,7 @@ class CommitAttempt:
         target = table.target_name
         modes, columns = (
             (table.mode, self.options.modes.of(target)),
-            [c.name for c in group.columns],
+            (column.name for column in group.columns),
         )
         for error in mode_errors(table.name, target, modes, group.key, columns):
             raise error

@@ -40,7 +40,12 @@ from waltap_spark.formats.delta_files import (
 from waltap_spark.formats.delta_log import FileList, StoredFile
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.small_files import FILES, SMALL_TABLE, FileSchema, left_to_spark
+from waltap_spark.formats.small_files import (
+    FILES,
+    SMALL_TABLE,
+    FileSchema,
+    left_to_spark,
+)
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
@@ -312,12 +317,13 @@ class DeltaFormat(MergingFormat):
     ) -> bool:
         if not self._writes_here(spark):
             return False
+        commit: Callable[[], object] | None = None
         with left_to_spark(target.at):
             begun = self._begun(spark, target, rows)
             if begun is None:
                 return False
-            transaction, schema, stored, files = begun
-            store, folder = self._output.store, self._folder(target.at)
+            transaction, schema, stored, folder, files = begun
+            store = self._output.store
             entries: list[dict[str, object]] | None
             if replaces:
                 entries = None if files is None else overwritten(store, folder, files, stored)
@@ -328,9 +334,11 @@ class DeltaFormat(MergingFormat):
                 ]
             if entries is not None:
                 transaction.write(entries, replaces=replaces)
-                transaction.commit()
-                return True
-        return False
+                commit = transaction.commit
+        # Outside the block: an error ends the step, since the rows may be there.
+        if commit is not None:
+            commit()
+        return commit is not None
 
     def replacing(
         self,
@@ -347,11 +355,11 @@ class DeltaFormat(MergingFormat):
             begun = self._begun(spark, target, rows.drop_columns([GONE]))
             if begun is None:
                 return None
-            transaction, schema, stored, files = begun
+            transaction, schema, stored, folder, files = begun
             if files is None or sum(file.size for file in files) > SMALL_TABLE:
                 return None
-            store, folder, gone = self._output.store, self._folder(target.at), rows.column(GONE)
-            entries = replaced(store, folder, schema, files, key, stored, gone)
+            gone = rows.column(GONE)
+            entries = replaced(self._output.store, folder, schema, files, key, stored, gone)
             if entries is not None:
                 transaction.write(entries, replaces=True)
                 return transaction.commit
@@ -359,8 +367,8 @@ class DeltaFormat(MergingFormat):
 
     def _begun(
         self, spark: SparkSession, target: TargetTable, rows: pa.Table
-    ) -> tuple[DeltaTransaction, FileSchema, pa.Table, list[StoredFile] | None] | None:
-        """Return a transaction, the schema, ``rows`` as stored, and known files.
+    ) -> tuple[DeltaTransaction, FileSchema, pa.Table, str, list[StoredFile] | None] | None:
+        """Return a transaction, the schema, ``rows`` as stored, the folder, and known files.
 
         None: Spark must write the table, or the rows do not fit.
         """
@@ -369,8 +377,9 @@ class DeltaFormat(MergingFormat):
         stored = schema and schema.physical_rows(rows)
         if schema is None or stored is None:
             return None
-        log = self._file_list(schema.table, self._folder(target.at))
-        return transaction, schema, stored, log.at(transaction.version)
+        folder = self._folder(target.at)
+        files = self._file_list(schema.table, folder).at(transaction.version)
+        return transaction, schema, stored, folder, files
 
     def _writes_here(self, spark: SparkSession) -> bool:
         """Return whether this process may write the tables' files."""

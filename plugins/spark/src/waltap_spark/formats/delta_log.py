@@ -16,7 +16,7 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 
-CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.)?parquet")
+CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.(\d{10})\.)?parquet")
 
 # Bytes of a checkpoint that the driver reads for a commit; Delta reads larger ones in parallel.
 LARGE_CHECKPOINT: Final = 1 << 20
@@ -126,19 +126,23 @@ class FileList:
 
         -1 if there is no checkpoint, and no files if it is large.
         """
-        parts: dict[int, list[str]] = {}
+        parts: dict[tuple[int, int], list[str]] = {}
         for name in self._store.names(self._folder):
             match = CHECKPOINT.fullmatch(name)
             if match is not None and int(match[1]) <= version:
-                parts.setdefault(int(match[1]), []).append(f"{self._folder}/{name}")
-        last = max(parts, default=-1)
-        if last < 0:
-            return last, {}
-        self._is_large = sum(map(self._store.size, parts[last])) > self._most_bytes
+                checkpoint = int(match[1]), int(match[2] or 1)
+                parts.setdefault(checkpoint, []).append(f"{self._folder}/{name}")
+        # A writer that died leaves some of its parts.
+        complete = [each for each, names in parts.items() if len(names) == each[1]]
+        newest = max(complete, default=None)
+        if newest is None:
+            return -1, {}
+        last = newest[0]
+        self._is_large = sum(map(self._store.size, parts[newest])) > self._most_bytes
         if self._is_large:
             return last, None
         files: _Files = {}
-        for path in parts[last]:
+        for path in parts[newest]:
             for batch in self._store.parquet_batches(path, BATCH):
                 added = batch.column("add").drop_null().to_pylist()
                 for each in msgspec.convert(added, list[StoredFile]):

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
@@ -361,24 +362,28 @@ class IcebergFormat(MergingFormat):
 
     def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
         """Add rows as one file, without a Spark plan."""
+        commit: Callable[[], object] | None = None
         with left_to_spark(target.at):
             table = self._table(spark, target.at)
             stored = table.stored(rows)
             if stored is not None:
-                table.append(table.written(stored), self._note(spark))
-                return True
-        return False
+                commit = partial(table.append, table.written(stored), self._note(spark))
+        if commit is not None:  # outside the block: an error ends the step
+            commit()
+        return commit is not None
 
     def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
         """Replace all rows by one file, without a Spark plan."""
+        commit: Callable[[], object] | None = None
         with left_to_spark(target.at):
             table = self._table(spark, target.at)
             stored = table.stored(rows)
             if stored is not None:
                 file = table.written(stored) if stored.num_rows else None
-                table.overwrite(file, self._note(spark))
-                return True
-        return False
+                commit = partial(table.overwrite, file, self._note(spark))
+        if commit is not None:  # outside the block: an error ends the step
+            commit()
+        return commit is not None
 
     def replacing(
         self,
@@ -402,9 +407,10 @@ class IcebergFormat(MergingFormat):
 
             def commit() -> None:
                 version = table.replace(old, new, self._note(spark))
-                gone = {file.path for file in old}
-                rest = [file for file in files if file.path not in gone]
-                self._files[target.at] = version, [*rest, *([] if new is None else [new])]
+                if version is not None:
+                    gone = {file.path for file in old}
+                    rest = [file for file in files if file.path not in gone]
+                    self._files[target.at] = version, [*rest, *([] if new is None else [new])]
 
             return commit
         return None
@@ -436,6 +442,8 @@ class IcebergFormat(MergingFormat):
             if (error.getCondition() or "") in MISSING:
                 return None
             raise
+        if self._in_catalogue:  # which may give an older version that it has read before
+            table.refresh()
         found: list[TableCommit] = []
         snapshot = table.currentSnapshot()
         maker = table.properties().get(KEY)

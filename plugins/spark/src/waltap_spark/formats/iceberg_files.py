@@ -7,6 +7,7 @@ the table's `FileIO`, so a table may be in any catalogue and storage.
 A table with partitions, a sort order, or a type or property that is not listed here is left to Spark.
 """
 
+import contextlib
 import functools
 import io
 import sys
@@ -18,11 +19,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyarrow import compute as pc
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from waltap_spark.compact.small_sets import write_parquet
+from waltap_spark.compact.small_sets import LARGE, write_parquet
 from waltap_spark.formats.small_files import (
     BATCH,
     FILES,
@@ -55,6 +57,9 @@ ID: Final = b"PARQUET:field_id"
 # Compressions of a table's files that pyarrow has under the same names. Iceberg's own default is zstd.
 CODEC: Final = "write.parquet.compression-codec"
 CODECS: Final = frozenset({"zstd", "snappy", "gzip"})
+
+# Iceberg's exception for a commit that perhaps took place.
+UNKNOWN: Final = "CommitStateUnknownException"
 
 # Files that are listed for a compaction in the driver.
 LISTED: Final = 1000
@@ -230,17 +235,21 @@ class IcebergTable:
             positions = self._read(path)
             if positions is None:
                 return None
-            own = pc.equal(positions.column("file_path"), file.path)
-            gone[positions.filter(own).column("pos").to_numpy()] = True
+            here = pc.equal(positions.column("file_path"), file.path)
+            gone[positions.filter(here).column("pos").to_numpy()] = True
         if gone.any():
             read = read.filter(pa.array(~gone))
-        names = {field.metadata[ID]: field.name for field in self.schema.physical}
+        own = {field.metadata[ID]: field for field in self.schema.physical}
         ids = [(field.metadata or {}).get(ID) for field in read.schema]
         if None in ids:
             return None  # a program without ids wrote it
-        own_rows = read.select([number for number, each in enumerate(ids) if each in names])
+        there = zip(ids, read.schema.types, strict=True)
+        nested = (pair for pair in there if pair[0] in own and pa.types.is_nested(pair[1]))
+        if any(_ids(kind) != _ids(own[each].type) for each, kind in nested):
+            return None  # a field of a struct is gone, and another one has its name
+        own_rows = read.select([number for number, each in enumerate(ids) if each in own])
         return self.schema.file_rows(
-            own_rows.rename_columns([names[each] for each in ids if each in names])
+            own_rows.rename_columns([own[each].name for each in ids if each in own])
         )
 
     def _read(self, path: str) -> pa.Table | None:
@@ -256,20 +265,21 @@ class IcebergTable:
 
     def append(self, file: DataFile, properties: Mapping[str, str]) -> None:
         """Commit a new file; ``properties`` become part of the version's summary."""
-        self.commit(self.java.newAppend().appendFile(file.java), properties)
+        self.commit(self.java.newAppend().appendFile(file.java), properties, file)
 
     def overwrite(self, file: DataFile | None, properties: Mapping[str, str]) -> None:
         """Commit ``file`` as all rows of the table, None for no rows."""
         every = self._static("expressions.Expressions.alwaysTrue")()
         commit = self.java.newOverwrite().overwriteByRowFilter(every)
-        self.commit(commit if file is None else commit.addFile(file.java), properties)
+        self.commit(commit if file is None else commit.addFile(file.java), properties, file)
 
     def replace(
         self, old: Iterable[DataFile], new: DataFile | None, properties: Mapping[str, str]
-    ) -> int:
+    ) -> int | None:
         """Commit ``new`` in place of files ``old``; return the version's id.
 
-        A commit of another writer since the loaded version is a conflict.
+        A commit of another writer since the loaded version is a conflict. None: another program
+        has written the files again beside it.
         """
         commit = self.java.newOverwrite()
         for file in old:
@@ -280,21 +290,32 @@ class IcebergTable:
         commit = commit.conflictDetectionFilter(every)
         if self.snapshot is not None:
             commit = commit.validateFromSnapshot(self.snapshot)
-        self.commit(commit.validateNoConflictingData().validateNoConflictingDeletes(), properties)
-        return int(self.java.currentSnapshot().snapshotId())
+        commit = commit.validateNoConflictingData().validateNoConflictingDeletes()
+        self.commit(commit, properties, new)
+        newest = self.java.currentSnapshot()
+        return int(newest.snapshotId()) if newest.parentId() == self.snapshot else None
 
     def rewrite(self, old: Iterable[DataFile], new: DataFile) -> None:
         """Commit ``new`` in place of files ``old`` with the same rows."""
         commit = self.java.newRewrite()
         for file in old:
             commit = commit.deleteFile(file.java)
-        commit.addFile(new.java).validateFromSnapshot(self.snapshot).commit()
+        self.commit(commit.addFile(new.java).validateFromSnapshot(self.snapshot), {}, new)
 
-    def commit(self, update: Any, properties: Mapping[str, str]) -> None:
-        """Commit an update of Iceberg's, with ``properties`` in the new version's summary."""
+    def commit(self, update: Any, properties: Mapping[str, str], file: DataFile | None) -> None:
+        """Commit an update of Iceberg's, with ``properties`` in the new version's summary.
+
+        If Iceberg refuses it, the new ``file`` is removed.
+        """
         for name, value in properties.items():
             update = update.set(name, value)
-        update.commit()
+        try:
+            update.commit()
+        except Py4JJavaError as error:
+            if file is not None and UNKNOWN not in str(error.java_exception):
+                with contextlib.suppress(Py4JError):
+                    self.java.io().deleteFile(file.path)
+            raise
 
 
 def versions_of(java: Any) -> list[TableSnapshot]:
@@ -359,12 +380,18 @@ def joined(table: IcebergTable) -> bool:
     large = [file for file in files if file.size >= SMALL_FILE]
     if len(large) > FILES or any(file.deletes != () for file in large):
         return False
-    if len(small) > 1:
-        rows = [table.rows(file) for file in small]
-        known = [each for each in rows if each is not None]
-        if len(known) < len(rows) or not sum(each.num_rows for each in known):
+    if len(small) > 1 or any(file.deletes != () for file in small):
+        found, size = [], 0
+        for file in small:
+            rows = table.rows(file)
+            if rows is None or size > LARGE:
+                return False
+            size += rows.nbytes
+            found.append(rows)
+        made = pa.concat_tables(found)
+        if not made.num_rows:
             return False
-        table.rewrite(small, table.written(pa.concat_tables(known)))
+        table.rewrite(small, table.written(made))
     return True
 
 
@@ -401,6 +428,12 @@ def _columns(schema: bytes) -> tuple[int, tuple[pa.Schema, pa.Schema] | None]:
         return read.schema_id, None
     logical, physical = (pa.schema([pair[n] for pair in pairs]) for n in range(2))
     return read.schema_id, (logical, physical) if pairs else None
+
+
+def _ids(kind: pa.DataType) -> tuple[object, ...]:
+    """Return the ids of a type's fields, and of theirs."""
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return tuple(((field.metadata or {}).get(ID), _ids(field.type)) for field in fields)
 
 
 def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:

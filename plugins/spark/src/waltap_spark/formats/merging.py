@@ -16,11 +16,12 @@ from typing import Final
 from zlib import crc32
 
 import msgspec
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import WaltapError
 from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
@@ -546,5 +547,5 @@ def _forgiven(at: str, what: str) -> Iterator[None]:
     """Log a failed compaction: the written rows count, and it runs again."""
     try:
         yield
-    except (Py4JJavaError, PySparkException, FormatError) as error:
+    except (Py4JError, PySparkException, FormatError, *UNREADABLE) as error:
         log.warning("%s was not %s, and will be another time: %s", at, what, first_words(error))

@@ -14,9 +14,10 @@ from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyarrow import compute as pc
 
+from waltap.base.decode_errors import UNREADABLE
 from waltap_spark.compact.small_sets import LARGE
 
 # Bytes of a table whose files are written again where a few of its rows change. Marking the old rows
@@ -122,14 +123,14 @@ def _alike(one: pa.DataType, other: pa.DataType) -> bool:
 def left_to_spark(at: str) -> Iterator[None]:
     """End the block where Spark must write the table ``at``.
 
-    This is a library of another release, or a value that Arrow does not convert.
+    This is a library of another release, or a file or value that Arrow does not convert. The block
+    commits nothing: if the answer was lost, rows that Spark wrote would be there twice.
     """
     try:
         yield
-    # If the commit's answer was lost, rows that Spark wrote would be there twice.
-    except (Py4JJavaError, Py4JNetworkError):
+    except Py4JJavaError:
         raise
-    except (Py4JError, pa.ArrowException) as error:
+    except (Py4JError, pa.ArrowException, *UNREADABLE) as error:
         log.debug("%s is written by Spark: %s", at, error)
 
 
