@@ -368,7 +368,7 @@ class DeltaFormat(MergingFormat):
     def _begun(
         self, spark: SparkSession, target: TargetTable, rows: pa.Table
     ) -> tuple[DeltaTransaction, FileSchema, pa.Table, str, list[StoredFile] | None] | None:
-        """Return a transaction, the schema, ``rows`` as stored, the folder, and known files.
+        """Return a transaction, the schema, stored ``rows``, the folder, known files.
 
         None: Spark must write the table, or the rows do not fit.
         """
