@@ -35,10 +35,7 @@ def notices() -> "Console":
 
 
 def notices_are_piped() -> bool:
-    """Return whether standard error is no terminal.
-
-    Lines then go there unchanged, and the drawing library is not loaded.
-    """
+    """Return whether standard error is no terminal: lines then go there unchanged."""
     return not sys.stderr.isatty() and not forced_terminal()
 
 

@@ -52,6 +52,7 @@ class WalLimit:
 
     @property
     def used(self) -> float:
+        """Return the used share, 0 to 1."""
         return 1.0 if self.total <= 0 else 1.0 - self.remaining / self.total
 
 

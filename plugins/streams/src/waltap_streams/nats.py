@@ -55,6 +55,7 @@ class NatsServer(StreamServer["Client"]):
             return self._loop.run_until_complete(call)
 
     def close(self) -> None:
+        """Close the connection, even an unfinished one."""
         client, self._client = self._client, None
         loop, self._loop = self._loop, None
         if loop is not None:

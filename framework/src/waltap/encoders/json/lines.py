@@ -37,6 +37,7 @@ class JsonLines:
         self._suffix = _BARE
 
     def line(self, record: Record) -> bytes:
+        """Return the line of one record, with its newline."""
         return self.lines((record,))
 
     def portions(self, records: Sequence[Record]) -> Iterator[bytes | memoryview]:
@@ -52,6 +53,7 @@ class JsonLines:
         return records.lines(prefix.decode(), ',"value":', suffix.decode())
 
     def lines(self, records: Iterable[Record]) -> bytes:
+        """Return the lines of ``records``, each with its newline."""
         return b"".join(self._texts(records))
 
     def _texts(self, records: Iterable[Record]) -> list[bytes]:

@@ -73,6 +73,7 @@ class FanOut(Sink):
 
     @property
     def notifies(self) -> bool:
+        """Return whether one of the sinks takes notifications."""
         return any(branch.renders for branch in self.branches)
 
     @property

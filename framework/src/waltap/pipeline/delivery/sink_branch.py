@@ -92,10 +92,12 @@ class SinkBranch:
 
     @property
     def renders(self) -> bool:
+        """Return whether the sink takes records that a format renders."""
         return self.stages.format is not None
 
     @property
     def notifies(self) -> bool:
+        """Return whether the sink takes notifications, which are records."""
         return self.renders
 
     @property

@@ -104,6 +104,7 @@ class GatheredColumns:
         return found
 
     def content(self, rows: "pa.Table") -> bytes:
+        """Return the content of a file, the same for the same rows."""
         made = pa.BufferOutputStream()
         parquet.write_table(rows, made, compression=self._compression)
         content: bytes = made.getvalue().to_pybytes()
