@@ -8,15 +8,16 @@ here; `waltap.config.resolve` fills them in.
 """
 
 import json
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from waltap.base.environment import variable
 from waltap.base.java_properties import parse_properties
-from waltap.config.debezium import is_server_file, server_file
+from waltap.base.text import nearest
 from waltap.errors import ConfigurationError, PropertyProblem
 
 SECTIONS = ("source", "engine", "format", "offsets")
@@ -202,50 +203,14 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
     They are a connector's or Debezium Server's.
     """
     given = {name: _text(value) for name, value in values.items() if value is not None}
-    if is_server_file(given):
+    if _is_server_file(given):
         return _server(given, origin)
-    raw = RawProfile(origin=origin, debezium=True)
-    for name, value in given.items():
-        setting = GivenProperty(name, value, origin)
-        if name == SINK_PREFIX + "type":
-            raw.types["sink"] = setting
-        elif name.startswith(SINK_PREFIX):
-            raw.sink[name.removeprefix(SINK_PREFIX)] = setting
-        else:
-            raw.settings[name] = setting
+    settings = {name: GivenProperty(name, value, origin) for name, value in given.items()}
+    raw = RawProfile(origin=origin, debezium=True, settings=settings)
     _take_lists(raw)
     servers = raw.settings.get("bootstrap.servers")
     if servers is not None and "sink" not in raw.types and not raw.branches:
         raw.types["sink"] = GivenProperty(servers.name, KAFKA, origin, full_name=True)
-    return raw
-
-
-def _server(given: Mapping[str, str], origin: str) -> RawProfile:
-    raw = RawProfile(origin=origin, debezium=True, written="debezium.")
-    file = server_file(given, variable)
-    raw.settings = {
-        name: GivenProperty(written, value, origin, full_name=True)
-        for name, (written, value) in file.flat.items()
-        if not name.startswith(SINK_PREFIX)
-    }
-    own = {
-        n.removeprefix(SINK_PREFIX): s for n, s in file.flat.items() if n.startswith(SINK_PREFIX)
-    }
-    raw.sink = {
-        name: GivenProperty(written, value, origin, full_name=True)
-        for name, (written, value) in {**file.sink, **own}.items()
-    }
-    kind = raw.sink.pop("type", None)
-    if kind is not None:
-        raw.types["sink"] = kind
-    elif file.sink_type is not None:
-        raw.types["sink"] = GivenProperty(*file.sink_type, origin, full_name=True)
-    raw.ignored = file.ignored
-    raw.problems += [
-        PropertyProblem(name, "is not a property of Debezium Server", nearest=meant)
-        for name, meant in file.unknown.items()
-    ]
-    _take_lists(raw)
     return raw
 
 
@@ -354,7 +319,10 @@ def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
 
 
 def _take_lists(raw: RawProfile) -> None:
-    """Move everything that a list names out of the flat namespace."""
+    """Move the sink, and everything that a list names, out of the flat namespace."""
+    raw.sink |= _cut_out(raw.settings, SINK_PREFIX)
+    if "type" in raw.sink:
+        raw.types["sink"] = raw.sink.pop("type")
     _take_transforms(raw)
     raw.converters |= _listed(raw, "converters", "")
     for prefix, own in _listed(raw, SINK_NAMES).items():
@@ -433,3 +401,174 @@ def _advice(reason: str) -> str | None:
             'names of which one continues the other must be quoted: "snapshot.mode.custom.name" = …'
         )
     return None
+
+
+# Debezium Server's ``application.properties`` under a connector's names.
+#
+# | Debezium Server | here |
+# |---|---|
+# | ``debezium.source.NAME`` | NAME |
+# | ``debezium.sink.type`` | the sink |
+# | ``debezium.sink.TYPE.NAME`` | NAME of the sink |
+# | ``debezium.format.key``, ``value``, ``header`` | ``key.converter`` and its like |
+# | ``debezium.format.key.NAME`` and its like, ``debezium.format.NAME`` | of that part, or of all |
+# | ``debezium.transforms``, ``debezium.predicates``, and what begins so | without ``debezium.`` |
+# | ``quarkus.NAME``, and what belongs to a Quarkus profile (``%dev.NAME``) | nothing, with the reason |
+# | ``waltap.NAME`` | as it is |
+#
+# Source: Debezium 3.6, "Debezium Server"; the Quarkus guide of configuration, for expressions.
+
+ROOT = "debezium."
+SOURCE, SINK, FORMAT = "debezium.source.", "debezium.sink.", "debezium.format."
+SINK_TYPE = "debezium.sink.type"
+GROUPS = ("source", "sink", "format", "transforms", "predicates")
+CHAINS = ("debezium.transforms", "debezium.predicates")
+RECORD_PARTS = ("key", "value", "header")
+PRODUCTION = "%prod."
+EXPRESSION = re.compile(r"\$\{([A-Za-z_%][^${}:]*)(?::([^{}]*))?\}")
+PROVIDERS = frozenset({"env", "file", "secrets", "directory"})
+DEPTH_MAX = 8
+"""How deep expressions may name properties that hold expressions."""
+
+FORMATS = {
+    "json": "org.apache.kafka.connect.json.JsonConverter",
+    "jsonbytearray": "org.apache.kafka.connect.json.JsonConverter",
+    "avro": "io.confluent.connect.avro.AvroConverter",
+    "protobuf": "io.confluent.connect.protobuf.ProtobufConverter",
+    "cloudevents": "io.debezium.converters.CloudEventsConverter",
+    "simplestring": "org.apache.kafka.connect.storage.StringConverter",
+    "binary": "io.debezium.converters.BinaryDataConverter",
+    "clientprovided": "io.debezium.converters.BinaryDataConverter",
+}
+"""Names of formats → the converter that Debezium's engine takes for them."""
+
+QUARKUS = "waltap has no Quarkus: WALTAP_LOG_LEVEL and WALTAP_LOG set the log; see `waltap status`"
+OTHER_PROFILE = (
+    "it belongs to another profile of Quarkus than prod, which Debezium Server runs with"
+)
+OF_SINK = {
+    "kafka": {
+        "wait.message.delivery.timeout.ms": "a position counts once the broker has reported every record "
+        "before it; producer.delivery.timeout.ms bounds that",
+    },
+}
+"""Settings of a sink of Debezium Server that its namesake here does not need → why."""
+RENAMED = {"kafka": {"producer.bootstrap.servers": "bootstrap.servers"}}
+"""Settings of a sink of Debezium Server → the name that its namesake here has for it."""
+
+
+def _is_server_file(names: Iterable[str]) -> bool:
+    """Return whether these are properties of Debezium Server, not of a connector."""
+    return any(name.removeprefix(PRODUCTION).startswith((SOURCE, SINK, FORMAT)) for name in names)
+
+
+def _server(given: Mapping[str, str], origin: str) -> RawProfile:
+    raw = RawProfile(origin=origin, debezium=True, written=ROOT)
+    values = _of_production(given, raw)
+    settings = {
+        name: GivenProperty(name, _expanded(text, values), origin, full_name=True)
+        for name, text in values.items()
+    }
+    for name, setting in settings.items():
+        if name.startswith(SOURCE):
+            raw.settings[name.removeprefix(SOURCE)] = setting
+        elif name.startswith(CHAINS):
+            raw.settings[name.removeprefix(ROOT)] = setting
+        elif name.startswith("quarkus."):
+            raw.ignored[name] = QUARKUS
+        elif name.startswith("waltap."):
+            raw.settings[name] = setting
+        elif not name.startswith((SINK, FORMAT)):
+            _refuse(raw, name, _meant(name))
+    _take_formats(settings, raw)
+    _take_server_sink(settings, raw)
+    _take_lists(raw)
+    return raw
+
+
+def _refuse(raw: RawProfile, name: str, meant: str | None) -> None:
+    what = "is not a property of Debezium Server"
+    raw.problems.append(PropertyProblem(name, what, nearest=meant))
+
+
+def _meant(name: str) -> str:
+    """Return the name that was probably meant by an unknown one."""
+    if not name.startswith(ROOT):
+        return f"{SOURCE}{name}"
+    part, _, rest = name.removeprefix(ROOT).partition(".")
+    group = nearest(part, GROUPS)
+    return f"{ROOT}{group}.{rest}".rstrip(".") if group else f"{SOURCE}{name.removeprefix(ROOT)}"
+
+
+def _of_production(given: Mapping[str, str], raw: RawProfile) -> dict[str, str]:
+    """Return the settings of the production profile, whose own ones win."""
+    values = {name: value for name, value in given.items() if not name.startswith("%")}
+    for name, value in given.items():
+        if name.startswith(PRODUCTION):
+            values[name.removeprefix(PRODUCTION)] = value
+        elif name.startswith("%"):
+            raw.ignored[name] = OTHER_PROFILE
+    return values
+
+
+def _take_formats(settings: Mapping[str, GivenProperty], raw: RawProfile) -> None:
+    """Read ``debezium.format.*``; settings of one part win over common ones."""
+    own: dict[str, GivenProperty] = {}
+    for name, setting in settings.items():
+        if not name.startswith(FORMAT):
+            continue
+        rest = name.removeprefix(FORMAT)
+        record_part, _, option = rest.partition(".")
+        if record_part not in RECORD_PARTS:
+            for each in RECORD_PARTS:
+                raw.settings[f"{each}.converter.{rest}"] = setting
+        elif option:
+            own[f"{record_part}.converter.{option}"] = setting
+        else:
+            kind = str(setting.value).strip()
+            converter = FORMATS.get(kind.casefold(), kind)
+            own[f"{record_part}.converter"] = replace(setting, value=converter)
+    raw.settings |= own
+
+
+def _take_server_sink(settings: Mapping[str, GivenProperty], raw: RawProfile) -> None:
+    kind = ""
+    if (chosen := settings.get(SINK_TYPE)) is not None:
+        kind = str(chosen.value).strip()
+        raw.types["sink"] = replace(chosen, value=kind)
+    prefix, needless = f"{SINK}{kind}.", OF_SINK.get(kind, {})
+    for name, setting in settings.items():
+        if not name.startswith(SINK) or name == SINK_TYPE:
+            continue
+        own = name.removeprefix(prefix)
+        if not kind or own == name:
+            known = [SINK_TYPE] if not kind else [f"{prefix}{name.removeprefix(SINK)}", SINK_TYPE]
+            other = name.removeprefix(SINK).partition(".")[0]
+            if kind and other != kind and nearest(other, [kind]) is None:
+                raw.ignored[name] = f"it is of the sink {other}, and debezium.sink.type is {kind}"
+            else:
+                _refuse(raw, name, nearest(name, known))
+        elif own in needless:
+            raw.ignored[name] = needless[own]
+        else:
+            raw.sink[RENAMED.get(kind, {}).get(own, own)] = setting
+
+
+def _expanded(text: str, values: Mapping[str, str], depth: int = DEPTH_MAX) -> str:
+    """Expand Quarkus's expressions: properties, variables, defaults.
+
+    A variable becomes ``${env:NAME}``, so that no output shows its value.
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if name in PROVIDERS and default is not None:
+            return match[0]
+        if name in values and depth:
+            return _expanded(values[name], values, depth - 1)
+        for word in (name, re.sub(r"[^A-Za-z0-9]", "_", name).upper()):
+            if variable(word) is not None:
+                return f"${{env:{word}}}"
+        return f"${{env:{name}}}" if default is None else default
+
+    return EXPRESSION.sub(replaced, text)
