@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from waltap.config.components import ProfileValidation
 from waltap.config.layers import RawProfile
+from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import survey
 from waltap.plugins.host import Host
 
 
-def examine(raw: RawProfile, host: Host, **options: Any) -> ProfileValidation:
+def examine(raw: RawProfile, host: Host, **options: Any) -> ValidationResult:
     """Return the resolved profile and its findings. Raises: ConfigurationError with every problem."""
     found = survey(raw, host, **options)
     if found.profile is None:

@@ -4,8 +4,8 @@ import pytest
 from tests.harness.examined import examine
 
 from waltap.cli.profile_source import any_sink
-from waltap.config.components import ProfileValidation
 from waltap.config.layers import read_debezium
+from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import survey
 from waltap.errors import PropertyProblem
 from waltap.plugins.host import Host
@@ -23,7 +23,7 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required usernam
 AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
-def examined(given: dict[str, str], sink: str | None = None) -> ProfileValidation:
+def examined(given: dict[str, str], sink: str | None = None) -> ValidationResult:
     return examine(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink)
 
 
@@ -63,7 +63,7 @@ def test_for_another_sink_they_have_no_effect_and_are_reported() -> None:
     resolution = examined(WORKER | own)
     assert resolution.profile.sink.spec.name == "jsonl"
     for name in ("bootstrap.servers", "producer.linger.ms"):
-        assert resolution.reasons[name] == "it is Kafka's, and the profile's sink is another"
+        assert resolution.ignored[name] == "it is Kafka's, and the profile's sink is another"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_the_clients_do_not_take_is_refused_by_its_name(
 
 def test_what_changes_nothing_is_accepted() -> None:
     for count in ("1", "8"):
-        assert "tasks.max" in examined(WORKER | {"tasks.max": count}).reasons
+        assert "tasks.max" in examined(WORKER | {"tasks.max": count}).ignored
     for support in ("true", "false"):
         converter = {
             "value.converter": AVRO,

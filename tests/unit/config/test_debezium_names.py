@@ -13,9 +13,9 @@ from tests.harness.examined import examine
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations, declare
 from waltap.cli.reference.properties import components
-from waltap.config.components import ProfileValidation
 from waltap.config.debezium import OLD_NAMES, OLD_VALUES, debezium_names, known
 from waltap.config.layers import load, read_debezium, read_tables
+from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
@@ -64,7 +64,7 @@ MAPPED_NAMES = {
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
 
-def examined(given: dict[str, str]) -> ProfileValidation:
+def examined(given: dict[str, str]) -> ValidationResult:
     values = {
         "connector.class": POSTGRES,
         "topic.prefix": "t",
@@ -100,7 +100,7 @@ def test_a_file_with_every_default_runs() -> None:
     honoured = {each.name for each in resolution.explained}
     for name in DEFAULTS:
         now = OLD_NAMES.get(name, name)
-        assert now in honoured or resolution.reasons.get(now) or now in MAPPED_NAMES, name
+        assert now in honoured or resolution.ignored.get(now) or now in MAPPED_NAMES, name
         if now in SINGLE and now not in KNOWN_NAMES and "configuration.based" not in now:
             assert now in honoured, name
             assert now not in resolution.ignored, name
@@ -124,7 +124,7 @@ def test_defaults_are_those_of_debezium_but_for_ours() -> None:
 )
 def test_a_file_that_debezium_runs_is_taken_and_nothing_in_it_is_without_effect(path: Path) -> None:
     resolution = examine(load(path), HOST, sink="null")
-    assert (resolution.ignored, resolution.warnings) == ((), ())
+    assert (resolution.ignored, resolution.warnings) == ({}, [])
 
 
 def test_what_belongs_to_a_snapshot_mode_is_its_own() -> None:
@@ -151,7 +151,7 @@ def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
         for value in ("1", "some.Thing"):
             resolution = examined({name: value})
             assert name in {*resolution.ignored, *(e.name for e in resolution.explained)}, name
-            assert resolution.reasons.get(name, "honoured")
+            assert resolution.ignored.get(name, "honoured")
     assert {KNOWN_NAMES[name].default for name in ignored} == {""}, "nothing is compared with it"
 
 

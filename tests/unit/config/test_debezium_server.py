@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.harness.examined import examine
 
-from waltap.config.components import ProfileValidation
 from waltap.config.layers import load, read_debezium
+from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
@@ -35,7 +35,7 @@ TUTORIAL: dict[str, str] = dict(line.split("=", 1) for line in SERVER.split())  
 NO_SINK = {n: v for n, v in TUTORIAL.items() if not n.startswith("debezium.sink")}
 
 
-def examined(values: dict[str, str], **options: str) -> ProfileValidation:
+def examined(values: dict[str, str], **options: str) -> ValidationResult:
     return examine(read_debezium(values, "application.properties"), HOST, **options)
 
 
@@ -56,8 +56,8 @@ def test_the_file_of_the_tutorial_runs(tmp_path: Path) -> None:
     assert profile.sink.properties.producer["producer.linger.ms"] == "5"
     assert profile.engine.flush_interval_ms == 0
     assert profile.debezium
-    assert "no Quarkus" in resolution.reasons["quarkus.log.console.json"]
-    assert "waltap.state.dir" in resolution.reasons["offset.storage.file.filename"]
+    assert "no Quarkus" in resolution.ignored["quarkus.log.console.json"]
+    assert "waltap.state.dir" in resolution.ignored["offset.storage.file.filename"]
 
 
 def test_formats_are_those_of_one_side_or_of_all() -> None:
@@ -139,8 +139,8 @@ def test_what_holds_elsewhere_has_no_effect_and_is_reported() -> None:
         "%dev.debezium.source.slot.name": "d",
     }
     resolution = examined(TUTORIAL | given)
-    assert "debezium.sink.type is kafka" in resolution.reasons["debezium.sink.redis.address"]
-    assert "%dev.debezium.source.slot.name" in resolution.reasons
+    assert "debezium.sink.type is kafka" in resolution.ignored["debezium.sink.redis.address"]
+    assert "%dev.debezium.source.slot.name" in resolution.ignored
     assert resolution.profile.connector.properties.slot_name == "p"
 
 

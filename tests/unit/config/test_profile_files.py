@@ -373,5 +373,5 @@ def test_an_example_profile_resolves_without_a_warning(
             value = setting.value.replace("/run/secrets/", "")
             raw.settings[name] = type(setting)(name, value, setting.origin)
     sink = None if "sink" in raw.types else "jsonl:events.jsonl"
-    assert examine(raw, Host(), sink=sink).warnings == ()
+    assert examine(raw, Host(), sink=sink).warnings == []
     assert f"`{path.name}`" in (EXAMPLES / "README.md").read_text()

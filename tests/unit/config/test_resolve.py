@@ -13,8 +13,8 @@ import waltap.plugin
 from waltap.base.plugin_errors import DuplicateName
 from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.changes.decode.decoder import DecoderCapabilities
-from waltap.config.components import ProfileValidation
 from waltap.config.layers import RawProfile, read_debezium, read_tables
+from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import resolve, survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.hookspecs import hookimpl
@@ -166,7 +166,7 @@ def problems(raw: RawProfile, host: Host, **arguments: Any) -> list[str]:
     return [str(problem) for problem in error.value.problems]
 
 
-def explained(resolution: ProfileValidation) -> dict[str, tuple[str, str]]:
+def explained(resolution: ValidationResult) -> dict[str, tuple[str, str]]:
     return {e.name: (e.value, e.origin) for e in resolution.explained}
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from waltap.config.components import ProfileValidation
 from waltap.config.layers import read_debezium, read_tables
+from waltap.config.namespace import ValidationResult
 from waltap.config.profile import TransformUse
 from waltap.config.resolve import resolve, survey
 from waltap.plugins.host import Host
@@ -28,7 +28,7 @@ def pairs(text: str) -> dict[str, str]:
     return dict(each.split("=", 1) for each in text.split())  # type: ignore[misc]
 
 
-def found(text: str) -> ProfileValidation:
+def found(text: str) -> ValidationResult:
     return survey(read_debezium(CONNECTOR | pairs(text)), HOST)
 
 

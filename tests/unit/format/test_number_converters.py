@@ -8,8 +8,8 @@ import pytest
 from tests.harness.schemas import TEXT
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.config.components import ProfileValidation
 from waltap.config.layers import read_debezium
+from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import resolve, survey
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
 from waltap.pipeline.setup.build import PipelineStages
@@ -63,7 +63,7 @@ EXTRACTED = {
 
 @pytest.mark.parametrize("java", ["IntegerConverter", "ByteArrayConverter"])
 def test_events_that_nothing_takes_a_field_out_of_are_refused_before_a_start(java: str) -> None:
-    def found(**given: str) -> ProfileValidation:
+    def found(**given: str) -> ValidationResult:
         named = {name.replace("__", "."): value for name, value in given.items()}
         return survey(read_debezium(CONNECTOR | named), Host())
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
@@ -11,19 +11,18 @@ from pydantic import Field, ValidationError, create_model
 from waltap.base.property import Properties, declarations
 from waltap.base.text import nearest
 from waltap.config.layers import GivenProperty, RawProfile, RawSinkBranch
-from waltap.config.namespace import ExplainedProperty, Namespace, ValidationResult
+from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import (
     Component,
     ConverterUse,
-    Profile,
     SelectionProperties,
     SinkBranchProfile,
     TransformUse,
 )
 from waltap.encoders.format.conversion import RECORD_PARTS, headed, joined
 from waltap.encoders.format.converter import Converter, ConverterContext
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import PropertyProblem
 from waltap.ports.specs import (
     ColumnConverterSpec,
     FormatSpec,
@@ -511,26 +510,6 @@ FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", facto
 """Represents in `Profile.sink` all of a profile's branches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileValidation:
-    """A profile that may be faulty: its resolved properties, and every problem."""
-
-    origin: str
-    # None with problems.
-    profile: Profile | None = None
-    name: str
-    # Kind of component → its name, ? for a missing one.
-    chosen: Mapping[str, str]
-    explained: tuple[ExplainedProperty, ...]
-    ignored: tuple[str, ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    problems: tuple[PropertyProblem, ...] = ()
-
-    def error(self) -> ConfigurationError:
-        return ConfigurationError(list(self.problems), origin=self.origin)
-
-
 class SinkList:
     """The ``[[sinks]]`` of ``raw``, with the profile's settings and types.
 
@@ -541,7 +520,7 @@ class SinkList:
         self,
         raw: RawProfile,
         findings: ValidationResult,
-        survey: Callable[[RawProfile], ProfileValidation],
+        survey: Callable[[RawProfile], ValidationResult],
     ) -> None:
         self._raw, self._findings, self._survey = raw, findings, survey
 

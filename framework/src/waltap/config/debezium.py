@@ -1,4 +1,4 @@
-"""Know the properties of Debezium and Kafka Connect that no component of waltap declares.
+"""Know the properties of Debezium and Kafka Connect that no component declares.
 
 ``debezium_names.toml`` has their names, defaults and treatment.
 """

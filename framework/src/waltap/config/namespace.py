@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -21,6 +21,9 @@ from waltap.base.text import nearest, printable
 from waltap.config.debezium import KnownProperty, debezium_names, known
 from waltap.config.layers import SINK_PREFIX, GivenProperty
 from waltap.errors import ConfigurationError, PropertyProblem
+
+if TYPE_CHECKING:
+    from waltap.config.profile import Profile
 
 P = TypeVar("P", bound=Properties)
 
@@ -44,14 +47,20 @@ class ExplainedProperty:
 
 @dataclass(slots=True, kw_only=True)
 class ValidationResult:
-    """Findings of one resolution."""
+    """Findings of one resolution: the resolved properties, and every problem."""
 
+    # The profile's file, for errors.
+    origin: str = ""
     # Whether Debezium's defaults apply.
     debezium: bool
     # Relative paths start here.
     folder: Path
-    # Its name, as soon as it is known.
-    pipeline: str = ""
+    # The pipeline's name, as soon as it is known.
+    name: str = ""
+    # None with problems.
+    profile: "Profile | None" = None
+    # Kind of component → its name, ? for a missing one.
+    chosen: dict[str, str] = field(default_factory=dict)
     problems: list[PropertyProblem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     explained: list[ExplainedProperty] = field(default_factory=list)
@@ -60,16 +69,19 @@ class ValidationResult:
     # Further names of secrets (`custom.sanitize.pattern`).
     sanitize: re.Pattern[str] | None = None
     # Values of placeholders, hidden in messages of this resolution.
-    secrets: set[str] = field(default_factory=set)
+    secrets: set[str] = field(default_factory=set, repr=False)
     # Values of secret properties, hidden in every later text (`hide`).
-    hidden: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set, repr=False)
+
+    def error(self) -> ConfigurationError:
+        return ConfigurationError(self.problems, origin=self.origin)
 
     def add_problem(self, property_name: str, what: str, **about: str | None) -> None:
         """Record a problem; ``about`` are the other fields of `PropertyProblem`."""
         self.problems.append(PropertyProblem(property_name, what, **about))
 
     def default(self, declaration: PropertyDeclaration) -> object:
-        ours = None if self.debezium else declaration.profile_default_of(self.pipeline)
+        ours = None if self.debezium else declaration.profile_default_of(self.name)
         return declaration.default if ours is None else ours
 
     def filled(self, setting: GivenProperty, *, secret: bool = False) -> object:

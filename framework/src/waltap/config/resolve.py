@@ -20,7 +20,6 @@ from waltap.config.components import (
     FAN_OUT,
     ComponentTables,
     FormatResolver,
-    ProfileValidation,
     SinkList,
     TransformResolver,
 )
@@ -122,7 +121,7 @@ def survey(
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
-) -> ProfileValidation:
+) -> ValidationResult:
     """Return a profile's properties and problems."""
     return _ProfileResolver(raw, host, sink, overrides or {}).survey()
 
@@ -142,6 +141,7 @@ class _ProfileResolver:
         self._raw, self._host, self._sink_argument = raw, host, sink
         self._at_rest, self._done_without = at_rest, False
         self._findings = ValidationResult(
+            origin=raw.origin,
             debezium=raw.debezium,
             folder=raw.folder,
             problems=list(raw.problems),
@@ -160,14 +160,13 @@ class _ProfileResolver:
         )
         self._sink = Namespace(raw.sink, self._findings, self._sink_prefix, native)
         self._missing: list[tuple[type[Spec], bool]] = []
-        self._chosen: dict[str, str] = {}
         self._flat = Namespace(raw.settings, self._findings)
         for name, value in overrides.items():
             self._override(name, value)
         self._flat.settings = self._renamed(self._flat.settings)
         self._findings.sanitize = sanitizing(self._flat)
 
-    def survey(self) -> ProfileValidation:
+    def survey(self) -> ValidationResult:
         """Return the findings, and the profile if it has no problem."""
         flat, findings = self._flat, self._findings
         chosen = flat.model("pipeline", SelectionProperties)
@@ -186,7 +185,7 @@ class _ProfileResolver:
         branches = self._branches()
         sink = FAN_OUT if branches else self._sink_spec()
         if branches:
-            self._chosen["sink"] = ", ".join(each.name if each else "?" for each in branches)
+            findings.chosen["sink"] = ", ".join(each.name if each else "?" for each in branches)
         if sink is not None and self._raw.debezium and not branches:
             take_worker_settings(sink, self._flat, self._sink)
             exactly_once(sink, self._flat, self._sink)
@@ -195,7 +194,7 @@ class _ProfileResolver:
         )
         form = formats.chosen(choice, self._types.get("format"))
 
-        name = findings.pipeline = self._name(choice)
+        name = findings.name = self._name(choice)
         if not self._raw.debezium:
             flat.settings.setdefault("topic.prefix", GivenProperty("topic.prefix", name, "name"))
         self._defaults_of(connector)
@@ -228,9 +227,9 @@ class _ProfileResolver:
         if self._host.implements("choose_password"):
             flat.claim("database.connection.factory.class")  # the plugin replaces it
         self._leftovers(sink is not None and not branches)
-        survey = self._found(name)
-        if survey.problems:
-            return survey
+        self._finish()
+        if findings.problems:
+            return findings
         profile = Profile(
             name=name,
             capture=capture,  # type: ignore[arg-type] # no problem, so there is one
@@ -245,22 +244,16 @@ class _ProfileResolver:
             folder=self._raw.folder,
             **parts,  # type: ignore[arg-type]
         )
-        return replace(survey, profile=in_database(profile))
+        findings.profile = in_database(profile)
+        return findings
 
-    def _found(self, name: str) -> ProfileValidation:
+    def _finish(self) -> None:
+        """Hide secrets from now on, and keep each problem and warning once."""
         findings = self._findings
         findings.hide()
         findings.problems += [PropertyProblem("plugins", excuse) for excuse in self._excuses]
-        return ProfileValidation(
-            origin=self._raw.origin,
-            name=name,
-            chosen=dict(self._chosen),
-            explained=tuple(findings.explained),
-            ignored=tuple(findings.ignored),
-            reasons=dict(findings.ignored),
-            warnings=tuple(dict.fromkeys(findings.warnings)),
-            problems=tuple({str(each): each for each in findings.problems}.values()),  # once each
-        )
+        findings.problems = list({str(each): each for each in findings.problems}.values())
+        findings.warnings = list(dict.fromkeys(findings.warnings))
 
     def _deputies(self, choice: SelectionProperties) -> dict[str, object]:
         """Return the modes that override parts of the snapshot mode.
@@ -365,13 +358,13 @@ class _ProfileResolver:
             )
             self._excuses.update(dict.fromkeys(missing.excuses))
             self._missing.append((kind, missing.nearest is not None))
-            self._chosen.setdefault(role, "?")
+            self._findings.chosen.setdefault(role, "?")
             return None
         except PluginError as clash:
             self._findings.add_problem(property_name, clash.problem, allowed=clash.advice())
             self._missing.append((kind, False))
             return None
-        self._chosen.setdefault(role, found.name)
+        self._findings.chosen.setdefault(role, found.name)
         return found
 
     def _written(self, property_name: str) -> str:
@@ -410,7 +403,7 @@ class _ProfileResolver:
             return None
         for spec in self._host.specs(ConnectorSpec):
             if name.strip().casefold() in map(str.casefold, spec.classes):
-                self._chosen["connector"] = spec.name
+                self._findings.chosen["connector"] = spec.name
                 return spec
         return self._find(ConnectorSpec, name, property_name)
 

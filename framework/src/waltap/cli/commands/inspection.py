@@ -28,8 +28,7 @@ from waltap.cli.profile_source import (
     resolved,
 )
 from waltap.cli.terminal import answers, echo
-from waltap.config.components import ProfileValidation
-from waltap.config.namespace import ExplainedProperty
+from waltap.config.namespace import ExplainedProperty, ValidationResult
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve, survey
 from waltap.errors import (
@@ -101,7 +100,7 @@ def explain(
         echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
 
 
-def _print_explained(found: ProfileValidation, rows: list[ExplainedProperty]) -> None:
+def _print_explained(found: ValidationResult, rows: list[ExplainedProperty]) -> None:
     console = answers()
     way = [found.chosen.get(kind, "?") for kind in ("connector", "decoder", "format", "sink")]
     console.print(found.name, style="bold", end="", markup=False)
@@ -114,8 +113,8 @@ def _print_explained(found: ProfileValidation, rows: list[ExplainedProperty]) ->
         console.print(table(heads, cells, title=component, styles=styles))
     if found.ignored:
         console.print("Accepted, and without effect in waltap:")
-        for name in found.ignored:
-            console.print(f"  {name}: {found.reasons[name]}", markup=False)
+        for name, why in found.ignored.items():
+            console.print(f"  {name}: {why}", markup=False)
     for warning in found.warnings:
         console.print("[yellow]warning:[/]", end=" ")
         console.print(warning, markup=False)
