@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waltap.base.text import sql_name
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.sink.verification import ComparedTable, Row, TableReader, VerificationSource
 from waltap_sinks.comparison.common_text import reader_of, source_text
@@ -29,6 +30,15 @@ PRIMARY = """
       ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
     WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY array_position(i.indkey, a.attnum)
 """
+# Sequences of a table, with their columns.
+OWNED = """
+    SELECT format('%%I.%%I', n.nspname, s.relname), quote_ident(a.attname)
+    FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S'
+      JOIN pg_namespace n ON n.oid = s.relnamespace
+      JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+    WHERE d.refobjid = to_regclass(%s) AND d.classid = 'pg_class'::regclass
+      AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+"""
 
 
 def open_verification_source(properties: SqlProperties, pipeline: str) -> VerificationSource:
@@ -37,7 +47,7 @@ def open_verification_source(properties: SqlProperties, pipeline: str) -> Verifi
     metadata = SinkMetadata(
         target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
     )
-    kind = _PostgresTarget if target.prints_as_source else _GenericTarget
+    kind = PostgresVerification if target.prints_as_source else _GenericTarget
     found: _SqlSource = kind(target, metadata)
     try:
         target.open()
@@ -126,7 +136,7 @@ class _SqlSource(abc.ABC):
         return tuple(sorted(unique[0])) if unique else ()
 
 
-class _PostgresTarget(_SqlSource):
+class PostgresVerification(_SqlSource):
     """Compare texts of the server, since the types are the source's."""
 
     _target: "PostgresTarget"
@@ -151,6 +161,25 @@ class _PostgresTarget(_SqlSource):
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
         texts = [f"{quoted(called)}::text" for called, _ in columns]
         return PostgresTableReader(self._target.raw, from_clause, texts, keys)
+
+    def move_sequences(self) -> list[tuple[str, int]]:
+        """Move each sequence to the largest value of its column.
+
+        Return the moved sequences with their new last values. No sequence moves back.
+        """
+        moved = []
+        for table in self._metadata.current_tables.values():
+            table_name = sql_name(*filter(None, table.name))
+            for sequence, column in self._target.raw.execute(OWNED, [table_name]).fetchall():
+                query = (
+                    f"SELECT setval('{sequence.replace(chr(39), chr(39) * 2)}', top) FROM"
+                    f" (SELECT max({column})::bigint AS top FROM {table_name}) rows, {sequence} held "
+                    "WHERE top > held.last_value OR (top = held.last_value AND NOT held.is_called)"
+                )
+                moved += [
+                    (sequence, int(last)) for (last,) in self._target.raw.execute(query.encode())
+                ]
+        return moved
 
     def _literals(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
