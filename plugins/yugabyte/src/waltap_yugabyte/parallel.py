@@ -7,11 +7,10 @@ Source: YugabyteDB documentation, parallel streaming; Debezium's connector for Y
 ``YBValidate.java`` and ``PostgresConnectorTask.java``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 
 from waltap.base.text import sql_name
-from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows
@@ -25,14 +24,7 @@ from waltap.ports.source.connector import (
     PreflightCheck,
     StartPosition,
 )
-from waltap.ports.source.roles import (
-    ColumnListingSource,
-    DecodingSource,
-    PartitionedSource,
-    QueryableSource,
-    SlotOwningSource,
-    TableListingSource,
-)
+from waltap.ports.source.roles import PartitionedSource
 from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.connector import PostgresConnector
 from waltap_yugabyte.chunks import hash_condition
@@ -42,15 +34,7 @@ from waltap_yugabyte.properties import YugabyteProperties
 OneTableOnly = SourceError.define("OneTableOnly", "WT-2157")
 
 
-class RangedConnector(
-    Connector,
-    QueryableSource,
-    DecodingSource,
-    ColumnListingSource,
-    PartitionedSource,
-    SlotOwningSource,
-    TableListingSource,
-):
+class RangedConnector(Connector, PartitionedSource):
     """Capture one table by one connector per range.
 
     The first one answers all questions that concern no range.
@@ -70,8 +54,12 @@ class RangedConnector(
         except BaseException:
             self.close()
             raise
-        self._first = next(iter(self._parts.values()))
-        self.server, self.catalogue = self._first.server, self._first.catalogue
+        first = self._first = next(iter(self._parts.values()))
+        self.server, self.catalogue = first.server, first.catalogue
+        self.query, self.decoder, self.column_names = first.query, first.decoder, first.column_names
+        self.captured_tables, self.existing_tables = first.captured_tables, first.existing_tables
+        self.estimate, self.slots, self.drop = first.estimate, first.slots, first.drop
+        self.foreign_owned_objects = first.foreign_owned_objects
 
     def _part(self, number: int, reads: Mapping[str, object]) -> PostgresConnector:
         own = {
@@ -138,29 +126,8 @@ class RangedConnector(
     def renew(self, relation: Relation) -> Relation:
         return self._first.renew(relation)
 
-    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        return self._first.query(sql, parameters)
-
-    def decoder(self) -> Decoder:
-        return self._first.decoder()
-
-    def estimate(self, relation: Relation) -> int | None:
-        return self._first.estimate(relation)
-
-    def captured_tables(self) -> dict[str, str]:
-        return self._first.captured_tables()
-
-    def existing_tables(self) -> dict[str, tuple[str, str]]:
-        return self._first.existing_tables()
-
-    def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
-        return self._first.column_names()
-
     def slot(self) -> SlotStatus | None:
         return self._first.slot()
-
-    def slots(self) -> list[SlotStatus]:
-        return self._first.slots()
 
     def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
         every = [
@@ -169,12 +136,6 @@ class RangedConnector(
             for entry in part.owned_objects(self._of(slot, offset))
         ]
         return sorted({(e.kind, e.name): e for e in every}.values())
-
-    def foreign_owned_objects(self) -> list[OwnedObject]:
-        return self._first.foreign_owned_objects()
-
-    def drop(self, owned_object: OwnedObject) -> None:
-        self._first.drop(owned_object)
 
     def drop_slot(self) -> bool:
         dropped = [part.drop_slot() for part in self._parts.values()]
