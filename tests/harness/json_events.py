@@ -28,12 +28,12 @@ from waltap.changes.decode.tuple_image import ABSENT, Tuple
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.conversion import json_records
 from waltap.encoders.format.format import Format, FormatContext
 from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
 from waltap.encoders.json.properties import JsonProperties
-from waltap.encoders.json.record_format import json_record_format
 from waltap_postgres.identity import REPLICA_IDENTITIES
 from waltap_postgres.types import TYPE_SPECS
 
@@ -258,7 +258,7 @@ def through_records(properties: Mapping[str, str]) -> Format:
     """Return the JSON format with a transform of records that changes none."""
     given = {"topic.prefix": "t", **properties}
     steps = [RecordStep(label="same", transform=list)]
-    return json_record_format(split_properties(given)[1], format_context(given, record_steps=steps))
+    return json_records(split_properties(given)[1], format_context(given, record_steps=steps))
 
 
 def events(records: Iterable[Record]) -> list[Event]:

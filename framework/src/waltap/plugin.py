@@ -74,9 +74,50 @@ def register_formats() -> Iterable[FormatSpec]:
 @hookimpl
 def register_topic_naming() -> Iterable[TopicNamingSpec]:
     """Contribute Debezium's naming strategies."""
-    from waltap.ports.topic_naming import TOPIC_NAMING
+    from waltap.changes.capture import topic_naming as naming
 
-    return TOPIC_NAMING
+    def spec(name: str, cls: str, summary: str, factory: Any) -> TopicNamingSpec:
+        # Profiles of Debezium name the Java class.
+        cls += "TopicNamingStrategy"
+        aliases = (f"io.debezium.schema.{cls}", cls)
+        return TopicNamingSpec(name=name, summary=summary, aliases=aliases, factory=factory)
+
+    with_schema, without_schema = naming.with_schema, naming.without_schema
+    plain, unicode = naming.sanitised_topic, naming.unicode_topic
+    # The first is the default.
+    return [
+        spec("schema", "Schema", "prefix.schema.table", naming.sanitising(with_schema, plain)),
+        spec(
+            "table",
+            "Default",
+            "prefix.table; tables of one name in several schemas share a topic",
+            naming.sanitising(without_schema, plain),
+        ),
+        spec(
+            "schema_unicode",
+            "SchemaUnicode",
+            "prefix.schema.table; characters that topics cannot have become _uXXXX",
+            naming.sanitising(with_schema, unicode),
+        ),
+        spec(
+            "table_unicode",
+            "DefaultUnicode",
+            "prefix.table; characters that topics cannot have become _uXXXX",
+            naming.sanitising(without_schema, unicode),
+        ),
+        spec(
+            "schema_regex",
+            "SchemaRegex",
+            "prefix.schema.table, renamed by topic.regex and topic.replacement",
+            naming.regex(with_schema),
+        ),
+        spec(
+            "table_regex",
+            "DefaultRegex",
+            "prefix.table, renamed by topic.regex and topic.replacement",
+            naming.regex(without_schema),
+        ),
+    ]
 
 
 @hookimpl
@@ -198,7 +239,7 @@ def _json_format(properties: Any, context: Any) -> "Format":
     from waltap.encoders.json.format import JsonFormat
 
     if context.record_steps:
-        from waltap.encoders.json.record_format import json_record_format
+        from waltap.encoders.format.conversion import json_records
 
-        return json_record_format(properties, context)
+        return json_records(properties, context)
     return (JsonEventFormat if context.transforms else JsonFormat)(properties, context)

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from tests.harness.json_events import split_properties, table
 
 from waltap.changes.capture.capture import CaptureRules
-from waltap.ports.topic_naming import TOPIC_NAMING
+from waltap.plugin import register_topic_naming
 
 
 def capture(**properties: str) -> CaptureRules:
@@ -146,9 +146,9 @@ def test_wrong_properties_are_named(properties, named) -> None:
 
 def topics(name: str, **properties: str) -> list[str]:
     given, _ = split_properties({"topic.prefix": "t", **properties})
-    naming = next(spec for spec in TOPIC_NAMING if name in (spec.name, *spec.aliases)).factory(
-        given
-    )
+    naming = next(
+        spec for spec in register_topic_naming() if name in (spec.name, *spec.aliases)
+    ).factory(given)
     found = CaptureRules(given, naming)
     return [found.topic("s_1", "a"), found.topic("my schema", "ünï")]
 

@@ -28,7 +28,7 @@ from waltap.changes.transactions.transaction import (
     SnapshotRows,
     TransactionPart,
 )
-from waltap.ports.topic_naming import TOPIC_NAMING
+from waltap.plugin import register_topic_naming
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog.table_version import TableVersion
 
@@ -128,7 +128,7 @@ def relations_of(change: Any) -> tuple[Relation, ...]:
 
 def strategy(properties: Mapping[str, str], settings: CaptureProperties) -> Any:
     chosen = properties.get("topic.naming.strategy", "schema")
-    (spec,) = [each for each in TOPIC_NAMING if each.name == chosen]
+    (spec,) = [each for each in register_topic_naming() if each.name == chosen]
     return spec.factory(settings)
 
 

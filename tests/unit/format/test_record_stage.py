@@ -6,9 +6,9 @@ from tests.harness.json_events import NOW, Server, format_context, split_propert
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.transactions.transaction import Heartbeat, Notification
+from waltap.encoders.format.conversion import json_records
 from waltap.encoders.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
-from waltap.encoders.json.record_format import json_record_format
 from waltap.errors import SinkError, StopRequested
 from waltap.ports.transforms.predicates import PREDICATES
 
@@ -153,7 +153,7 @@ def test_everything_that_is_written_goes_through() -> None:
         "skipped.operations": "none",
     }
     steps = [RecordStep(label="note", transform=note)]
-    form = json_record_format(split_properties(given)[1], format_context(given, record_steps=steps))
+    form = json_records(split_properties(given)[1], format_context(given, record_steps=steps))
     items = table("items", "id int4 not null", "name text")
     server = Server()
     server.begin()

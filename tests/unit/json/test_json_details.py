@@ -289,7 +289,7 @@ def test_headers_name_pipeline_task_connector_and_run() -> None:
 
 
 def test_regex_naming_adds_the_table_to_keys() -> None:
-    from waltap.ports.topic_naming import TOPIC_NAMING
+    from waltap.plugin import register_topic_naming
 
     properties = {
         "topic.regex": r"t\.public\.(\w+)_\d",
@@ -298,7 +298,9 @@ def test_regex_naming_adds_the_table_to_keys() -> None:
         "topic.key.field.replacement": "$1",
     }
     capture, _ = split_properties({"topic.prefix": "t", **properties})
-    naming = next(spec for spec in TOPIC_NAMING if spec.name == "schema_regex").factory(capture)
+    naming = next(spec for spec in register_topic_naming() if spec.name == "schema_regex").factory(
+        capture
+    )
     form = json_format({**BARE, **properties}, naming=naming)
     shard, keyless = table("orders_1", "id int4 not null"), table("log_2", "v text", key=())
     records = form.render([part(Insert(shard, 0, ("1",)), Insert(keyless, 0, ("x",)))], NOW)

@@ -39,12 +39,12 @@ from waltap.changes.transactions.assembly import (
     TransactionAssembler,
     TwoPhasePolicy,
 )
-from waltap.changes.transactions.parts import PART_CHANGES
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.spill import (
     CHUNK_CHANGES,
     LEAST_ROWS,
     MANY_CHANGES,
+    PART_CHANGES,
     SpillFailed,
 )
 from waltap.changes.transactions.transaction import TransactionPart

@@ -56,9 +56,14 @@ from waltap.changes.decode.message import (
     TransactionBlock,
 )
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.parts import PART_CHANGES, add_gap, buffered_parts
 from waltap.changes.transactions.position import Position, lsn_text
-from waltap.changes.transactions.spill import Item, SpillArea, TransactionBuffer
+from waltap.changes.transactions.spill import (
+    PART_CHANGES,
+    Item,
+    SpillArea,
+    TransactionBuffer,
+    add_gap,
+)
 from waltap.changes.transactions.transaction import TransactionPart, TransactionRun
 from waltap.errors import DecodeError, WaltapError
 
@@ -707,7 +712,7 @@ class TransactionAssembler:
         if self._describe is not None:
             buffer.describe(self._describe)
         self._previous = end_lsn
-        self._release = buffered_parts(buffer, part, skip, discard=not prepared)
+        self._release = buffer.parts(part, skip, discard=not prepared)
 
     def _streamed(self, message: StreamCommit | StreamAbort | StreamPrepare) -> TransactionBuffer:
         self._between(message)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter, ConverterContext, RecordPart
     from waltap.encoders.format.format import Format, FormatContext
+    from waltap.encoders.json.properties import JsonProperties
 
 
 RECORD_PARTS = ("key", "value", "header")
@@ -75,3 +76,29 @@ def with_one_converter(
         return joined(record_part, record_part, header)(properties, context)
 
     return make
+
+
+def json_records(properties: "JsonProperties", context: "FormatContext") -> "Format":
+    """Return the JSON format for transforms of records.
+
+    A record that no transform changes has the same bytes as from `JsonFormat`.
+    """
+    from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
+
+    def part(**given: Any) -> Make:
+        return lambda own: JsonConverter(JsonConverterProperties(**given), own)
+
+    key = part(
+        schemas=properties.key_schemas,
+        null_to_default=properties.key_null_to_default,
+        decimals=properties.key_decimal,
+    )
+    value = part(
+        schemas=properties.value_schemas,
+        null_to_default=properties.value_null_to_default,
+        decimals=properties.value_decimal,
+    )
+    # The profile may configure another converter for headers.
+    other = context.header
+    header = part(schemas=properties.header_schemas) if other is None else lambda _own: other
+    return joined(key, value, header)(properties, context)
