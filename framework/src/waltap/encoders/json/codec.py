@@ -10,14 +10,13 @@ common case, goes straight to its JSON; NULL, UNCHANGED and ABSENT take a call.
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, cast
 
 import msgspec
 
 from waltap.base.generated import define
 from waltap.changes.capture.column_transform import ColumnTransform
-from waltap.changes.decode.relation import Column
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import CellShape, EventPlan
 from waltap.changes.events.event import Header, Record
@@ -36,50 +35,17 @@ _NO_WORD = re.compile(r"\W", re.ASCII)
 Convert = Callable[[Any], str]
 Shared = frozenset[int]
 
+# Renders one record that has ``after``. It gets the row, the JSON of ``before``, operation and LSN, the
+# JSON list of unsent fields, and the `PartTemplate`. The event is counted last: a row that does not
+# fit raises one of `MISFITS` before.
+WrittenRenderer = Callable[[Tuple, str, str, str, str, Any], Record]
 
-class SharedTexts(Protocol):
-    """Hold the texts that the events of one part share (`event_texts`)."""
-
-    a: str
-    b: str
-    x: str
-
-    def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:
-        """Count an event and return its text after the LSN."""
-
-
-class WrittenRenderer(Protocol):
-    """Render one record that has ``after``.
-
-    ``old`` is the JSON of ``before``, ``unsent`` the JSON list of unsent fields. The event is counted
-    last: a row that does not fit raises one of `MISFITS` before.
-    """
-
-    def __call__(
-        self, values: Tuple, old: str, op: str, lsn: str, unsent: str, texts: SharedTexts, /
-    ) -> Record: ...
-
-
-class RowsRenderer(Protocol):
-    """Render records of one operation.
-
-    ``old`` has the old rows; only `RowCodec.updates` reads them. `waltap.encoders.json.format` defines
-    the texts, one per row. ``n`` is the LSN in decimal, or "" where ``a`` and ``x`` contain it already.
-    A row that does not fit raises one of `MISFITS`; the records before it are appended.
-    """
-
-    def __call__(
-        self,
-        append: Callable[[Record], None],
-        rows: Iterable[Tuple],
-        old: Iterable[Tuple],
-        n: Iterable[str],
-        c: Iterable[str],
-        a: Iterable[str],
-        b: Iterable[str],
-        x: Iterable[str],
-    ) -> None:
-        """Pass the records of ``rows`` to ``append``."""
+# Passes the records of one operation to ``append``, its first argument. The others have an entry for
+# each row: the rows, the old ones, which only `RowCodec.updates` reads, and the texts ``n``, ``c``,
+# ``a``, ``b`` and ``x`` that `waltap.encoders.json.format` defines. ``n`` is the LSN in decimal, or ""
+# where ``a`` and ``x`` contain it already. A row that does not fit raises one of `MISFITS`; the records
+# before it are appended.
+RowsRenderer = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,20 +71,13 @@ class RowCodec:
     """Hold the compiled functions of one relation version."""
 
     plan: EventPlan
-    # Text before the payload of a value; b"" without schemas.
-    prefix: bytes
-    # The part of the source block that names the table.
-    table: str
-    # Returns a key's JSON without schema; None for tables without key.
-    key: Callable[[Tuple], str] | None
-    row: Callable[[Tuple], str]
-    creates: RowsRenderer
-    written: WrittenRenderer
     # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
     key_columns: Mapping[int, ColumnCodec]
     row_schema: Schema
     key_schema: Schema
+    # Text before the payload of a value; b"" without schemas.
+    prefix: bytes
     # Text before and after a key's JSON; both "" without schemas.
     key_texts: tuple[str, str]
     # Writes a key's JSON as a header value.
@@ -134,7 +93,22 @@ class RowCodec:
     # The types were read again and had not changed, so later misfits cause no query.
     renewed: bool = False
     # Renderers that `old` has made; most tables need none.
-    old_renderers: "dict[str, RowsRenderer] | None" = None
+    old_renderers: dict[str, RowsRenderer] | None = None
+
+    # The part of the source block that names the table.
+    table: str = field(init=False)
+    # Returns a key's JSON without schema; None for tables without key.
+    key: Callable[[Tuple], str] | None = field(init=False)
+    row: Callable[[Tuple], str] = field(init=False)
+    creates: RowsRenderer = field(init=False)
+    written: WrittenRenderer = field(init=False)
+
+    def __post_init__(self) -> None:
+        relation = self.plan.relation
+        self.table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+        made = _defined("codec", self)
+        self.key = made["key"] if self.key_columns or self.key_tail else None
+        self.row, self.creates, self.written = made["row"], made["creates"], made["written"]
 
     def old(self, name: str) -> RowsRenderer:
         """Return the renderer of ``updates`` with an old row, or of ``deletes``.
@@ -144,18 +118,7 @@ class RowCodec:
         if self.old_renderers is None:
             self.old_renderers = {}
         if name not in self.old_renderers:
-            made = _defined(
-                name,
-                self.plan,
-                tuple(self.columns.values()),
-                tuple(self.key_columns.values()),
-                key_tail=self.key_tail,
-                key_texts=self.key_texts,
-                value_prefix=self.prefix,
-                headers=self.headers,
-                table=self.table,
-            )
-            self.old_renderers[name] = made[name]
+            self.old_renderers[name] = _defined(name, self)[name]
         return self.old_renderers[name]
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
@@ -277,21 +240,34 @@ def _literal(text: str) -> str:
 
 
 class _CodecSource:
-    """Build the source of one codec's functions."""
+    """Write the source of a codec's functions."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, codec: RowCodec) -> None:
         # Variables have the number and the name of their column, which makes tracebacks readable.
         self._words = [
-            f"{index}_{_NO_WORD.sub('_', column.name)[:40]}" for index, column in enumerate(columns)
+            f"{index}_{_NO_WORD.sub('_', column.name)[:40]}"
+            for index, column in enumerate(codec.plan.relation.columns)
         ]
         # Globals of the generated code.
         self.names: dict[str, object] = {}
+        values = self._values = tuple(codec.columns.values())
+        keys = self._keys = tuple(codec.key_columns.values())
+        self._key_tail = codec.key_tail
+        # What precedes a record's value.
+        self._wrapped = "_prefix + " if codec.prefix else ""
+        self._shared = _shared(values, keys)
+        # In records the key uses the variables of columns that the value has too.
+        key = self._object(keys, "k", codec.key_tail, self._shared)
+        self._record_key = (
+            self._key_bytes(key, codec.key_texts) if keys or codec.key_tail else "None"
+        )
+        self._row = self._object(values, "v", "", self._shared)
 
-    def value(self, index: int) -> str:
+    def _value(self, index: int) -> str:
         """Return the variable of a column's value."""
         return f"_v{self._words[index]}"
 
-    def json(self, index: int) -> str:
+    def _json(self, index: int) -> str:
         """Return the variable of JSON that value and key share."""
         return f"_json{self._words[index]}"
 
@@ -309,16 +285,16 @@ class _CodecSource:
         self.names.update(inline.names)
         return inline
 
-    def old(self, index: int) -> str:
+    def _old_value(self, index: int) -> str:
         """Return the variable of an old row's value."""
         return f"_old{self._words[index]}"
 
-    def expression(self, column: ColumnCodec, part: str, value: str = "") -> str:
+    def _expression(self, column: ColumnCodec, part: str, value: str = "") -> str:
         """Return the Python expression of a column's JSON.
 
         ``part`` is v for values and k for keys; ``value`` is the variable, empty for the new row's.
         """
-        value = value or self.value(column.index)
+        value = value or self._value(column.index)
         call = f"{'key' if part == 'k' else 'value'}{self._words[column.index]}"
         self.names[f"_other_{call}"] = column.other
         plain = value
@@ -330,7 +306,7 @@ class _CodecSource:
             plain = f"_text_{call}({value})"
         return f"{plain} if {value}.__class__ is str else _other_{call}({value})"
 
-    def object(
+    def _object(
         self,
         columns: Sequence[ColumnCodec],
         part: str,
@@ -347,33 +323,33 @@ class _CodecSource:
             if column.constant is not None:
                 members.append(f"{name}:{_literal(column.constant)}")
             elif column.index in shared:
-                members.append(f"{name}:{{{self.json(column.index)}}}")
+                members.append(f"{name}:{{{self._json(column.index)}}}")
             else:
-                members.append(f"{name}:{{{self.expression(column, part)}}}")
+                members.append(f"{name}:{{{self._expression(column, part)}}}")
         if tail:
             members.append(_literal(tail))
         return "{{" + ",".join(members) + "}}"
 
-    def old_object(self, columns: Sequence[ColumnCodec], shared: Shared) -> str:
+    def _old_object(self, columns: Sequence[ColumnCodec], shared: Shared) -> str:
         """Return the f-string text of an old row.
 
         A value that equals the new one has the JSON of the new one, if that is in ``shared``.
         """
         members = []
         for column in columns:
-            name, old = _literal(quote(column.field)), self.old(column.index)
+            name, old = _literal(quote(column.field)), self._old_value(column.index)
             if column.constant is not None:
                 members.append(f"{name}:{_literal(column.constant)}")
                 continue
-            made = self.expression(column, "v", old)
+            made = self._expression(column, "v", old)
             if column.index in shared:
-                new = self.value(column.index)
-                made = f"{self.json(column.index)} if {old} == {new} else {made}"
+                new = self._value(column.index)
+                made = f"{self._json(column.index)} if {old} == {new} else {made}"
             members.append(f"{name}:{{{made}}}")
         return "{{" + ",".join(members) + "}}"
 
     @staticmethod
-    def key_bytes(key: str, texts: tuple[str, str]) -> str:
+    def _key_bytes(key: str, texts: tuple[str, str]) -> str:
         """Return the expression of the bytes of ``key`` between ``texts``.
 
         Texts that name the table are variables, so that tables of one shape share their code.
@@ -384,16 +360,16 @@ class _CodecSource:
         )
         return f"f'''{before}{key}{after}'''.encode()"
 
-    def bindings(self, columns: Sequence[ColumnCodec], shared: Shared) -> str:
+    def _bindings(self, columns: Sequence[ColumnCodec], shared: Shared) -> str:
         """Return the statement that binds the JSON of the columns in ``shared``."""
         made = [
-            f"{self.json(column.index)} = {self.expression(column, 'v')}"
+            f"{self._json(column.index)} = {self._expression(column, 'v')}"
             for column in columns
             if column.index in shared
         ]
         return "; ".join(made) or "pass"
 
-    def unpack(self, columns: Iterable[ColumnCodec], *, old: bool = False) -> str:
+    def _unpack(self, columns: Iterable[ColumnCodec], *, old: bool = False) -> str:
         """Return the statement that binds the values of ``columns``.
 
         ``old``: of the old row.
@@ -403,9 +379,67 @@ class _CodecSource:
         if not used:
             return "pass"
         width = len(self._words)
-        variable = self.old if old else self.value
+        variable = self._old_value if old else self._value
         names = [variable(index) if index in used else "_" for index in range(width)]
         return f"{', '.join(names)}{',' if width == 1 else ''} = {'_old' if old else '_values'}"
+
+    def new(self) -> str:
+        """Return the source of ``row``, ``key``, ``written`` and ``creates``."""
+        values, keys = self._values, self._keys
+        key = "''"
+        if keys or self._key_tail:
+            key = f"f'''{self._object(keys, 'k', self._key_tail)}'''"
+        return f"""
+def row(_values):
+    {self._unpack(values)}
+    return f'''{self._object(values, "v")}'''
+
+def key(_values):
+    {self._unpack(keys)}
+    return {key}
+
+def written(_values, _old, _op, _lsn, _unsent, _texts):
+    {self._unpack([*values, *keys])}
+    {self._bindings(values, self._shared)}
+    return _Record(
+        _topic,
+        {self._record_key},
+        {self._wrapped}f'''{{{{"before":{{_old}},"after":{self._row},"source":{{{{{{_texts.a}}{{_lsn}}{{_texts.b}}\\
+{{_table}}{{_texts.x}}{{_lsn}}{{_texts.c(_op, _lsn, _name, _unsent)}}'''.encode(),
+        _headers,
+    )
+
+{self._records("creates", f'"before":null,"after":{self._row}', self._shared)}
+"""
+
+    def old(self, name: str) -> str:
+        """Return the source of ``updates`` or ``deletes``."""
+        values = self._values
+        if name == "deletes":
+            return self._records(name, f'"before":{self._row},"after":null', self._shared)
+        # Most values of an old row equal the new ones, so these are converted once.
+        shared = self._shared | {v.index for v in values if v.text and v.constant is None}
+        before, after = self._old_object(values, shared), self._object(values, "v", "", shared)
+        images = f'"before":{before},"after":{after}'
+        return self._records(name, images, shared, self._unpack(values, old=True))
+
+    def _records(self, name: str, images: str, shared: Shared, unpack_old: str = "pass") -> str:
+        return f"""
+def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
+    for _values, _old, _lsn, _end, _head, _middle, _id in zip(
+        _rows, _olds, _lsns, _ends, _heads, _middles, _ids
+    ):
+        {self._unpack([*self._values, *self._keys])}
+        {unpack_old}
+        {self._bindings(self._values, shared)}
+        _append(_Record(
+            _topic,
+            {self._record_key},
+            {self._wrapped}f'''{{{{{images},\\
+"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
+            _headers,
+        ))
+"""
 
 
 def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
@@ -424,169 +458,19 @@ def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Share
     )
 
 
-class _Functions:
-    """Write the source of a codec's functions."""
-
-    def __init__(
-        self,
-        source: _CodecSource,
-        values: Sequence[ColumnCodec],
-        keys: Sequence[ColumnCodec],
-        *,
-        key_tail: str,
-        key_texts: tuple[str, str],
-        wrapped: str,
-    ) -> None:
-        """``wrapped`` precedes a record's value."""
-        self._source, self._values, self._keys = source, values, keys
-        self._key_tail, self._wrapped = key_tail, wrapped
-        self._shared = _shared(values, keys)
-        # In records the key uses the variables of columns that the value has too.
-        key = source.object(keys, "k", key_tail, self._shared)
-        self._record_key = source.key_bytes(key, key_texts) if keys or key_tail else "None"
-        self._row = source.object(values, "v", "", self._shared)
-
-    def new(self) -> str:
-        """Return the source of ``row``, ``key``, ``written`` and ``creates``."""
-        source, values, keys = self._source, self._values, self._keys
-        key = "''"
-        if keys or self._key_tail:
-            key = f"f'''{source.object(keys, 'k', self._key_tail)}'''"
-        return f"""
-def row(_values):
-    {source.unpack(values)}
-    return f'''{source.object(values, "v")}'''
-
-def key(_values):
-    {source.unpack(keys)}
-    return {key}
-
-def written(_values, _old, _op, _lsn, _unsent, _texts):
-    {source.unpack([*values, *keys])}
-    {source.bindings(values, self._shared)}
-    return _Record(
-        _topic,
-        {self._record_key},
-        {self._wrapped}f'''{{{{"before":{{_old}},"after":{self._row},"source":{{{{{{_texts.a}}{{_lsn}}{{_texts.b}}\\
-{{_table}}{{_texts.x}}{{_lsn}}{{_texts.c(_op, _lsn, _name, _unsent)}}'''.encode(),
-        _headers,
-    )
-
-{self._records("creates", f'"before":null,"after":{self._row}', self._shared)}
-"""
-
-    def old(self, name: str) -> str:
-        """Return the source of ``updates`` or ``deletes``."""
-        source, values = self._source, self._values
-        if name == "deletes":
-            return self._records(name, f'"before":{self._row},"after":null', self._shared)
-        # Most values of an old row equal the new ones, so these are converted once.
-        shared = self._shared | {v.index for v in values if v.text and v.constant is None}
-        before, after = source.old_object(values, shared), source.object(values, "v", "", shared)
-        images = f'"before":{before},"after":{after}'
-        return self._records(name, images, shared, source.unpack(values, old=True))
-
-    def _records(self, name: str, images: str, shared: Shared, unpack_old: str = "pass") -> str:
-        source = self._source
-        return f"""
-def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
-    for _values, _old, _lsn, _end, _head, _middle, _id in zip(
-        _rows, _olds, _lsns, _ends, _heads, _middles, _ids
-    ):
-        {source.unpack([*self._values, *self._keys])}
-        {unpack_old}
-        {source.bindings(self._values, shared)}
-        _append(_Record(
-            _topic,
-            {self._record_key},
-            {self._wrapped}f'''{{{{{images},\\
-"source":{{{{{{_head}}{{_lsn}}{{_middle}}{{_table}}{{_id}}{{_lsn}}{{_end}}'''.encode(),
-            _headers,
-        ))
-"""
-
-
-def _defined(
-    name: str,
-    plan: EventPlan,
-    values: Sequence[ColumnCodec],
-    keys: Sequence[ColumnCodec],
-    *,
-    key_tail: str,
-    key_texts: tuple[str, str],
-    value_prefix: bytes,
-    headers: tuple[Header, ...],
-    table: str,
-) -> dict[str, Any]:
+def _defined(name: str, codec: RowCodec) -> dict[str, Any]:
     """Compile functions of one relation version; return them by name.
 
-    ``name`` is codec, updates or deletes. The other arguments are fields of `RowCodec`.
+    ``name`` is codec, updates or deletes.
     """
-    source = _CodecSource(plan.relation.columns)
-    wrapped = "_prefix + " if value_prefix else ""
-    functions = _Functions(
-        source, values, keys, key_tail=key_tail, key_texts=key_texts, wrapped=wrapped
-    )
-    code = functions.new() if name == "codec" else functions.old(name)
+    plan, source = codec.plan, _CodecSource(codec)
+    code = source.new() if name == "codec" else source.old(name)
     space: dict[str, Any] = {**source.names, "_Record": Record, "_topic": plan.topic}
-    space |= {"_headers": headers, "_prefix": value_prefix, "_table": table, "_name": plan.name}
-    space |= dict(zip(("_before", "_after"), key_texts, strict=True))
+    space |= {"_headers": codec.headers, "_prefix": codec.prefix, "_table": codec.table}
+    space |= {"_name": plan.name}
+    space |= dict(zip(("_before", "_after"), codec.key_texts, strict=True))
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
     return define(code, f"JSON {name} of {len(plan.relation.columns)} columns", space)
-
-
-def compile_codec(
-    *,
-    plan: EventPlan,
-    values: Sequence[ColumnCodec],
-    keys: Sequence[ColumnCodec],
-    row_schema: Schema,
-    key_schema: Schema,
-    key_tail: str,
-    key_texts: tuple[str, str],
-    key_header: Callable[[str], bytes],
-    value_prefix: bytes,
-    headers: tuple[Header, ...],
-    careful: "Callable[[], RowCodec]",
-    snapshot: "Callable[[], RowCodec] | None" = None,
-) -> RowCodec:
-    """Generate the functions of one relation version.
-
-    The arguments are the fields of `RowCodec`.
-    """
-    relation = plan.relation
-    has_key = bool(keys or key_tail)
-    table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
-    space = _defined(
-        "codec",
-        plan,
-        values,
-        keys,
-        key_tail=key_tail,
-        key_texts=key_texts,
-        value_prefix=value_prefix,
-        headers=headers,
-        table=table,
-    )
-    return RowCodec(
-        plan=plan,
-        prefix=value_prefix,
-        table=table,
-        key_texts=key_texts,
-        key_header=key_header,
-        key_tail=key_tail,
-        headers=headers,
-        key=space["key"] if has_key else None,
-        row=space["row"],
-        creates=space["creates"],
-        written=space["written"],
-        columns={column.index: column for column in values},
-        key_columns={column.index: column for column in keys},
-        row_schema=row_schema,
-        key_schema=key_schema,
-        careful=careful,
-        snapshot=snapshot,
-    )
 
 
 def no_twin() -> NoReturn:

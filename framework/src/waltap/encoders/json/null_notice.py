@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
@@ -11,13 +11,6 @@ from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, Tra
 from waltap.encoders.json.codec import MISFITS, column_codec
 
 Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
-
-
-class _CompiledPlan(Protocol):
-    """An object that was compiled from a plan."""
-
-    @property
-    def plan(self) -> EventPlan: ...
 
 
 class NullNotice:
@@ -45,10 +38,11 @@ class NullNotice:
             of = f" of {table}" if table else ""
             self._warn(f"column {column}{of}: {reason}; null is written for such values")
 
-    def report_all(
-        self, parts: Parts, codec_of: Callable[[Relation], "_CompiledPlan | None"]
-    ) -> None:
-        """Warn of the nulls of the rendered ``parts``."""
+    def report_all(self, parts: Parts, codec_of: Callable[[Relation], Any]) -> None:
+        """Warn of the nulls of the rendered ``parts``.
+
+        ``codec_of`` returns what was compiled from a relation's plan, or None.
+        """
         # The conversions below call `note` again, so it starts empty.
         noted, self.noted = self.noted, set()
         explained = set()

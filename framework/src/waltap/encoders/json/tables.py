@@ -22,7 +22,6 @@ from waltap.encoders.json.codec import (
     always_null,
     celled,
     column_codec,
-    compile_codec,
     guarded,
     no_twin,
 )
@@ -131,16 +130,16 @@ class JsonTables(EventPlans[RowCodec]):
             careful: Callable[[], RowCodec],
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
-            return compile_codec(
+            return RowCodec(
                 plan=plan,
-                values=values,
-                keys=keys,
-                key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
-                key_texts=wrapping(key, enabled=properties.key_schemas),
-                key_header=header_writer(key, properties, self._format),
+                columns={column.index: column for column in values},
+                key_columns={column.index: column for column in keys},
                 row_schema=value,
                 key_schema=key,
-                value_prefix=self.value_prefix(topic, value),
+                prefix=self.value_prefix(topic, value),
+                key_texts=wrapping(key, enabled=properties.key_schemas),
+                key_header=header_writer(key, properties, self._format),
+                key_tail=f"{quote(extra[0])}:{quote(extra[1])}" if extra else "",
                 headers=self._headers,
                 careful=careful,
                 snapshot=snapshot,
