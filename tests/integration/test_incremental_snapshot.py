@@ -299,11 +299,12 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
     assert found == pipeline.database.rows("t", key)
 
 
+@pytest.mark.parametrize("kind", [{}, {"type": "blocking"}], ids=["incremental", "blocking"])
 def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
-    private_server: Cluster, tmp_path
+    private_server: Cluster, tmp_path, kind: dict[str, str]
 ) -> None:
     """With synchronous replication a commit is in the WAL, and streams, long before others see it.
-    A chunk read in between would bring the old row back."""
+    Rows read in between would bring the old row back."""
     database = private_server.create_database("slow")
     database.execute(
         f"{SIGNALS}; CREATE TABLE t (id int PRIMARY KEY, v text);"
@@ -326,7 +327,7 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
         waiting = in_background(update)
         run.until(lambda: pipeline.destination.ids("t", "u") == [3], "the update to stream")
         assert database.execute("SELECT v FROM t WHERE id = 3") == [("old",)]
-        pipeline.signal("execute-snapshot", "t")
+        pipeline.signal("execute-snapshot", "t", **kind)
         database.execute("INSERT INTO t VALUES (6, 'after')")
         run.until(lambda: 6 in pipeline.destination.ids("t"), "the stream to go on")
         assert read_rows(pipeline.destination) == []

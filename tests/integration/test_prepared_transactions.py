@@ -1,5 +1,6 @@
 """Prepared transactions on a real server: whenever they were prepared, none is lost and none stops us."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,10 @@ def test_prepared_before_a_restart_and_decided_after_it(pipeline: PipelineRig, p
     assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 2])
 
 
-def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: PipelineRig) -> None:
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+def test_a_snapshot_waits_for_what_was_delivered_at_prepare(
+    pipeline: PipelineRig, kind: str
+) -> None:
     """Over a restart, too: the rows that an undecided transaction deleted are still to be seen."""
     database = pipeline.database
     pipeline.settings |= TWO_PHASE | {
@@ -143,7 +147,7 @@ def test_a_chunk_waits_for_what_was_delivered_at_prepare(pipeline: PipelineRig) 
     with pipeline.running() as run:
         database.execute(
             "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)",
-            '{"data-collections": ["public.t"], "type": "incremental"}',
+            json.dumps({"data-collections": ["public.t"], "type": kind}),
         )
         run.until(lambda: run.notices.signals, "the signal")
         database.execute("INSERT INTO t VALUES (3)")

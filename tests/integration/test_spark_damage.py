@@ -148,7 +148,7 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     assert file.name in stands.failed
     assert words in stands.failed
     assert "WT-5211" in stands.failed
-    assert "snapshot.mode=always" in stands.failed
+    assert "waltap snapshot PROFILE TABLE --blocking" in stands.failed
     reported = said(rig, "status")
     assert "people is suspended" in reported
     assert "--skip-damaged" in reported

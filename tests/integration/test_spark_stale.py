@@ -168,6 +168,24 @@ def test_a_snapshot_of_one_table_replaces_its_rows_and_reads_no_other(lake: Lake
     assert tables.changes("fine").where("_op = 'r'").count() == 1
 
 
+def test_a_snapshot_replaces_the_rows_of_a_table_without_a_key(
+    database: Database, tmp_path: Path, spark: Any
+) -> None:
+    lake = Lake(database, tmp_path, spark)
+    database.psql(
+        "create table bag (v int); alter table bag replica identity full;"
+        "insert into bag values (1), (1), (2)"
+    )
+    lake.run()
+    lake.apply()
+    database.psql("alter table bag alter v type int using v * 10; insert into bag values (10)")
+    snapshot_of(lake, "public.bag", "--blocking")
+    database.psql("delete from bag where ctid = (select min(ctid) from bag)")
+    lake.run()
+    found = [row["v"] for row in lake.apply().current("bag").collect()]
+    assert sorted(found) == [10, 10, 20]
+
+
 def test_a_wider_text_needs_no_snapshot(database: Database, tmp_path: Path, spark: Any) -> None:
     lake = Lake(database, tmp_path, spark)
     database.psql(

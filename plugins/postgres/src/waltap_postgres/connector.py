@@ -54,6 +54,7 @@ from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import ReplicationTransport, open_transport
 from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.options import SnapshotOptions
+from waltap_postgres.snapshot.requested import RequestedTables
 from waltap_postgres.snapshot.snapshot_reader import SnapshotReader
 from waltap_postgres.start.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.start.resume_check import ResumeCheck
@@ -604,7 +605,7 @@ class PostgresConnector(
 
     def read_tables(
         self, requests: Sequence[SnapshotRequest], refused: Callable[[SnapshotRequest, str], None]
-    ) -> Iterator[SnapshotRows]:
+    ) -> RequestedTables:
         ready = []
         for request in requests:
             wait_s = self._publications.wait_s((request.schema, request.table))
@@ -612,7 +613,7 @@ class PostgresConnector(
                 refused(request, f"{NOT_YET}: ask for it again in {wait_s:.0f} s")
             else:
                 ready.append(request)
-        yield from self._snapshot.requested(ready, refused)
+        return self._snapshot.requested(ready, refused)
 
     def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(

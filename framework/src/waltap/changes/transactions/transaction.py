@@ -235,7 +235,8 @@ class SnapshotRows(msgspec.Struct, kw_only=True):
     ends_chunk: bool = False
     resumed: bool = False
     restarts: bool = False
-    # A blocking snapshot reads all rows of the table, and not those that a signal's SELECT chooses.
+    # A blocking snapshot reads all rows of the table, and not those that a signal's SELECT chooses: a
+    # sink may replace its rows by them.
     all_rows: bool = False
     # The table is complete, and other readers had its rows: the sink assigned its chunks to them.
     # This is the result of `SplitReadingSink.assign_splits`; the piece has no rows.

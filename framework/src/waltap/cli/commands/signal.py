@@ -99,9 +99,9 @@ def snapshot(
 ) -> None:
     """Read tables again while the pipeline runs, on its machine and as its user.
 
-    The change log and Spark's tables replace the rows of a table that --blocking reads completely,
-    if it has a key; otherwise rows that are gone in the source stay. The log of the run shows which
-    tables are read, and when each is finished.
+    The change log and Spark's tables replace the rows of a table that --blocking reads completely;
+    otherwise rows that are gone in the source stay. The log of the run shows which tables are read,
+    and when each is finished.
     """
     profile, _ = at_rest(file, set_)
     data: dict[str, object] = {

@@ -4,18 +4,20 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import Part, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import Part, TransactionPart
 from waltap.clock import new_identifier, processor_time
-from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequested, WaltapError
+from waltap.errors import WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import SIGNAL, PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.stages.blocking_snapshot import BlockingSnapshot
 from waltap.pipeline.stages.relations import DescribedRelations
-from waltap.pipeline.stages.snapshot_phase import IncrementalReport, SnapshotReport, deliver
+from waltap.pipeline.stages.snapshot_phase import IncrementalReport
 from waltap.ports.signals.signal import (
     SNAPSHOTS,
     Action,
@@ -23,98 +25,16 @@ from waltap.ports.signals.signal import (
     SignalCall,
     SignalIgnored,
     SignalUnusable,
-    SnapshotRequest,
 )
 from waltap.ports.snapshot.chunk_source import ChunkSize
-from waltap.ports.snapshot.incremental import IncrementalSnapshots, StreamPoint
+from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap.ports.snapshot.incremental_state import IncrementalState
-from waltap.ports.snapshot.requests import cut, refused, some
-from waltap.ports.source.connector import Connector, SourceLacks
-from waltap.ports.source.roles import ChunkedSource, TableReadingSource
+from waltap.ports.snapshot.requests import cut
+from waltap.ports.source.connector import Connector
+from waltap.ports.source.roles import ChunkedSource
 from waltap.ports.specs import SignalActionSpec
 
 log = logging.getLogger(__name__)
-
-
-class BlockingSnapshot:
-    """Deliver requested tables as a whole while the stream pauses.
-
-    Changes that committed between the pause and the reading come after the rows, as in Debezium. The
-    stream leaves nothing out, since a SELECT of the signal may have chosen only some rows.
-    """
-
-    def __init__(
-        self,
-        state: RunState,
-        channels: PipelineChannels,
-        connector: Connector,
-        delivery: SinkWriter,
-    ) -> None:
-        self._state, self._connector, self._delivery = state, connector, delivery
-        self._report = SnapshotReport("blocking", state, channels)
-
-    def take(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
-        """Deliver the tables of ``requests``.
-
-        ``point`` is the signal's position in the stream, None in another channel. Return False
-        if the run ends before: the snapshot must then be taken again. Raises: SinkError, ConnectionLost.
-        """
-        report = self._report
-        log.info("blocking snapshot: %s will be read, the stream waits", some(requests))
-        report.started(sorted({request.name for request in requests}))
-        try:
-            finished = self._deliver(requests, point)
-        except StopRequested:
-            finished = False
-        except (SourceError, SnapshotError) as error:
-            report.aborted()
-            if error.retry is not RetryVerdict.NEVER:
-                raise
-            refused(requests, error.problem)
-            return True
-        except BaseException:
-            report.aborted()
-            raise
-        if finished:
-            report.completed()
-        else:
-            report.aborted()
-        return finished
-
-    def _deliver(self, requests: list[SnapshotRequest], point: StreamPoint | None) -> bool:
-        pieces, delivery = self._rows(requests, point), self._delivery
-        if not deliver(
-            pieces, self._report, self._state, self._connector, delivery, snapshot=False
-        ):
-            return False
-        delivery.flush()
-        return True
-
-    def _rows(
-        self, requests: list[SnapshotRequest], point: StreamPoint | None
-    ) -> Iterator[SnapshotRows]:
-        at = point or StreamPoint(
-            lsn=self._delivery.position.end_lsn,
-            xid=None,
-            previous_end_lsn=self._delivery.previous_end_lsn[self._delivery.partition],
-        )
-
-        def refuse(request: SnapshotRequest, why: str) -> None:
-            refused([request], why)
-            self._report.refused(request.name)
-
-        unconditional = {(each.schema, each.table) for each in requests if not each.condition}
-        begun = set[tuple[str, str]]()
-        if not isinstance(self._connector, TableReadingSource):
-            raise SourceLacks("this source takes no blocking snapshots")
-        for piece in self._connector.read_tables(requests, refuse):
-            piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
-            piece.previous_end_lsn = at.previous_end_lsn
-            table_id = piece.relation.table_id
-            piece.all_rows = table_id in unconditional
-            piece.restarts = piece.all_rows and table_id not in begun
-            begun.add(table_id)
-            yield piece
 
 
 NOT_HERE = {
@@ -271,7 +191,11 @@ class SignalStage:
         self._read = SignalReader(state, channels, lambda: delivery.position).read
         self._watcher: IncrementalSnapshots | None = None
         self._awaited, self._advance_at, self._unsaved = 0, math.inf, False
-        self._reader = BlockingSnapshot(state, channels, connector, delivery)
+
+        def identifying(relation: Relation) -> tuple[int, ...]:
+            return relations.identities.of(relation).identifying
+
+        self._blocking = BlockingSnapshot(state, channels, connector, delivery, identifying)
         if not isinstance(connector, ChunkedSource):
             return
         self._watcher = IncrementalSnapshots(
@@ -280,7 +204,7 @@ class SignalStage:
             writes=self._writes,
             read=self._read,
             keys=capture.keys,
-            identifying=lambda relation: relations.identities.of(relation).identifying,
+            identifying=identifying,
             clock=state.clock.monotonic,
             match_clock=processor_time,
             identifier=lambda: new_identifier(state.chance),
@@ -317,32 +241,37 @@ class SignalStage:
 
     @property
     def waiting(self) -> bool:
-        """Return whether a chunk could not be read yet."""
-        return self._watcher is not None and self._watcher.waiting
+        """Return whether something could not be read yet."""
+        return self._watcher is not None and (self._watcher.waiting or self.blocking)
 
     @property
     def watching(self) -> bool:
-        """Return whether a chunk waits for a position or store."""
-        return self._watcher is not None and (self._watcher.until is not None or self._unsaved)
+        """Return whether read rows wait for a position or store."""
+        watcher = self._watcher
+        return watcher is not None and (
+            watcher.until is not None or self._blocking.until is not None or self._unsaved
+        )
 
     @property
     def blocking(self) -> bool:
-        """Return whether a blocking snapshot must be taken."""
-        return self._watcher is not None and bool(self._watcher.state.blocking)
+        """Return whether `read_at_once` has something to do."""
+        if self._watcher is None or not self._watcher.state.blocking:
+            return False
+        return self._blocking.until is None or self._blocking.due
 
     def process(
         self, parts: Sequence[TransactionPart]
     ) -> tuple[Sequence[Part], Sequence[TransactionPart], Mapping[str, object] | None]:
         """Return ``parts`` with the rows of chunks between them.
 
-        The first list ends at a signal for a blocking snapshot; the second has the parts behind it: call
-        `read_at_once` before them. The third value is the state of signals that belongs to the first list.
+        The first list ends where the rows of a blocking snapshot belong; the second has the parts behind
+        them: call `read_at_once` before. The third value is the state of signals that belongs to the first
+        list.
         """
         if self._watcher is None:
             return parts, [], None
-        now_us = self._state.clock.time_ns() // 1000
-        with_chunks, rest = self._watcher.process(parts, now_us)
-        return with_chunks, rest, self._watcher.stored
+        before, rest = self._blocking.split(parts)
+        return self._watcher.process(before, self._now_us()), rest, self._watcher.stored
 
     def advance_to(self, lsn: int) -> None:
         """Deliver a chunk that waits for ``lsn``.
@@ -355,6 +284,13 @@ class SignalStage:
         if delivery.unflushed_since is None:
             delivery.keep_signals()
             self._unsaved = False
+        if self._blocking.until is not None:
+            if lsn >= self._blocking.until:
+                self._blocking.reached()
+                self.read_at_once()
+            else:
+                self._advance_wal(watcher, self._blocking.until)
+            return
         if watcher.until is None:
             return
         if lsn < watcher.until:
@@ -369,7 +305,7 @@ class SignalStage:
             delivery.note_signals(watcher.stored)
 
     def _advance_wal(self, watcher: IncrementalSnapshots, until: int) -> None:
-        """Make an idle stream reach a waiting chunk soon."""
+        """Make an idle stream reach waiting rows soon."""
         now = self._state.clock.monotonic()
         if self._awaited != until:
             self._awaited, self._advance_at = until, now + ADVANCE_AFTER_S
@@ -394,14 +330,24 @@ class SignalStage:
         self._keep(self._watcher)
         return why
 
-    def read_at_once(self) -> None:
-        """Deliver the tables of requested blocking snapshots."""
-        watcher = self._watcher
-        if watcher is None or not watcher.state.blocking or self._state.stop.is_set():
-            return  # at a stop the next run takes it
-        if self._reader.take(watcher.state.blocking, watcher.point):
-            watcher.read_at_once(self._now_us())
+    def read_at_once(self) -> bool:
+        """Take a requested blocking snapshot as far as the stream allows.
+
+        Return False if the run ends before rows that belong here were delivered.
+        """
+        watcher, blocking = self._watcher, self._blocking
+        if watcher is None or not watcher.state.blocking:
+            return True
+        if self._state.stop.is_set():  # the next run takes it
+            return not blocking.due
+        if watcher.held():
+            blocking.close()
+            return True
+        taken = blocking.take(watcher.state.blocking, watcher.point, watcher.recent)
+        if taken:
+            watcher.end_blocking()
             self._keep(watcher)
+        return taken is not False
 
     def _keep(self, watcher: IncrementalSnapshots) -> None:
         self._delivery.note_signals(watcher.stored)

@@ -139,3 +139,28 @@ class ChunkSource(Protocol):
 
         An idle server may leave WAL unwritten for seconds. Writes no row. Raises: SourceError.
         """
+
+
+class TableReading(Protocol):
+    """Tables in one snapshot of the source, which exists until `close`."""
+
+    # The present relations of the tables, by schema.table.
+    relations: Mapping[str, Relation]
+    # Every transaction in the snapshot had committed before this LSN. None: the source has no such LSN,
+    # and the engine delivers the rows immediately.
+    until: int | None
+
+    def saw(self, xid: int, commit_lsn: int) -> bool | None:
+        """Return whether the snapshot contains a committed transaction.
+
+        ``commit_lsn`` is 0 for an earlier one, which has streamed. None: the source does not know.
+        """
+
+    def pieces(self) -> Iterator[SnapshotRows]:
+        """Yield the rows, with the markers of an initial snapshot.
+
+        `SnapshotRows` has the contract. Raises: ConnectionLost, StopRequested.
+        """
+
+    def close(self) -> None:
+        """End the snapshot. May be called twice."""

@@ -261,7 +261,7 @@ class IncrementalSnapshots:
     def stored(self) -> dict[str, object]:
         """Return the state in the form of the offset."""
         if self._stored is None:
-            self.state.recent = list(self._reader.recent) if self.state.queue else []
+            self.state.recent = list(self._reader.recent) if self.state.pending else []
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
 
@@ -322,11 +322,11 @@ class IncrementalSnapshots:
 
     def process(
         self, parts: Sequence[TransactionPart], now: int
-    ) -> tuple[Sequence[TransactionPart | SnapshotRows], Sequence[TransactionPart]]:
+    ) -> Sequence[TransactionPart | SnapshotRows]:
         """Return ``parts`` with chunks between them.
 
-        ``now`` is in µs since 1970 UTC. The first list ends at a signal for a blocking snapshot: its
-        tables must be read then (``state.blocking``). The second list has the parts after it.
+        ``now`` is in µs since 1970 UTC. A signal for a blocking snapshot adds its tables to
+        ``state.blocking``.
         """
         out: list[TransactionPart | SnapshotRows] = []
         at = 0
@@ -335,7 +335,7 @@ class IncrementalSnapshots:
             at += len(passing)
             self._passed(passing)
             if len(passing) == len(parts):
-                return passing, []
+                return passing
             out += passing
             if at == len(parts):
                 break
@@ -346,11 +346,8 @@ class IncrementalSnapshots:
             if not self._concerns(part):
                 out.append(part)
                 continue
-            pieces, rest = self._part(part, now)
-            out += pieces
-            if rest is not None:
-                return out, [rest, *parts[at:]]
-        return out, []
+            out += self._part(part, now)
+        return out
 
     def _unconcerned(self, parts: Sequence[TransactionPart], start: int) -> int:
         """Return the end of the parts from ``start`` on that pass unchanged.
@@ -377,28 +374,27 @@ class IncrementalSnapshots:
 
     def _passed(self, parts: Sequence[TransactionPart]) -> None:
         """Record transactions that later chunks must have seen."""
-        recent, queue = self._reader.recent, self.state.queue
+        recent, pending = self._reader.recent, self.state.pending
         if isinstance(parts, TransactionRun):
             recent.extend(parts.block.xids.tolist())
-            if queue:
+            if pending:
                 self._stored = None
             return
         for part in parts:
             if part.xid is not None and (part.starts or part.complete):
                 recent.append(part.xid)
-                if queue:
+                if pending:
                     self._stored = None
 
-    def read_at_once(self, now: int) -> None:
-        """End the blocking snapshot, and read the present chunk again.
+    @property
+    def recent(self) -> Sequence[int]:
+        """Return the last transactions that a new snapshot must contain."""
+        return self._reader.recent
 
-        The rows of that chunk are older than the rows of the blocking snapshot.
-        """
+    def end_blocking(self) -> None:
+        """Record that the rows of the blocking snapshot were delivered."""
         self._stored = None
         self.state.blocking, self.point = [], None
-        if self._window is not None:
-            self._window = None
-            self.resume(now)
 
     def _concerns(self, part: TransactionPart) -> bool:
         if self._window is not None or self._moved.watching:
@@ -417,13 +413,8 @@ class IncrementalSnapshots:
             self._signal_relations[relation] = known
         return known
 
-    def _part(
-        self, part: TransactionPart, now: int
-    ) -> tuple[list[TransactionPart | SnapshotRows], TransactionPart | None]:
-        """Return ``part`` with chunks in it, and its rest.
-
-        The rest follows a signal for a blocking snapshot; without such a signal it is None.
-        """
+    def _part(self, part: TransactionPart, now: int) -> list[TransactionPart | SnapshotRows]:
+        """Return ``part`` with chunks in it."""
         self._stored = None
         out: list[TransactionPart | SnapshotRows] = []
         rest, watched = part, self._window if self._newer(part) else None
@@ -437,16 +428,14 @@ class IncrementalSnapshots:
                         out.append(before)
                         cut = index
                     out += self._rows(rows, change.lsn, part.previous_end_lsn, now)
-                if self.state.blocking:
-                    before, rest = rest.split(index + 1 - cut)
+                if self.state.blocking and self.point is None:
                     self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
-                    return [*out, before], rest
                 watched = self._window if self._newer(part) else None
                 continue
             self._moved.see(change)
             if watched is not None:
                 watched.see(change)
-        return [*out, rest], None
+        return [*out, rest]
 
     def _newer(self, part: TransactionPart) -> bool:
         """Return whether a part's changes are newer than the present chunk."""
@@ -662,19 +651,18 @@ class IncrementalSnapshots:
             times = {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
             source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
 
-    def _held(self) -> bool:
+    def held(self) -> bool:
         """Return whether transactions delivered at PREPARE are undecided."""
-        # A chunk would have their tables in the state before them.
+        # A reader would see their tables in the state before them.
         held_by = ", ".join(map(repr, self._undecided()))
-        self.waiting = bool(held_by)
         if held_by and held_by != self._held_by:
             log.warning(
-                "incremental snapshot: waits until prepared transactions are decided whose rows were "
+                "a requested snapshot waits until prepared transactions are decided whose rows were "
                 "delivered at PREPARE: %s",
                 cut(held_by),
             )
         self._held_by = held_by
-        return self.waiting
+        return bool(held_by)
 
     def _read_head(self, identifier: str) -> bool:
         """Read the next chunk of the queue's head.
@@ -683,7 +671,8 @@ class IncrementalSnapshots:
         """
         request, reported = self.state.queue[0], self.state.head.end_reported
         self._at_end = False
-        if self._held():
+        self.waiting = self.held()
+        if self.waiting:
             return False
         try:
             relation = self._source.table(request)

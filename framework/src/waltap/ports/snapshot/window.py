@@ -34,12 +34,16 @@ class SnapshotWindow:
         relation: Relation,
         rows: list[Tuple],
         key: tuple[int, ...],
+        *,
+        keeps_changed: bool = False,
     ) -> None:
         """Index ``rows`` by their key.
 
-        ``key`` has the columns that identify images of a row (`ReplicaIdentity.identifying`).
+        ``key`` has the columns that identify images of a row (`ReplicaIdentity.identifying`). With
+        ``keeps_changed`` the window has the newest version of each row instead of dropping changed ones.
         """
         self.identifier, self.relation = identifier, relation
+        self._keeps_changed = keeps_changed
         self._keyed = bool(key)
         self._key = key or tuple(range(len(relation.columns)))
         # A key has several rows only if whole rows are the key.
@@ -59,8 +63,11 @@ class SnapshotWindow:
             if align is None:
                 align = self._aligners[change.relation] = self._aligner(change.relation)
             if isinstance(change, Insert):
+                new = align(change.new)
                 if self._keyed:  # an equal row without a key is another row
-                    self._take(align(change.new))
+                    self._take(new)
+                if self._keeps_changed:
+                    self._put(new)
             elif isinstance(change, Delete):
                 self._take(align(change.old))
             else:
@@ -72,13 +79,17 @@ class SnapshotWindow:
 
     def _updated(self, new: Tuple, old: Tuple) -> None:
         row = self._take(old or new)
-        if row is None or UNCHANGED not in new:
+        if row is None or not (self._keeps_changed or UNCHANGED in new):
             return
-        merged = tuple(
-            known if isinstance(value, MissingValue) else value
-            for value, known in zip(new, row, strict=True)
+        self._put(
+            tuple(
+                known if isinstance(value, MissingValue) else value
+                for value, known in zip(new, row, strict=True)
+            )
         )
-        self._rows.setdefault(self._key_of(merged), []).append(merged)
+
+    def _put(self, row: Tuple) -> None:
+        self._rows.setdefault(self._key_of(row), []).append(row)
 
     def _take(self, image: Tuple) -> Tuple | None:
         key = self._key_of(image)

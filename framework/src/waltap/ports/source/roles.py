@@ -4,18 +4,17 @@ A connector has a role if it has its methods: it inherits nothing and declares n
 with `isinstance`, and does without what the source does not offer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, Positions
-from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk
+from waltap.ports.snapshot.chunk_source import ChunkSource, SnapshotChunk, TableReading
 from waltap.ports.source.connector import (
     ChangeStream,
     Connector,
@@ -173,15 +172,12 @@ class TableReadingSource(Protocol):
         self,
         requests: Sequence[SnapshotRequest],
         refused: Callable[[SnapshotRequest, str], None],
-    ) -> Iterator[SnapshotRows]:
-        """Read the present rows of tables, for a blocking snapshot.
-
-        All tables are read in pieces in one snapshot of the database, with the markers of an initial one;
-        `SnapshotRows` has the contract.
+    ) -> TableReading:
+        """Open a snapshot of the database, to read tables for a blocking snapshot.
 
         A request's condition is a SELECT from outside: it must not write, and it must end within the
-        profile's timeout. ``refused`` is called with the reason for each table that cannot be read; the
-        others are read. Raises: ConnectionLost, StopRequested.
+        profile's timeout. ``refused`` is called with the reason for each table that cannot be read, now or
+        later; the others are read. Raises: ConnectionLost, SourceError, StopRequested.
         """
 
 

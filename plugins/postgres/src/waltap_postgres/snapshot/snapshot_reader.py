@@ -13,19 +13,18 @@ from typing import Final, Self
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import SnapshotProgress
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import connect, watch
-from waltap_postgres.errors import QueryCancelled, SnapshotNotShared, TableOvertaken
+from waltap_postgres.errors import SnapshotNotShared, TableOvertaken
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
-from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.parallel import ParallelReading
 from waltap_postgres.snapshot.plan import ReadTask, SnapshotPlanner, TableSplit
+from waltap_postgres.snapshot.requested import Refused, RequestedTables
 from waltap_postgres.snapshot.resumed import resume
 from waltap_postgres.snapshot.tables_reader import (
     SnapshotPoint,
@@ -158,9 +157,6 @@ class AskedBefore:
         return self.lsn
 
 
-Refused = Callable[[SnapshotRequest, str], None]
-
-
 class SnapshotReader:
     """Read the tables of one connector's snapshots.
 
@@ -195,6 +191,7 @@ class SnapshotReader:
         self._typed_columns = context.typed_columns and not textual
         # Name of the exported snapshot, for connections that read in parallel.
         self._given: str | None = None
+        self._requested: RequestedTables | None = None
         # OID → the planner's row count.
         self.estimates: dict[int, int] = {}
 
@@ -514,26 +511,20 @@ class SnapshotReader:
 
     # --- blocking snapshots ---------------------------------------------------------------------
 
-    def requested(
-        self, requests: Sequence[SnapshotRequest], refused: Refused
-    ) -> Iterator[SnapshotRows]:
-        """Yield the rows of a signal's tables while the stream waits.
+    def requested(self, requests: Sequence[SnapshotRequest], refused: Refused) -> "RequestedTables":
+        """Open a snapshot of a signal's tables.
 
-        A table that cannot be read is reported and skipped. Raises: as `TableReadingSource.read_tables`.
+        Raises: as `TableReadingSource.read_tables`.
         """
         asked = {(request.schema, request.table): request for request in requests}
-        with closing(self._new()) as transaction:
-            targets = self._requested_targets(asked, refused)
-            isolation = self._terms.isolation
-            if locks := self._terms.locks(targets):
-                transaction.lock(locks, isolation, targets)
-            transaction.begin(None, isolation)
-            point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
-            for piece in set_markers(
-                self._read_requested(transaction, targets, asked, point, refused)
-            ):
-                piece.visible = ""  # nothing is left out of the stream
-                yield piece
+        while True:
+            if self._requested is not None:
+                self._requested.close()
+            tables = self._requested = RequestedTables(
+                self._new(), asked, refused, self._properties, self._now, self._terms, self._new
+            )
+            if tables.begin(self._requested_targets(asked, refused)):
+                return tables
 
     def _requested_targets(
         self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
@@ -549,53 +540,11 @@ class SnapshotReader:
         ordered = in_order(found, self._context.capture.table_include)
         return self._terms.targets(ordered, deep=self._context.debezium)
 
-    def _read_requested(
-        self,
-        transaction: ReadingTransaction,
-        targets: list[SnapshotTable],
-        asked: dict[tuple[str, str], SnapshotRequest],
-        point: SnapshotPoint,
-        refused: Refused,
-    ) -> Iterator[SnapshotRows]:
-        session = transaction.session
-        for target in targets:
-            relation = target.table.relation
-            request = asked[relation.table_id]
-            statement = (request.condition or "").strip().rstrip(";")
-            limit_ms = self._properties.condition_timeout_ms if statement else 0
-            # The savepoint keeps an error of one table from ending the transaction.
-            session.execute("SAVEPOINT waltap_asked")
-            try:
-                if statement:
-                    session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
-                    ConditionCheck(relation, session.parsed, self._now.query).statement(statement)
-                    statement = target.selected(statement)
-                    take_role(session, self._properties)
-                transaction.expect([target])
-                chosen = statement or self._terms.chosen(target)
-                reader = TablesReader(
-                    transaction,
-                    point,
-                    self._properties,
-                    self._new,
-                    statements={relation.name: chosen} if chosen else {},
-                    users_path=not statement,
-                    before_stream=False,
-                )
-                yield from reader.read(ReadTask([target]))
-            except QueryCancelled as error:
-                if not statement:
-                    raise
-                why = f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
-                refused(request, why)
-            except (SourceError, SnapshotError) as error:
-                if error.retry is not RetryVerdict.NEVER:
-                    raise
-                refused(request, error.problem)
-            session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
-
     def close(self) -> None:
         self._delayed, self._asked = False, None
+        if self._requested is not None:
+            self._requested.close()
+            self._requested = None
         if self._transaction is not None:
             self._transaction.close()
             self._transaction = self._given = None

@@ -414,12 +414,11 @@ class ChangeLogSink(Sink):
     def _take_complete(self, part: SnapshotRows, batch: Batch) -> bool:
         """Take a piece of a table whose rows a blocking snapshot replaces.
 
-        The table is a snapshot of its own, and is published when it is complete. Without a key
-        its rows are not replaced: changes that come again behind the snapshot would repeat rows.
-        Return False then, and for a table that is not captured or whose first rows are missing.
+        The table is a snapshot of its own, and is published when it is complete. Return False for
+        a table that is not captured, or whose first rows are missing.
         """
         version, oid = self._versions.of(part.relation), part.relation.oid
-        if version is None or not version.key:
+        if version is None:
             return False
         table_id = part.relation.schema, part.relation.table
         if part.restarts:

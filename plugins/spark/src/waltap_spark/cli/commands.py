@@ -316,8 +316,7 @@ def resume(
     if full_refresh or skip_damaged:
         missing = f"rows of {chosen.damaged}" if skip_damaged else "rows from before"
         notices().print(
-            f"{missing} come with a new snapshot: `waltap snapshot PROFILE {chosen.name} --blocking`, "
-            "or without a key `waltap run PROFILE --set snapshot.mode=always`",
+            f"{missing} come with a new snapshot: `waltap snapshot PROFILE {chosen.name} --blocking`",
             highlight=False,
         )
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 SNAPSHOT_ADVICE: Final = (
     "`waltap spark verify OUTPUT --dsn …` shows whether rows differ. `waltap snapshot PROFILE TABLE "
-    "--blocking` reads a table again while the pipeline runs, and replaces its rows; without a key: "
-    "`waltap run PROFILE --set snapshot.mode=always`."
+    "--blocking` reads a table again while the pipeline runs, and replaces its rows."
 )
 RESUME_ADVICE: Final = (
     "When that is mended, `waltap spark resume {output} {table}` tries it at once."

@@ -1,0 +1,191 @@
+"""Deliver the tables that signals request as a whole."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.errors import RetryVerdict, SnapshotError, SourceError, StopRequested
+from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.runtime.channels import PipelineChannels
+from waltap.pipeline.runtime.run_state import RunState
+from waltap.pipeline.stages.snapshot_phase import SnapshotReport, deliver
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.incremental import StreamPoint
+from waltap.ports.snapshot.later_changes import LaterChanges
+from waltap.ports.snapshot.requests import refused, some
+from waltap.ports.source.connector import Connector, SourceLacks
+from waltap.ports.source.roles import TableReadingSource
+
+log = logging.getLogger(__name__)
+
+# Seconds until the next snapshot is opened after one that could not be used.
+RETRY_S = 0.1
+
+
+class BlockingSnapshot:
+    """Deliver requested tables as a whole, at one place in the stream.
+
+    later_changes.py has the theory of operation. ``identifying`` is as for `IncrementalSnapshots`.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        channels: PipelineChannels,
+        connector: Connector,
+        delivery: SinkWriter,
+        identifying: Callable[[Relation], tuple[int, ...]],
+    ) -> None:
+        self._state, self._connector, self._delivery = state, connector, delivery
+        self._report = SnapshotReport("blocking", state, channels)
+        self._identifying = identifying
+        self._later: LaterChanges | None = None
+        self._begun, self._open_at = False, -math.inf
+        self._opened_for: list[SnapshotRequest] = []
+        self._refused: list[SnapshotRequest] = []
+
+    @property
+    def until(self) -> int | None:
+        """Return the LSN that the stream must reach before the rows.
+
+        None: no snapshot is open.
+        """
+        return None if self._later is None else self._later.reading.until
+
+    @property
+    def due(self) -> bool:
+        """Return whether rows belong at this place of the stream."""
+        return self._later is not None and self._later.due
+
+    def reached(self) -> None:
+        """Record that the stream has reached `until`."""
+        if self._later is not None:
+            self._later.due = True
+
+    def split(
+        self, parts: Sequence[TransactionPart]
+    ) -> tuple[Sequence[TransactionPart], Sequence[TransactionPart]]:
+        """Return the parts before and behind the place of the rows."""
+        later = self._later
+        if later is None:
+            return parts, []
+        found = later.split(parts)
+        if not later.usable:
+            self.close()
+        return found
+
+    def take(
+        self, requests: list[SnapshotRequest], point: StreamPoint | None, recent: Sequence[int]
+    ) -> bool | None:
+        """Open a snapshot of the tables, or deliver it if that is due.
+
+        ``point`` is the signal's position in the stream, None in another channel. ``recent`` has the last
+        streamed transactions, which the snapshot must contain. Return None if the stream must continue
+        first, and False if the run ends before the last row: the snapshot must then be taken again.
+        Raises: SinkError, ConnectionLost.
+        """
+        try:
+            if self._opened_for != requests:  # another signal came
+                self.close()
+            if self._later is None:
+                self._open(requests, recent)
+            if self._later is None or not self._later.due:
+                return None
+            self._begin(requests)
+            finished = self._deliver(self._later, requests, point)
+        except StopRequested:
+            finished = False
+        except (SourceError, SnapshotError) as error:
+            self._begin(requests)
+            self._end(completed=False)
+            if error.retry is not RetryVerdict.NEVER:
+                raise
+            refused(requests, error.problem)
+            return True
+        except BaseException:
+            self._end(completed=False)
+            raise
+        self._end(completed=finished)
+        return finished
+
+    def _open(self, requests: list[SnapshotRequest], recent: Sequence[int]) -> None:
+        now = self._state.clock.monotonic()
+        if now < self._open_at:
+            return
+        self._open_at = now + RETRY_S
+        if not isinstance(self._connector, TableReadingSource):
+            raise SourceLacks("this source takes no blocking snapshots")
+        reading = self._connector.read_tables(requests, self._refuse)
+        # A change can stream before a reader of its table can see it.
+        if any(reading.saw(xid, 0) is False for xid in recent):
+            reading.close()
+            return
+        whole = {request.name for request in requests if not request.condition}
+        self._later = LaterChanges(reading, whole, self._identifying)
+        self._opened_for = list(requests)
+
+    def _refuse(self, request: SnapshotRequest, why: str) -> None:
+        """Report once that a table is not read."""
+        if request not in self._refused:
+            self._refused.append(request)
+            refused([request], why)
+            if self._begun:
+                self._report.refused(request.name)
+
+    def _begin(self, requests: list[SnapshotRequest]) -> None:
+        """Report the beginning, and the tables that were refused so far."""
+        if self._begun:
+            return
+        self._begun = True
+        log.info("blocking snapshot: %s will be read, the stream waits", some(requests))
+        self._report.started(sorted({request.name for request in requests}))
+        for request in self._refused:
+            self._report.refused(request.name)
+
+    def _end(self, *, completed: bool) -> None:
+        self.close()
+        if self._begun:
+            (self._report.completed if completed else self._report.aborted)()
+        self._begun, self._refused = False, []
+
+    def close(self) -> None:
+        """Close an open snapshot; the next `take` opens another."""
+        if self._later is not None:
+            self._later.reading.close()
+            self._later = None
+
+    def _deliver(
+        self, later: LaterChanges, requests: list[SnapshotRequest], point: StreamPoint | None
+    ) -> bool:
+        pieces, delivery = self._rows(later, requests, point), self._delivery
+        if not deliver(
+            pieces, self._report, self._state, self._connector, delivery, snapshot=False
+        ):
+            return False
+        delivery.flush()
+        return True
+
+    def _rows(
+        self, later: LaterChanges, requests: list[SnapshotRequest], point: StreamPoint | None
+    ) -> Iterator[SnapshotRows]:
+        at = point or StreamPoint(
+            lsn=self._delivery.position.end_lsn,
+            xid=None,
+            previous_end_lsn=self._delivery.previous_end_lsn[self._delivery.partition],
+        )
+        unconditional = {(each.schema, each.table) for each in requests if not each.condition}
+        exact = later.reading.until is not None
+        begun = set[tuple[str, str]]()
+        for read in later.reading.pieces():
+            piece = later.apply(read)
+            piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
+            piece.previous_end_lsn = at.previous_end_lsn
+            table_id = piece.relation.table_id
+            # Without a key, changes that come again after the rows would repeat some of them.
+            replaces = exact or bool(self._identifying(piece.relation))
+            piece.all_rows = replaces and table_id in unconditional
+            piece.restarts = piece.all_rows and table_id not in begun
+            begun.add(table_id)
+            yield piece

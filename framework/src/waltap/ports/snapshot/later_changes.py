@@ -1,0 +1,136 @@
+"""Streamed changes that an open blocking snapshot does not contain.
+
+Theory of operation. The source opens a snapshot of the tables, and the stream continues until it has
+delivered every transaction in the snapshot. The rows follow there, after every change that they contain.
+A transaction may have streamed in between that the snapshot does not contain: its commit was in the WAL
+first and visible later. Such changes are few. The rows that they concern are taken out of the snapshot,
+changed as in the stream, and added to the end of the table.
+
+So the rows are the table at their place in the stream. Sans-IO.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.ports.snapshot.chunk_source import TableReading
+from waltap.ports.snapshot.window import SnapshotWindow
+
+# Number of changes to keep in memory. A transaction with more of them is visible soon, so the engine opens
+# another snapshot instead.
+MANY = 10_000
+
+
+class _TableChanges:
+    """Hold the later changes of one table, and the rows that they concern."""
+
+    def __init__(self, relation: Relation, key: tuple[int, ...], *, whole: bool) -> None:
+        self.relation, self._key, self._whole = relation, key, whole
+        self.changes: list[Insert | Update | Delete] = []
+        self._keys: set[Tuple] = set()
+        self._rows: list[Tuple] = []
+
+    def fits(self, change: Insert | Update | Delete) -> bool:
+        """Return whether `apply` can find the row of ``change``."""
+        names = [column.name for column in change.relation.columns]
+        return bool(self._key) and names == [column.name for column in self.relation.columns]
+
+    def add(self, change: Insert | Update | Delete) -> None:
+        self.changes.append(change)
+        if isinstance(change, Insert | Update):
+            self._keys.add(self._key_of(change.new))
+        if isinstance(change, Update | Delete) and change.old:
+            self._keys.add(self._key_of(change.old))
+
+    def apply(self, piece: SnapshotRows) -> SnapshotRows:
+        rows: list[Tuple] = []
+        for row in piece.rows:
+            (self._rows if self._key_of(row) in self._keys else rows).append(row)
+        if piece.complete:
+            window = SnapshotWindow(
+                "", piece.relation, self._rows, self._key, keeps_changed=self._whole
+            )
+            for change in self.changes:
+                window.see(change)
+            rows += window.rows()
+        return msgspec.structs.replace(piece, rows=rows)
+
+    def _key_of(self, row: Tuple) -> Tuple:
+        return tuple(row[index] for index in self._key)
+
+
+class LaterChanges:
+    """Keep the streamed changes that the snapshot of ``reading`` does not contain.
+
+    ``whole`` has the tables that are read without a condition, as schema.table. ``identifying`` is as for
+    `IncrementalSnapshots`.
+    """
+
+    def __init__(
+        self,
+        reading: TableReading,
+        whole: Collection[str],
+        identifying: Callable[[Relation], tuple[int, ...]],
+    ) -> None:
+        self.reading = reading
+        self._tables = {
+            name: _TableChanges(relation, identifying(relation), whole=name in whole)
+            for name, relation in reading.relations.items()
+        }
+        self._count = 0
+        # The stream has delivered what the snapshot contains; without such an LSN it is due at once.
+        self.due = reading.until is None
+        # Whether `apply` can give the rows of this place in the stream; otherwise another snapshot must
+        # be opened.
+        self.usable = True
+
+    def split(
+        self, parts: Sequence[TransactionPart]
+    ) -> tuple[Sequence[TransactionPart], Sequence[TransactionPart]]:
+        """Return the next parts of the stream before and behind the place of the rows."""
+        until = self.reading.until
+        if until is None:
+            return parts, []
+        for at, part in enumerate(parts):
+            if part.commit_lsn >= until:
+                self.due = True
+                return parts[:at], parts[at:]
+            saw = part.xid is None or self.reading.saw(part.xid, part.commit_lsn)
+            if not saw and not all(
+                self._add(change, certain=saw is False) for change in part.changes
+            ):
+                self.usable = False
+                break
+        return parts, []
+
+    def _add(self, change: Change, *, certain: bool) -> bool:
+        """Keep a change of the tables; return whether the snapshot is still usable.
+
+        It is not after a truncate, a change of a table without a key or with other columns, or too many
+        changes. Neither is it if the snapshot may contain the change after all: that is not ``certain``.
+        """
+        if isinstance(change, Truncate):
+            return not any(relation.name in self._tables for relation in change.relations)
+        if not isinstance(change, Insert | Update | Delete):
+            return True
+        table = self._tables.get(change.relation.name)
+        if table is None:
+            return True
+        self._count += 1
+        if not certain or self._count > MANY or not table.fits(change):
+            return False
+        table.add(change)
+        return True
+
+    def apply(self, piece: SnapshotRows) -> SnapshotRows:
+        """Return a piece of the snapshot with the changes of its rows.
+
+        The last piece of a table has the changed rows at its end. If only some rows of the table are
+        read, the changed rows are left out, unless a change lacks some of their values.
+        """
+        table = self._tables.get(piece.relation.name)
+        return piece if table is None or not table.changes else table.apply(piece)

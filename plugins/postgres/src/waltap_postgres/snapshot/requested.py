@@ -1,0 +1,138 @@
+"""Read the tables of a blocking snapshot."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from waltap.changes.decode.relation import Relation
+from waltap.changes.transactions.position import parse_lsn
+from waltap.changes.transactions.transaction import SnapshotRows
+from waltap.errors import RetryVerdict, SnapshotError, SourceError
+from waltap.ports.signals.signal import SnapshotRequest
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.errors import QueryCancelled
+from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.condition import ConditionCheck, take_role
+from waltap_postgres.snapshot.options import SnapshotOptions
+from waltap_postgres.snapshot.plan import ReadTask
+from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, set_markers
+from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
+from waltap_postgres.visibility import SnapshotVisibility
+
+Refused = Callable[[SnapshotRequest, str], None]
+
+
+class RequestedTables:
+    """Tables of a signal in a transaction of their own, as `TableReading`.
+
+    ``asked`` has the requests by schema and table. ``now`` is a catalogue of the present; ``terms`` are
+    the rules for reading tables; ``later`` opens another transaction.
+    """
+
+    def __init__(
+        self,
+        transaction: ReadingTransaction,
+        asked: Mapping[tuple[str, str], SnapshotRequest],
+        refused: Refused,
+        properties: PostgresProperties,
+        now: PostgresCatalogue,
+        terms: SnapshotOptions,
+        later: Callable[[], ReadingTransaction],
+    ) -> None:
+        self._transaction, self._asked, self._refused = transaction, asked, refused
+        self._properties, self._now, self._terms, self._later = properties, now, terms, later
+        self._targets: Sequence[SnapshotTable] = ()
+        self._point = SnapshotPoint(lsn=0, xid=None, ts=0)
+        self._seen: SnapshotVisibility | None = None
+        self._replayed = 0
+        self.relations: Mapping[str, Relation] = {}
+        self.until: int | None = None
+
+    def begin(self, targets: Sequence[SnapshotTable]) -> bool:
+        """Open the snapshot and lock ``targets``.
+
+        Return False if one of them was rewritten in between: the snapshot would find it empty. Raises:
+        SourceError, SnapshotError.
+        """
+        transaction, isolation = self._transaction, self._terms.isolation
+        self._targets = targets
+        self.relations = {t.table.relation.name: t.table.relation for t in targets}
+        standby = self._now.standby()
+        if standby:
+            self._replayed = parse_lsn(self._now.horizon())
+        if locks := self._terms.locks(list(targets)):
+            transaction.lock(locks, isolation, targets)
+        transaction.begin(None, isolation)
+        self._point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
+        text, until = transaction.catalogue.snapshot(), transaction.catalogue.visible_until()
+        if text is not None and until is not None:
+            self.until = until[0]
+            # A standby does not know which transactions are in progress.
+            self._seen = None if standby else SnapshotVisibility.of_snapshot(text)
+        return all(map(self._hold, targets))
+
+    def _hold(self, target: SnapshotTable) -> bool:
+        """Lock a table until the end, and return whether its rows are in the snapshot."""
+        transaction = self._transaction
+        transaction.expect([target])
+        try:
+            shape = transaction.hold([target]).get(target.oid)
+        except SourceError as error:
+            if error.retry is not RetryVerdict.NEVER:
+                raise
+            transaction.release_tables()
+            return True  # reading it will report the error
+        return shape is None or transaction.unchanged(target, shape)
+
+    def saw(self, xid: int, commit_lsn: int) -> bool | None:
+        """Return whether the snapshot contains a transaction, as `TableReading.saw`."""
+        if self._seen is not None:
+            return self._seen.saw(xid)
+        # A standby streams a transaction after it has replayed its commit.
+        return True if commit_lsn <= self._replayed else None
+
+    def pieces(self) -> Iterator[SnapshotRows]:
+        """Yield the rows. A table that cannot be read is reported and skipped."""
+        for piece in set_markers(self._read()):
+            piece.visible = ""  # nothing is left out of the stream
+            yield piece
+
+    def _read(self) -> Iterator[SnapshotRows]:
+        transaction = self._transaction
+        session = transaction.session
+        for target in self._targets:
+            relation = target.table.relation
+            request = self._asked[relation.table_id]
+            statement = (request.condition or "").strip().rstrip(";")
+            limit_ms = self._properties.condition_timeout_ms if statement else 0
+            # The savepoint keeps an error of one table from ending the transaction.
+            session.execute("SAVEPOINT waltap_asked")
+            try:
+                if statement:
+                    session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
+                    ConditionCheck(relation, session.parsed, self._now.query).statement(statement)
+                    statement = target.selected(statement)
+                    take_role(session, self._properties)
+                transaction.expect([target])
+                chosen = statement or self._terms.chosen(target)
+                reader = TablesReader(
+                    transaction,
+                    self._point,
+                    self._properties,
+                    self._later,
+                    statements={relation.name: chosen} if chosen else {},
+                    users_path=not statement,
+                    before_stream=False,
+                )
+                yield from reader.read(ReadTask([target]))
+            except QueryCancelled as error:
+                if not statement:
+                    raise
+                why = f"{error.problem}; waltap.signal.condition.timeout.ms is {limit_ms}"
+                self._refused(request, why)
+            except (SourceError, SnapshotError) as error:
+                if error.retry is not RetryVerdict.NEVER:
+                    raise
+                self._refused(request, error.problem)
+            session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
+
+    def close(self) -> None:
+        self._transaction.close()
