@@ -13,6 +13,7 @@ progress, 0 otherwise.
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import msgspec
@@ -114,6 +115,7 @@ def joined(blocks: Sequence[InsertBlock]) -> InsertBlock:
     return InsertBlock(first.relation, lsns, rows, first.xid)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TransactionBlock:
     """Hold neighbouring transactions of one insert each as columns.
 
@@ -123,20 +125,13 @@ class TransactionBlock:
     begin and of each commit. Immutable.
     """
 
-    __slots__ = ("commit_lsns", "commit_ts", "end_lsns", "frames", "inserts", "xids")
-
-    def __init__(
-        self,
-        inserts: InsertBlock,
-        frames: "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]",
-        *,
-        xids: "np.ndarray[Any, Any]",
-        commit_lsns: "np.ndarray[Any, Any]",
-        end_lsns: "np.ndarray[Any, Any]",
-        commit_ts: "np.ndarray[Any, Any]",
-    ) -> None:
-        self.inserts, self.frames, self.xids = inserts, frames, xids
-        self.commit_lsns, self.end_lsns, self.commit_ts = commit_lsns, end_lsns, commit_ts
+    inserts: InsertBlock
+    frames: "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]"
+    _: KW_ONLY
+    xids: "np.ndarray[Any, Any]"
+    commit_lsns: "np.ndarray[Any, Any]"
+    end_lsns: "np.ndarray[Any, Any]"
+    commit_ts: "np.ndarray[Any, Any]"
 
     def __len__(self) -> int:
         return len(self.xids)

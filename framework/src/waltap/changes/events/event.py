@@ -14,6 +14,7 @@ transform.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -144,6 +145,7 @@ class EventRow(MutableMapping[str, Any]):
         return found if change is None or change.value is None else change.value(found)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChangeEvent:
     """Carry the event of a row (op c, u, d, r), its tombstone, or a truncate (t).
 
@@ -152,45 +154,23 @@ class ChangeEvent:
     one must change the other, too.
     """
 
-    __slots__ = (
-        "after",
-        "before",
-        "commit_ts",
-        "headers",
-        "key",
-        "lsn",
-        "op",
-        "relation",
-        "source",
-        "tombstone",
-        "topic",
-        "xid",
-    )
-
-    def __init__(
-        self,
-        op: str,
-        relation: Relation,
-        topic: str,
-        *,
-        key: EventRow | None,
-        before: EventRow | None,
-        after: EventRow | None,
-        source: Any,
-        lsn: int | None = None,
-        commit_ts: int = 0,
-        xid: int | None = None,
-        tombstone: bool = False,
-    ) -> None:
-        self.op, self.relation, self.topic = op, relation, topic
-        # None: the event has none. A tombstone has neither before nor after.
-        self.key, self.before, self.after = key, before, after
-        # `source` belongs to the encoder; transforms leave it alone.
-        self.source, self.tombstone = source, tombstone
-        # For reading only; `commit_ts` is in µs since 1970 UTC.
-        self.lsn, self.commit_ts, self.xid = lsn, commit_ts, xid
-        # (name, text), written before the format's own headers.
-        self.headers: list[tuple[str, str]] = []
+    op: str
+    relation: Relation
+    topic: str
+    _: KW_ONLY
+    # None: the event has none. A tombstone has neither before nor after.
+    key: EventRow | None
+    before: EventRow | None
+    after: EventRow | None
+    # Belongs to the encoder; transforms leave it alone.
+    source: Any
+    # For reading only; `commit_ts` is in µs since 1970 UTC.
+    lsn: int | None = None
+    commit_ts: int = 0
+    xid: int | None = None
+    tombstone: bool = False
+    # (name, text), written before the format's own headers.
+    headers: list[tuple[str, str]] = field(default_factory=list, init=False)
 
 
 EventTransform = Callable[[list[ChangeEvent]], list[ChangeEvent]]

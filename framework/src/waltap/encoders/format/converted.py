@@ -65,29 +65,20 @@ from waltap.version import VERSION
 MAX_SCHEMAS = 1000
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PlannedRecord:
     """Hold the parts of a record that transforms may still change."""
 
-    __slots__ = (
-        "after", "before", "block", "frame", "headers", "key", "lsn", "rows", "table", "tombstone",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        table: ConnectTable,
-        rows: ImageLayout,
-        frame: EventFrame,
-        lsn: int | None,
-        key: Tuple | None,
-        before: Tuple | None,
-        after: Tuple | None,
-        headers: tuple[ConnectHeader, ...],
-        tombstone: bool,
-    ) -> None:
-        self.table, self.rows, self.frame, self.lsn = table, rows, frame, lsn
-        self.key, self.before, self.after = key, before, after
-        self.headers, self.tombstone = headers, tombstone
-        self.block: dict[str, Any] | None = None
+    table: ConnectTable
+    rows: ImageLayout
+    frame: EventFrame
+    lsn: int | None
+    key: Tuple | None
+    before: Tuple | None
+    after: Tuple | None
+    headers: tuple[ConnectHeader, ...]
+    tombstone: bool
+    block: dict[str, Any] | None = None
 
 
 MakeRecord = Callable[[str, str, PlannedRecord, ChangeEvent | None], ConnectRecord]

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TypeVar
 
@@ -139,7 +140,10 @@ class SourceTexts:
             a, b, x, origins = self._texts
             made = self._made[owner] = PartTemplate(
                 self._parts[owner],
-                (a[owner], b[owner], x[owner], origins[owner]),
+                a[owner],
+                b[owner],
+                x[owner],
+                origins[owner],
                 self._stamps,
                 self.order,
                 self.out,
@@ -159,29 +163,24 @@ def _repeated(values: Sequence[T], counts: Sequence[int]) -> list[T]:
     return list(chain.from_iterable(map(repeat, values, counts)))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PartTemplate:
     """Hold the texts that the events of one part share.
 
     The module's docstring explains them.
     """
 
-    __slots__ = (
-        "_ends", "_wording", "a", "b", "order", "origin", "out", "part", "stamps", "x",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        part: TransactionPart,
-        texts: tuple[str, str, str, str],
-        stamps: str,
-        order: TransactionOrder | None,
-        out: list[Record],
-        wording: EnvelopeTemplate,
-        ends: dict[str, str],
-    ) -> None:
-        self.part, self._wording = part, wording
-        self.a, self.b, self.x, self.origin = texts
-        self.stamps, self.order, self.out, self._ends = stamps, order, out, ends
+    part: TransactionPart
+    a: str
+    b: str
+    x: str
+    origin: str
+    stamps: str
+    order: TransactionOrder | None
+    out: list[Record]
+    wording: EnvelopeTemplate
+    # As `SourceTexts` has them.
+    ends: dict[str, str]
 
     @property
     def frame(self) -> tuple[str, str, str]:
@@ -196,12 +195,12 @@ class PartTemplate:
         # Without transaction metadata the text is the same for all events of one operation.
         if self.order is None:
             kind = op if unsent == "null" else op + unsent
-            text = self._ends.get(kind)
+            text = self.ends.get(kind)
             if text is None:
-                text = self._wording.after_source("null", op, self.stamps, unsent)
-                self._ends[kind] = text
+                text = self.wording.after_source("null", op, self.stamps, unsent)
+                self.ends[kind] = text
             return self.origin + text
-        after = self._wording.after_source(self.block(n, collection), op, self.stamps, unsent)
+        after = self.wording.after_source(self.block(n, collection), op, self.stamps, unsent)
         return f"{self.origin}{after}"
 
     def block(self, n: str, collection: str) -> str:
