@@ -5,6 +5,7 @@ Stages ask them per table and per relation version, never per row.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import lru_cache
 
 from waltap.base.cache import BoundedDict
@@ -179,33 +180,16 @@ class CaptureRules:
 
 
 def _type_options(properties: CaptureProperties) -> TypeOptions:
+    same = properties.model_dump(include={option.name for option in fields(TypeOptions)})
     placeholder = properties.unavailable_value_placeholder
-    return TypeOptions(
-        time_precision_mode=properties.time_precision_mode,
-        decimal_handling_mode=properties.decimal_handling_mode,
-        hstore_handling_mode=properties.hstore_handling_mode,
-        interval_handling_mode=properties.interval_handling_mode,
-        binary_handling_mode=properties.binary_handling_mode,
-        money_fraction_digits=properties.money_fraction_digits,
-        include_unknown_datatypes=properties.include_unknown_datatypes,
-        unavailable_value_placeholder=(
-            bytes.fromhex(placeholder[4:])
-            if placeholder.startswith("hex:")
-            else placeholder.encode()
-        ),
-        event_converting_failure_handling_mode=(
-            "fail"
-            # A dead letter begins with an error, which the engine catches.
-            if properties.event_converting_failure == "dead_letter"
-            else properties.event_converting_failure
-        ),
-        arrow_misfit=properties.arrow_misfit,
-        arrow_unconstrained_numeric=properties.arrow_unconstrained_numeric,
-        multidimensional_arrays=properties.multidimensional_arrays,
-        infinite_date=properties.infinite_date,
-        streamed_names=properties.streamed_names,
-        composite_types=properties.composite_types,
-    )
+    failure = properties.event_converting_failure
+    if placeholder.startswith("hex:"):
+        same["unavailable_value_placeholder"] = bytes.fromhex(placeholder[4:])
+    else:
+        same["unavailable_value_placeholder"] = placeholder.encode()
+    # A dead letter begins with an error, which the engine catches.
+    failure = "fail" if failure == "dead_letter" else failure
+    return TypeOptions(**same, event_converting_failure_handling_mode=failure)
 
 
 def _key_patterns(text: str) -> list[re.Pattern[str]]:

@@ -6,7 +6,7 @@ contract of Debezium 3.6, "Source type propagation"; recorded events.
 
 from dataclasses import dataclass
 
-from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, below_domains
 
 # Java's largest int: the driver's length of a type without one.
 UNLIMITED = 2147483647
@@ -46,9 +46,7 @@ class SourceType:
 
 def root_type(data_type: DataType) -> DataType:
     """Return the type below all domains."""
-    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
-        data_type = data_type.base
-    return data_type
+    return below_domains(data_type)[0]
 
 
 def may_grow(relation: Relation) -> bool:
@@ -104,13 +102,9 @@ def source_type(column: Column, *, listed: bool = False) -> SourceType:
     data_type = column.data_type
     if data_type is None:
         return SourceType(column.type_text or "", None, None)
-    name, typmod = data_type.name, column.typmod
-    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
-        # A domain has the figures of its modifiers.
-        typmod = data_type.base_typmod if typmod < 0 else typmod
-        data_type = data_type.base
-    length, scale = _figures(data_type, typmod)
-    return SourceType((listed and listed_name(column)) or name, length, scale)
+    # A domain has the figures of its modifiers.
+    length, scale = _figures(*below_domains(data_type, column.typmod))
+    return SourceType((listed and listed_name(column)) or data_type.name, length, scale)
 
 
 def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:

@@ -80,6 +80,15 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
     attributes_dropped: bool = False
 
 
+def below_domains(data_type: DataType, typmod: int = -1) -> tuple[DataType, int]:
+    """Return the type below all domains, and the modifier that applies to it."""
+    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
+        # A domain's own modifier applies, unless the domain over it has one.
+        typmod = data_type.base_typmod if typmod == -1 else typmod
+        data_type = data_type.base
+    return data_type, typmod
+
+
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """Describe one column of a relation version.
 

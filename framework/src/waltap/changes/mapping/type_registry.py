@@ -7,7 +7,7 @@ import msgspec
 
 from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import converted
-from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, below_domains
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.conversion import ColumnConverter, conversion_mapping
 from waltap.changes.mapping.json_schema import value_json
@@ -152,12 +152,7 @@ def _resolved(column: Column) -> Column:
     data_type = column.data_type or DataType(oid=column.type_oid, schema="", name="")
     if data_type.kind is not TypeKind.DOMAIN:
         return msgspec.structs.replace(column, data_type=data_type)
-    typmod = column.typmod
-    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
-        # A domain's own modifier applies, unless the domain over it has one.
-        if typmod == -1:
-            typmod = data_type.base_typmod
-        data_type = data_type.base
+    data_type, typmod = below_domains(data_type, column.typmod)
     return msgspec.structs.replace(
         # A column of a domain type has no schema default in Debezium, whose table of defaults
         # goes by the name of the column's own type.

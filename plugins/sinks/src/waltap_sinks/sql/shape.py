@@ -9,7 +9,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, column_id
+from waltap.changes.decode.relation import (
+    Column,
+    DataType,
+    Relation,
+    TypeKind,
+    below_domains,
+    column_id,
+)
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.changes.events import EventContext, EventPlan, EventPlans
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
@@ -129,14 +136,9 @@ def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) 
 
 def base_column(column: Column) -> Column:
     """Return ``column`` with the base type of a domain."""
-    data_type: DataType | None = column.data_type
-    typmod = column.typmod
-    if data_type is None or data_type.kind is not TypeKind.DOMAIN:
+    if column.data_type is None or column.data_type.kind is not TypeKind.DOMAIN:
         return column
-    while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
-        if typmod == -1:
-            typmod = data_type.base_typmod
-        data_type = data_type.base
+    data_type, typmod = below_domains(column.data_type, column.typmod)
     return msgspec.structs.replace(
         column, data_type=data_type, type_oid=data_type.oid, typmod=typmod, type_text=None
     )
