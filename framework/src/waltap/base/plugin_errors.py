@@ -1,6 +1,7 @@
 """Errors of plugins and of requests for them: WT-11xx."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from waltap.errors import PluginError, WaltapError
 
@@ -39,3 +40,12 @@ WrongSpec = PluginError.define("WrongSpec", "WT-1107")
 RoleIncomplete = PluginError.define("RoleIncomplete", "WT-1113")
 # It may be a sink, a check, a decoder or a transform.
 PluginRaised = WaltapError.define("PluginRaised", "WT-1108")
+
+
+@contextmanager
+def needing(what: str, *, extra: str) -> Iterator[None]:
+    """Import a library that comes with the ``extra``. Raises: LibraryMissing."""
+    try:
+        yield
+    except ImportError as cause:
+        raise LibraryMissing(what, extra=extra) from cause

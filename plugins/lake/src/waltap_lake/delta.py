@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waltap.base.files.location import refusal
 from waltap.base.files.store import safe_name
 from waltap.base.import_rules import pa
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
@@ -305,7 +305,5 @@ def alike(one: Any, other: Any) -> bool:
 
 def from_library() -> None:
     """Check that deltalake is installed. Raises: LibraryMissing."""
-    try:
+    with needing("the sink delta needs deltalake", extra="delta"):
         import deltalake  # noqa: F401
-    except ImportError as cause:
-        raise LibraryMissing("the sink delta needs deltalake", extra="delta") from cause

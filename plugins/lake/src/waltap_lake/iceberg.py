@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waltap.base.import_rules import pa
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
@@ -112,10 +112,8 @@ class IcebergLake(LakeConnection):
             catalog.close()
 
     def _load(self) -> "Catalog":
-        try:
+        with needing("the sink iceberg needs pyiceberg", extra="iceberg"):
             from pyiceberg.catalog import load_catalog
-        except ImportError as cause:
-            raise LibraryMissing("the sink iceberg needs pyiceberg", extra="iceberg") from cause
         # pyiceberg warns of each attempt that lost a race, and retries. The last failure is raised.
         logging.getLogger("pyiceberg").setLevel(logging.ERROR)
         with self.failing():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.event import Record
 from waltap.encoders.json.lines import JsonLines
@@ -57,11 +57,9 @@ class KinesisService(StreamServer[Any]):
             return getattr(client, name)(**arguments)
 
     def _connect(self) -> Any:
-        try:
+        with needing("the sink kinesis needs boto3", extra="kinesis"):
             import boto3
             from botocore.config import Config
-        except ImportError as cause:
-            raise LibraryMissing("the sink kinesis needs boto3", extra="kinesis") from cause
         given, seconds = self._properties, self._properties.timeout_ms / 1000
         settings = Config(
             connect_timeout=seconds, read_timeout=seconds, retries={"max_attempts": 2}

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.events.event import Record
 from waltap.errors import SinkError
 from waltap.ports.sink.sink import SinkContext
@@ -66,10 +66,8 @@ class NatsServer(StreamServer["Client"]):
         return self._meaning(error, topic)
 
     def _connect(self) -> "Client":
-        try:
+        with needing("the sink nats-jetstream needs nats-py", extra="nats"):
             from nats.aio.client import Client
-        except ImportError as cause:
-            raise LibraryMissing("the sink nats-jetstream needs nats-py", extra="nats") from cause
         given = self._properties
         if self._loop is None:
             self._loop = asyncio.new_event_loop()

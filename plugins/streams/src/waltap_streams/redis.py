@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
@@ -50,12 +50,10 @@ class RedisServer(StreamServer["Redis"]):
         self._properties = properties
 
     def _connect(self) -> "Redis":
-        try:
+        with needing("the sink redis needs redis", extra="redis"):
             from redis import Redis
             from redis.backoff import NoBackoff
             from redis.retry import Retry
-        except ImportError as cause:
-            raise LibraryMissing("the sink redis needs redis", extra="redis") from cause
         given = self._properties
         host, _, port = given.address.rpartition(":")
         if not port.isdigit() or not host:

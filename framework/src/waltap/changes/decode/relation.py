@@ -324,7 +324,7 @@ def difference(old: Relation, new: Relation) -> list[str]:
     # number.
     before = {column_id(column): column for column in old.columns}
     after = {column_id(column): column for column in new.columns}
-    found += [f"{c.name}: added ({_type(c)})" for p, c in after.items() if p not in before]
+    found += [f"{c.name}: added ({shown_type(c)})" for p, c in after.items() if p not in before]
     found += [f"{c.name}: dropped" for p, c in before.items() if p not in after]
     for number, column in after.items():
         if number in before:
@@ -344,7 +344,7 @@ def _of_column(old: Column, new: Column) -> list[str]:
     if old.name != new.name:
         found.append(f"{old.name}: renamed to {new.name}")
     if (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
-        before, after = _type(old), _type(new)
+        before, after = shown_type(old), shown_type(new)
         text = (
             # Two modifiers can print alike, so the text names the difference itself.
             f"{before} → {after}" if before != after else f"{after} of another length or precision"
@@ -363,7 +363,8 @@ def column_id(column: Column) -> int | str:
     return column.name if column.number is None else column.number
 
 
-def _type(column: Column) -> str:
+def shown_type(column: Column) -> str:
+    """Return the type as people know it."""
     if column.type_text:
         return column.type_text
     return column.data_type.name if column.data_type else f"type {column.type_oid}"

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import field_validator
 
 from waltap.base.http import HttpAnswer, WebhookSignature
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.base.property import Properties, declare, declare_family
 from waltap.base.redaction import host_of, whole_address
 from waltap.base.retry import RetryBackoff
@@ -95,12 +95,8 @@ class WebhookNotifications:
 
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
-        try:
+        with needing("the notification channel webhook needs httpx", extra="webhook"):
             from waltap.base.http import HttpClient
-        except ImportError as cause:
-            raise LibraryMissing(
-                "the notification channel webhook needs httpx", extra="webhook"
-            ) from cause
         self._properties = properties
         self.host = host_of(properties.url)
         key = properties.key

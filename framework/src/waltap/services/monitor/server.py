@@ -26,7 +26,7 @@ import msgspec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import replace_durably
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun
 from waltap.errors import ConfigurationError
@@ -401,10 +401,8 @@ class MetricsExposition:
 
     def __init__(self, pipeline: str, status: Callable[[], PipelineStatus]) -> None:
         """Register the metrics. Raises: LibraryMissing."""
-        try:
+        with needing("metrics need prometheus-client", extra="monitor"):
             from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-        except ImportError as cause:
-            raise LibraryMissing("metrics need prometheus-client", extra="monitor") from cause
         self._pipeline, self._status = pipeline, status
         self.registry = registry = CollectorRegistry()
 

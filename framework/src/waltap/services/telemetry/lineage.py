@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.capture.capture import CaptureRules
-from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.relation import Column, Relation, shown_type
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.transactions.position import Positions
 from waltap.errors import WaltapError
@@ -175,13 +175,10 @@ class LineageObserver:
 
     def __init__(self, engine: "ObservedEngine", to: str, namespace: str) -> None:
         """Prepare the transport. Raises: LibraryMissing."""
-        try:
+        with needing("waltap.openlineage.to needs OpenLineage's client", extra="openlineage"):
             from openlineage.client import event_v2
             from openlineage.client.transport.file import FileConfig, FileTransport
             from openlineage.client.transport.http import HttpConfig, HttpTransport
-        except ImportError as cause:
-            text = "waltap.openlineage.to needs OpenLineage's client"
-            raise LibraryMissing(text, extra="openlineage") from cause
         if to.startswith(("http://", "https://")):
             # no retries here: `LineageSender` tries again
             self._transport: Any = HttpTransport(
@@ -323,16 +320,10 @@ def _schema(columns: Iterable[Column]) -> Any:
     )
 
     fields = [
-        SchemaDatasetFacetFields(column.name, _type(column), column.comment, ordinal)
+        SchemaDatasetFacetFields(column.name, shown_type(column), column.comment, ordinal)
         for ordinal, column in enumerate(columns, 1)
     ]
     return SchemaDatasetFacet(fields, producer=PRODUCER)
-
-
-def _type(column: Column) -> str:
-    if column.type_text:
-        return column.type_text
-    return column.data_type.name if column.data_type else f"type {column.type_oid}"
 
 
 def _source(properties: object) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Positions, lsn_text
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import WaltapError
@@ -48,7 +48,7 @@ class OtlpObserver:
         self, pipeline: str, status: Callable[[], PipelineStatus], endpoint: str, interval_ms: int
     ) -> None:
         """Start the exporters. Raises: LibraryMissing."""
-        try:
+        with needing("waltap.otel.endpoint needs OpenTelemetry", extra="otel"):
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.metrics import MeterProvider
@@ -56,10 +56,6 @@ class OtlpObserver:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError as cause:
-            raise LibraryMissing(
-                "waltap.otel.endpoint needs OpenTelemetry", extra="otel"
-            ) from cause
         self._pipeline, self._status = pipeline, status
         self._seen: PipelineStatus | None = None
         self._seen_at = 0.0

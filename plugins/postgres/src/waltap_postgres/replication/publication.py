@@ -170,21 +170,6 @@ def named_members(catalogue: PostgresCatalogue, name: str) -> dict[tuple[str, st
     return {(schema, table): sent for schema, table, sent in rows}
 
 
-def streams_new(
-    catalogue: PostgresCatalogue, names: Iterable[str], schema: str, version_num: int
-) -> bool:
-    """Return whether a publication covers new tables of ``schema``."""
-    sql, parameters = "puballtables", [list(names)]
-    if version_num >= 150000:
-        sql += (
-            " OR EXISTS (SELECT FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid"
-            " WHERE s.pnpubid = p.oid AND n.nspname = ANY(%s))"
-        )
-        parameters.append([schema])
-    query = f"SELECT 1 FROM pg_publication p WHERE pubname = ANY(%s) AND ({sql})"
-    return bool(catalogue.query(query, tuple(parameters)))
-
-
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
     """Return the publication's tables, None if it does not exist."""
     rows = catalogue.query(

@@ -34,10 +34,10 @@ from waltap_postgres.replication.publication import (
     published_operations,
     refuse_keyless,
     run_statements,
-    streams_new,
 )
 from waltap_postgres.replication.publication_completeness import (
     OPERATIONS,
+    SCHEMAS,
     Membership,
     WantedPublication,
     completeness,
@@ -430,7 +430,18 @@ class PublicationSet:
         return frozenset(row[0] for row in self._catalogue.query(WRITERS, (table,)))
 
     def streams_new(self, schema: str) -> bool:
-        return not self.names or streams_new(self._catalogue, self.names, schema, self._version_num)
+        """Return whether a publication covers new tables of ``schema``."""
+        if not self.names:
+            return True
+        sql, parameters = "puballtables", [list(self.names)]
+        if self._version_num >= SCHEMAS:
+            sql += (
+                " OR EXISTS (SELECT FROM pg_publication_namespace s JOIN pg_namespace n"
+                " ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid AND n.nspname = ANY(%s))"
+            )
+            parameters.append([schema])
+        query = f"SELECT 1 FROM pg_publication p WHERE pubname = ANY(%s) AND ({sql})"
+        return bool(self._catalogue.query(query, tuple(parameters)))
 
     def undo(self) -> None:
         """Drop the publications that `make` created for the first time."""

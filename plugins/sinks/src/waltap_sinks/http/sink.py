@@ -14,7 +14,7 @@ from urllib.request import getproxies
 from uuid import uuid4
 
 from waltap.base.http import WebhookSignature
-from waltap.base.plugin_errors import LibraryMissing
+from waltap.base.plugin_errors import needing
 from waltap.base.redaction import host_of
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.event import Record
@@ -306,12 +306,10 @@ class HttpSink(Sink):
 
     def _new_client(self) -> "HttpClient":
         """Return a client with the profile's settings. Raises: LibraryMissing, SinkError."""
-        try:
+        with needing("the sink http needs httpx", extra="http"):
             import httpx
 
             from waltap.base.http import HttpClient
-        except ImportError as cause:
-            raise LibraryMissing("the sink http needs httpx", extra="http") from cause
         given = self._properties
         headers = {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
