@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from waltap_postgres.plugin import register_snapshotters
-from waltap_postgres.snapshot.modes import ConfigurationBasedProperties
+from waltap_postgres.start.modes import ConfigurationBasedProperties
 from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
 
 SPECS = {spec.name: spec for spec in register_snapshotters()}

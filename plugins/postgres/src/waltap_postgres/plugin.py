@@ -24,7 +24,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_snapshotters() -> Iterable[SnapshotterSpec]:
     """Contribute Debezium's snapshot modes."""
-    from waltap_postgres.snapshot.modes import SNAPSHOTTERS
+    from waltap_postgres.start.modes import SNAPSHOTTERS
 
     return SNAPSHOTTERS
 

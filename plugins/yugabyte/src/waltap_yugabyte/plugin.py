@@ -47,7 +47,7 @@ def register_connectors() -> Iterable[ConnectorSpec]:
 @hookimpl
 def register_snapshotters() -> Iterable[SnapshotterSpec]:
     """Contribute the snapshot mode that only YugabyteDB has."""
-    from waltap_postgres.snapshot.modes import InitialOnly
+    from waltap_postgres.start.modes import InitialOnly
     from waltap_yugabyte.properties import PARALLEL
 
     yield SnapshotterSpec(
