@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers import shared_classes
 from tests.harness.servers.postgres import Database
@@ -27,7 +27,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
 
 # no test is a matter of time; `make test-all` tries more
 EXAMPLES = 300 if "WALTAP_FUZZ_INPUTS" in os.environ else 50
-settings.register_profile("shared machine", deadline=None, max_examples=EXAMPLES)
+settings.register_profile(
+    "shared machine",
+    deadline=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("shared machine")
 
 

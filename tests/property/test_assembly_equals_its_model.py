@@ -223,7 +223,7 @@ def rows(parts: list[TransactionPart]) -> list[tuple[int, int]]:
     return [(part.xid, change.lsn) for part in parts for change in part.changes]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     TRANSACTIONS, st.data(), st.lists(st.integers(1, 9), min_size=1), st.sampled_from([0, 99999])
 )
@@ -243,7 +243,7 @@ def test_every_kept_change_comes_once_in_commit_order(transactions, data, sizes,
             index, previous = 0, part.end_lsn
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     TRANSACTIONS, st.data(), st.lists(st.integers(1, 9), min_size=1), st.sampled_from([0, 99999])
 )

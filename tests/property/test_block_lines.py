@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.json_events import format_context, json_format
 from tests.harness.typed_records import UnregisteredAvro
@@ -155,7 +155,6 @@ def as_columns(rows: list[tuple[str | None, ...]], cut: int) -> RowBlock | None:
                 return copy_block(found, width, len(found))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     tables(),
     MODES,
@@ -198,7 +197,6 @@ def test_lines_by_columns_are_lines_by_rows(
     assert lines[0].count(b"\n") == len(rows)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), MODES, st.booleans(), st.integers(0, 6), st.none() | st.integers(2, 9))
 def test_lines_of_inserts_by_columns_are_lines_by_rows(
     table: tuple[Relation, list[tuple[str | None, ...]]],
@@ -229,7 +227,6 @@ def test_lines_of_inserts_by_columns_are_lines_by_rows(
     assert lines[0].count(b"\n") == len(rows)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), MODES, st.sampled_from([None, "c", "r"]), st.sampled_from([2**62, 9_990, 1]))
 def test_avro_by_columns_is_avro_by_rows(
     table: tuple[Relation, list[tuple[str | None, ...]]],

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation
 
@@ -88,7 +88,6 @@ def content(batches: list[Batch], settings_: dict[str, int]) -> dict[str, Any]:
         return found
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories(), st.integers(1, 6), st.sampled_from([0, 1 << 24]), st.data())
 def test_parts_hold_what_whole_transactions_do(
     transactions: list[TransactionPart], chunk_rows: int, memory: int, data: st.DataObject

@@ -147,7 +147,6 @@ def _single(part: TransactionPart) -> list[TransactionPart]:
     return [structs.replace(part, changes=[change]) for change in part.changes]
 
 
-@settings(deadline=None)
 @given(
     TRANSACTIONS, st.booleans(), st.booleans(), st.sampled_from(FORMS), st.lists(st.integers(0, 8))
 )
@@ -177,7 +176,6 @@ def test_transactions_rendered_together_have_the_records_of_each_alone(
     assert found == wanted
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(STATEMENTS, st.integers(1, 4)), max_size=6), st.booleans(), st.booleans())
 def test_inserts_that_came_as_columns_among_others_have_the_records_of_rows(
     drawn, counted, eventful
