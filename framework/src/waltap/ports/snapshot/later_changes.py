@@ -15,10 +15,10 @@ import msgspec
 
 from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.tuple_image import Tuple
+from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.ports.snapshot.chunk_source import TableReading
-from waltap.ports.snapshot.window import SnapshotWindow
+from waltap.ports.snapshot.window import SnapshotWindow, aligner
 
 # Number of changes to keep in memory. A transaction with more of them is visible soon, so the engine opens
 # another snapshot instead.
@@ -29,22 +29,31 @@ class _TableChanges:
     """Hold the later changes of one table, and the rows that they concern."""
 
     def __init__(self, relation: Relation, key: tuple[int, ...], *, whole: bool) -> None:
-        self.relation, self._key, self._whole = relation, key, whole
+        self._relation, self._key, self._whole = relation, key, whole
+        self._names = {column.name for column in relation.columns}
         self.changes: list[Insert | Update | Delete] = []
         self._keys: set[Tuple] = set()
         self._rows: list[Tuple] = []
 
-    def fits(self, change: Insert | Update | Delete) -> bool:
-        """Return whether `apply` can find the row of ``change``."""
-        names = [column.name for column in change.relation.columns]
-        return bool(self._key) and names == [column.name for column in self.relation.columns]
+    def add(self, change: Insert | Update | Delete) -> bool:
+        """Keep ``change``, and return whether `apply` can find its row.
 
-    def add(self, change: Insert | Update | Delete) -> None:
+        It cannot without a key, or after a column was dropped.
+        """
+        if not self._key or not self._names.issuperset(c.name for c in change.relation.columns):
+            return False
+        align = aligner(change.relation, self._relation)
+        keys = [
+            self._key_of(align(image))
+            for image in (
+                None if isinstance(change, Delete) else change.new,
+                None if isinstance(change, Insert) else change.old,
+            )
+            if image
+        ]
+        self._keys.update(keys)
         self.changes.append(change)
-        if isinstance(change, Insert | Update):
-            self._keys.add(self._key_of(change.new))
-        if isinstance(change, Update | Delete) and change.old:
-            self._keys.add(self._key_of(change.old))
+        return not any(isinstance(value, MissingValue) for key in keys for value in key)
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         rows: list[Tuple] = []
@@ -56,7 +65,11 @@ class _TableChanges:
             )
             for change in self.changes:
                 window.see(change)
-            rows += window.rows()
+            # The stream sends no generated columns: a consumer has null in a new row, too.
+            rows += [
+                tuple(None if value is MissingValue.ABSENT else value for value in row)
+                for row in window.rows()
+            ]
         return msgspec.structs.replace(piece, rows=rows)
 
     def _key_of(self, row: Tuple) -> Tuple:
@@ -121,10 +134,7 @@ class LaterChanges:
         if table is None:
             return True
         self._count += 1
-        if not certain or self._count > MANY or not table.fits(change):
-            return False
-        table.add(change)
-        return True
+        return certain and self._count <= MANY and table.add(change)
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         """Return a piece of the snapshot with the changes of its rows.

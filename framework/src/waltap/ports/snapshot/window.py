@@ -61,7 +61,7 @@ class SnapshotWindow:
         elif isinstance(change, Insert | Update | Delete) and change.relation.name == name:
             align = self._aligners.get(change.relation)
             if align is None:
-                align = self._aligners[change.relation] = self._aligner(change.relation)
+                align = self._aligners[change.relation] = aligner(change.relation, self.relation)
             if isinstance(change, Insert):
                 new = align(change.new)
                 if self._keyed:  # an equal row without a key is another row
@@ -121,18 +121,19 @@ class SnapshotWindow:
     def _key_of(self, row: Tuple) -> Tuple:
         return tuple(row[index] for index in self._key)
 
-    def _aligner(self, relation: Relation) -> Callable[[Tuple], Tuple]:
-        """Return the function that adapts images of another table version.
 
-        The result has the columns of the chunk in its order.
-        """
-        indexes = {column.name: index for index, column in enumerate(relation.columns)}
-        found = [indexes.get(column.name) for column in self.relation.columns]
+def aligner(relation: Relation, target: Relation) -> Callable[[Tuple], Tuple]:
+    """Return the function that adapts images of another table version.
 
-        def align(image: Tuple) -> Tuple:
-            return tuple(MissingValue.ABSENT if at is None else image[at] for at in found)
+    The result has the columns of ``target`` in its order.
+    """
+    indexes = {column.name: index for index, column in enumerate(relation.columns)}
+    found = [indexes.get(column.name) for column in target.columns]
 
-        return align
+    def align(image: Tuple) -> Tuple:
+        return tuple(MissingValue.ABSENT if at is None else image[at] for at in found)
+
+    return align
 
 
 # Rows whose key changes during an incremental snapshot.

@@ -1,0 +1,128 @@
+"""Changes that a blocking snapshot does not contain: its rows get them, or another snapshot is opened."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.harness.json_events import IDENTITIES, table
+
+from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.ports.snapshot import later_changes
+from waltap.ports.snapshot.later_changes import LaterChanges
+
+UNTIL = 1000
+T = table("t", "id text", "v text", "large text", key=("id",))
+OTHER = table("other", "id text", key=("id",))
+BAG = table("bag", "v text", key=(), identity="f")
+ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
+
+
+class Reading:
+    """Contains transactions below 10; ``knows`` false: it does not know."""
+
+    def __init__(self, *relations: Relation, knows: bool = True) -> None:
+        self.relations = {each.name: each for each in relations}
+        self.until: int | None = UNTIL
+        self._knows = knows
+
+    def saw(self, xid: int, _commit_lsn: int) -> bool | None:
+        return xid < 10 if self._knows else None
+
+    def pieces(self) -> Iterator[SnapshotRows]:
+        yield from ()
+
+    def close(self) -> None:
+        pass
+
+
+def part(*changes: Change, xid: int = 10, at: int = 1) -> TransactionPart:
+    return TransactionPart(xid=xid, begin_lsn=at, commit_lsn=at, commit_ts=0, changes=changes)
+
+
+def later(*changes: Change, whole: bool = True, of: Relation = T, xid: int = 10) -> LaterChanges:
+    names = {of.name} if whole else set[str]()
+    made = LaterChanges(
+        Reading(of), names, lambda each: IDENTITIES[each.identity](each).identifying
+    )
+    parts = [part(*changes, xid=xid)]
+    assert made.split(parts) == (parts, [])
+    return made
+
+
+def rows(made: LaterChanges, *given: Tuple, of: Relation = T) -> list[Tuple]:
+    """Return the rows of two pieces."""
+    found: list[Tuple] = []
+    for some, complete in ((given[:1], False), (given[1:], True)):
+        piece = SnapshotRows(relation=of, rows=list(some), ts=0, lsn=1, xid=None, complete=complete)
+        found += made.apply(piece).rows
+    return found
+
+
+CHANGES: list[Change] = [
+    Update(T, 1, ("1", "new", UNCHANGED)),
+    Delete(T, 1, ("2", ABSENT, ABSENT), OldTuple.KEY),
+    Update(T, 1, ("2", "moved", UNCHANGED), ("1", ABSENT, ABSENT), OldTuple.KEY),
+    Insert(T, 1, ("1", "again", "w")),
+    Insert(OTHER, 1, ("1",)),
+]
+
+
+def test_rows_have_the_changes_in_their_order() -> None:
+    made = later(*CHANGES)
+    assert made.usable
+    assert rows(made, *ROWS) == [("3", "c", "z"), ("2", "moved", "x"), ("1", "again", "w")]
+
+
+def test_changes_of_transactions_in_the_snapshot_do_not_count() -> None:
+    assert rows(later(*CHANGES, xid=9), *ROWS) == ROWS
+
+
+def test_of_chosen_rows_those_that_the_stream_sent_are_left_out() -> None:
+    made = later(Update(T, 1, ("1", "new", UNCHANGED)), Update(T, 1, ("2", "b", "w")), whole=False)
+    assert rows(made, *ROWS) == [("3", "c", "z"), ("1", "new", "x")]
+
+
+def test_columns_that_are_not_streamed_keep_their_values() -> None:
+    """A generated column is read, and not sent: a consumer keeps its value, or has none."""
+    sent = table("t", "large text", "id text", key=("id",))
+    made = later(Update(sent, 1, ("w", "1")), Insert(sent, 1, ("v", "4")))
+    assert made.usable
+    assert rows(made, *ROWS) == [*ROWS[1:], ("1", "a", "w"), ("4", None, "v")]
+
+
+@pytest.mark.parametrize(
+    ("change", "of"),
+    [
+        (Truncate((OTHER, T), 1), T),
+        (Insert(table("t", "id text", "dropped text", key=("id",)), 1, ("1", "x")), T),
+        (Insert(BAG, 1, ("x",)), BAG),
+        (Delete(T, 1, (ABSENT, "a", ABSENT), OldTuple.KEY), T),
+    ],
+)
+def test_a_change_that_no_row_can_get_needs_another_snapshot(change: Change, of: Relation) -> None:
+    assert not later(change, of=of).usable
+
+
+def test_too_many_changes_need_another_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(later_changes, "MANY", 3)
+    insert = Insert(T, 1, ("1", "a", "b"))
+    assert later(insert, insert, insert).usable
+    assert not later(insert, insert, insert, insert).usable
+
+
+def test_a_change_that_may_be_in_the_snapshot_needs_another() -> None:
+    made = LaterChanges(Reading(T, knows=False), {T.name}, lambda _relation: (0,))
+    made.split([part(Insert(OTHER, 1, ("1",)))])
+    assert made.usable
+    made.split([part(Insert(T, 1, ("1", "a", "b")))])
+    assert not made.usable
+
+
+def test_the_rows_come_before_the_first_transaction_that_commits_later() -> None:
+    made = later()
+    assert not made.due
+    parts = [part(at=UNTIL - 1), part(at=UNTIL), part(at=UNTIL + 1)]
+    assert made.split(parts) == (parts[:1], parts[1:])
+    assert made.due
