@@ -10,7 +10,6 @@ import msgspec
 
 from waltap.changes.decode.decoder import Decoder, DecoderContext
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import OffsetError, SourceError, StopRequested, WaltapError
@@ -32,14 +31,11 @@ from waltap.ports.source.roles import (
     HeartbeatSource,
     PlanningSource,
     PublishingSource,
-    QueryableSource,
-    RowReadingSource,
     SlotOwningSource,
     SnapshotSharingSource,
     TableListingSource,
     TableReadingSource,
     TakeoverSource,
-    WalSource,
 )
 from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
@@ -82,13 +78,10 @@ class PostgresConnector(
     Connector,
     PlanningSource,
     TakeoverSource,
-    QueryableSource,
     DecodingSource,
     ColumnListingSource,
     HeartbeatSource,
-    WalSource,
     SnapshotSharingSource,
-    RowReadingSource,
     SlotOwningSource,
     TableReadingSource,
     ChunkedSource,
@@ -117,7 +110,9 @@ class PostgresConnector(
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
         self._connection = connect(properties, role="catalogue", watch=self._watch)
-        self.catalogue = dialect.catalogue(self._connection, properties)
+        catalogue = self.catalogue = dialect.catalogue(self._connection, properties)
+        self.query, self.rows_now = catalogue.query, catalogue.rows_now
+        self.wal_end = catalogue.wal_end
         version_num = self._connection.info.server_version
         self._slots = dialect.slots(self.catalogue, properties, version_num)
         self._left_behind = partial(
@@ -158,16 +153,8 @@ class PostgresConnector(
         captures = self.context.captures
         return [t for t in catalogue.tables() if captures(t.relation.schema, t.relation.table)]
 
-    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        return self.catalogue.query(sql, parameters)
-
     def once(self) -> AbstractContextManager[None]:
         return self.catalogue.once()
-
-    def rows_now(
-        self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
-    ) -> list[Tuple]:
-        return self.catalogue.rows_now(relation, columns, key, keys)
 
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
@@ -218,9 +205,6 @@ class PostgresConnector(
     def slot(self) -> SlotStatus | None:
         slot = self._read_slot()
         return None if slot is None else slot.status(self.catalogue.wal_end(), self._slots.disk())
-
-    def wal_end(self) -> int | None:
-        return self.catalogue.wal_end()
 
     def slots(self) -> list[SlotStatus]:
         wal_end = self.catalogue.wal_end()
