@@ -77,7 +77,7 @@ def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snap
         compared = pipeline.command("verify", "FILE", "--patience", "8")
         running.terminate()
     assert compared.returncode == 1, compared.stdout
-    assert "only in the target: (id=2)" in compared.stdout
+    assert "only in the destination: (id=2)" in compared.stdout
     done(pipeline, "run", "FILE", "--until-idle", "0.3", "--set", "snapshot.mode=always")
     assert pipeline.command("verify", "FILE", "--patience", "0").returncode == 0
 
