@@ -144,7 +144,7 @@ def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig: Rig)
     frame = rig.spark.createDataFrame(rows, rig.spark.table(ours.at).schema)
     for part in (rows, *(rows.slice(n, 1) for n in range(rows.num_rows))):
         with counted(rig.spark) as cost:
-            assert form.append(rig.spark, ours, part)
+            assert form.write_here(rig.spark, ours, part, replaces=False)
         assert not cost.data_jobs
         rig.spark.createDataFrame(part, frame.schema).write.format("delta").mode("append").save(
             theirs.at.removeprefix("delta.`").removesuffix("`")
@@ -248,7 +248,7 @@ def test_no_row_with_a_date_far_away_is_skipped(rig: Rig) -> None:
     for number, (day, us, bounded) in enumerate(EDGES, 1):
         values = zip(names, (day, us, us), (pa.int32(), pa.int64(), pa.int64()), strict=True)
         rows = {n: pa.array([value], plain).cast(COLUMNS[n][1]) for n, value, plain in values}
-        assert rig.applier._format.append(rig.spark, far, pa.table(rows))
+        assert rig.applier._format.write_here(rig.spark, far, pa.table(rows), replaces=False)
         log = folder_of(far) / "_delta_log" / f"{number:020d}.json"
         entries = [json.loads(line) for line in log.read_text().splitlines()]
         stats = next(json.loads(each["add"]["stats"]) for each in entries if "add" in each)
@@ -278,8 +278,10 @@ def test_no_row_with_a_date_far_away_is_skipped(rig: Rig) -> None:
 def test_a_table_with_another_property_is_written_by_spark(rig: Rig, properties: str) -> None:
     rows = pa.table({"id": pa.array([1], pa.int32())})
     refused = made(rig, "refused", "id int", properties)
-    assert not rig.applier._format.append(rig.spark, refused, rows)
-    assert rig.applier._format.append(rig.spark, made(rig, "taken", "id int"), rows)
+    assert not rig.applier._format.write_here(rig.spark, refused, rows, replaces=False)
+    assert rig.applier._format.write_here(
+        rig.spark, made(rig, "taken", "id int"), rows, replaces=False
+    )
 
 
 @pytest.mark.parametrize("columns", ["id int NOT NULL", "id int, v variant", "id int, v char(3)"])
@@ -288,20 +290,22 @@ def test_a_table_with_another_column_is_written_by_spark(rig: Rig, columns: str)
     at = f"delta.`{rig.output.uri('tables/refused')}`"
     own = delta_format.table_properties(rig.spark, at)
     rig.spark.sql(f"CREATE TABLE {at} ({columns}) USING delta {own}")
-    assert not rig.applier._format.append(rig.spark, TargetTable(at=at), rows)
+    assert not rig.applier._format.write_here(rig.spark, TargetTable(at=at), rows, replaces=False)
 
 
 def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig: Rig) -> None:
     target, form = made(rig, "t", "id int, v string"), rig.applier._format
-    assert not form.append(rig.spark, target, pa.table({"id": pa.array([1], pa.int64())}))
+    assert not form.write_here(
+        rig.spark, target, pa.table({"id": pa.array([1], pa.int64())}), replaces=False
+    )
     more = pa.table({"id": pa.array([1], pa.int32()), "w": pa.array(["x"])})
-    assert not form.append(rig.spark, target, more)
+    assert not form.write_here(rig.spark, target, more, replaces=False)
     for clause in ("CLUSTER BY (id)", "PARTITIONED BY (id)"):
         at = target.at.replace("/t`", f"/{clause[:3]}`")
         own = delta_format.table_properties(rig.spark, at)
         rig.spark.sql(f"CREATE TABLE {at} (id int, v string) USING delta {clause} {own}")
         rows = pa.table({"id": pa.array([1], pa.int32())})
-        assert not form.append(rig.spark, TargetTable(at=at), rows)
+        assert not form.write_here(rig.spark, TargetTable(at=at), rows, replaces=False)
 
 
 def test_a_stream_reads_each_change_once_and_old_versions_stay(rig: Rig, tmp_path: Path) -> None:

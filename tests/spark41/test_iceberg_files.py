@@ -64,7 +64,7 @@ def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(
     rows = many()
     for part in (rows, *(rows.slice(n, 1) for n in range(rows.num_rows))):
         with counted(rig.spark) as cost:
-            assert rig.applier.format.append(rig.spark, typed, part)
+            assert rig.applier.format.write_here(rig.spark, typed, part, replaces=False)
         assert not cost.data_jobs
     ours, there = texts(rig, typed.at), rig.spark.table(typed.at)
     frame = rig.spark.createDataFrame(rows, there.schema)
@@ -100,7 +100,7 @@ def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
 def test_a_field_that_is_dropped_and_added_again_has_no_values(
     rig: Rig, typed: TargetTable
 ) -> None:
-    assert rig.applier.format.append(rig.spark, typed, many())
+    assert rig.applier.format.write_here(rig.spark, typed, many(), replaces=False)
     before = IcebergTable(rig.spark, typed.at)
     files = before.files()
     assert files

@@ -365,6 +365,8 @@ class TargetProperties(Properties):
         ),
         examples=(r"public\.orders:customer_id,placed_at",),
     )
+    # Declared by each format.
+    catalog: str
 
     @field_validator("names")
     @classmethod
@@ -381,7 +383,7 @@ class TargetProperties(Properties):
 
     @model_validator(mode="after")
     def _names_want_a_catalogue(self) -> Self:
-        if self.names and not getattr(self, "catalog", ""):
+        if self.names and not self.catalog:
             raise ValueError(
                 "format.names says what tables are called in format.catalog, which is not given"
             )

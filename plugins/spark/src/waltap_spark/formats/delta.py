@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
-from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
+from waltap_spark.config.targets import FileLayout
 from waltap_spark.errors import LayoutUnfit, VersionGone
 from waltap_spark.formats.delta_files import (
     DeltaTransaction,
@@ -39,7 +39,7 @@ from waltap_spark.formats.delta_files import (
 )
 from waltap_spark.formats.delta_log import FileList, StoredFile
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
-from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.formats.merging import MergingFormat, layout_name
 from waltap_spark.formats.small_files import (
     FILES,
     SMALL_TABLE,
@@ -49,8 +49,8 @@ from waltap_spark.formats.small_files import (
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
-from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import GONE, namespace_of, quoted
+from waltap_spark.schema.schema import digits_of
 from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -130,10 +130,10 @@ class DeltaFormat(MergingFormat):
     """Tables of Delta Lake."""
 
     measured = "analyzed"  # an optimized plan has its files chosen, by a job
+    _properties: DeltaTableProperties
 
     def __init__(self, properties: DeltaTableProperties, context: TableFormatContext) -> None:
-        super().__init__(context)
-        self._properties, self._in_catalogue = properties, bool(properties.catalog)
+        super().__init__(properties, context)
         self._ready: WeakSet[SparkSession] = WeakSet()
         self._puts: bool | None = None
         # Identifier → a version, and what Delta's checksum file has about it.
@@ -143,14 +143,9 @@ class DeltaFormat(MergingFormat):
         # Folder → id and files of its table.
         self._file_lists: dict[str, tuple[str, FileList]] = {}
 
-    def identifier(self, table: TableState, what: What) -> str:
-        """Return ``delta.`PATH```, or the name in the catalogue."""
-        catalog = self._properties.catalog
-        if not catalog:
-            return f"delta.{quoted(self._output.uri(f'{table.target_folder}/delta/{what}'))}"
-        schema, name = named(self._properties.names, *catalogue_name(table))
-        parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
-        return ".".join(map(quoted, parts))
+    def own_identifier(self, table: TableState, what: What) -> str:
+        """Return ``delta.`PATH```."""
+        return f"delta.{quoted(self._output.uri(f'{table.target_folder}/delta/{what}'))}"
 
     def is_case_sensitive(self, spark: SparkSession) -> bool:
         """Return whether the name is a path: catalogues ignore case."""
@@ -158,9 +153,9 @@ class DeltaFormat(MergingFormat):
 
     def layout(self, table: TableState, what: What) -> FileLayout:
         """Return the profile's layout. Raises: LayoutUnfit."""
-        name = table.target_name + ("" if what == "current" else OF_HISTORY)
-        found = FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
+        found = super().layout(table, what)
         if found.partition and found.cluster:
+            name = layout_name(table, what)
             text = f"the profile partitions and clusters {name}, and Delta Lake allows only one of them"
             raise LayoutUnfit(text)
         return found
@@ -297,24 +292,14 @@ class DeltaFormat(MergingFormat):
         else:
             writer(rows).save(_path(at))
 
-    def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Add rows as one file, without a Spark plan.
-
-        The table must have a path, and no catalogue.
-        """
-        return self._written_here(spark, target, rows, replaces=False)
-
-    def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Replace all rows by one file, without a Spark plan.
-
-        A first snapshot of many small tables would otherwise be a Spark job for each. The table
-        must have a path, no catalogue, and few files.
-        """
-        return self._written_here(spark, target, rows, replaces=True)
-
-    def _written_here(
+    def write_here(
         self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
     ) -> bool:
+        """Write rows as one file, without a Spark plan.
+
+        A first snapshot of many small tables would otherwise be a Spark job for each. The table
+        must have a path, no catalogue, and to replace its rows few files.
+        """
         if not self._writes_here(spark):
             return False
         commit: Callable[[], object] | None = None
@@ -468,15 +453,11 @@ class DeltaFormat(MergingFormat):
             return _INTEGERS.index(before) < _INTEGERS.index(after)
         if after == "double":
             return before in ("float", "byte", "short", "integer")
-        if not after.startswith("decimal("):
+        decimal = digits_of(after)
+        had = (_ROOM[before], 0) if before in _ROOM else digits_of(before)
+        if decimal is None or had is None:
             return False
-        precision, scale = _digits(after)
-        if before in _ROOM:
-            return precision - scale >= _ROOM[before]
-        if before.startswith("decimal("):
-            had, had_scale = _digits(before)
-            return scale >= had_scale and precision - scale >= had - had_scale
-        return False
+        return decimal[1] >= had[1] and decimal[0] - decimal[1] >= had[0] - had[1]
 
     def stored(self, kind: str) -> str:
         """Return text for times of day, which Delta lacks."""
@@ -565,11 +546,6 @@ def _divided(partition: Sequence[str], cluster: Sequence[str]) -> str:
     if partition:
         return f"PARTITIONED BY ({', '.join(map(quoted, partition))})"
     return f"CLUSTER BY ({', '.join(map(quoted, cluster))})" if cluster else ""
-
-
-def _digits(kind: str) -> tuple[int, int]:
-    precision, scale = kind[len("decimal(") : -1].split(",")
-    return int(precision), int(scale)
 
 
 def _commit(version: int, text: bytes) -> TableCommit:

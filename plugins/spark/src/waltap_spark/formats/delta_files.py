@@ -31,6 +31,7 @@ from waltap_spark.formats.small_files import (
     FILES,
     SMALL_FILE,
     FileSchema,
+    atom_of,
     few_rows,
     without_keys,
 )
@@ -59,21 +60,6 @@ KNOWN: Final = frozenset({PHYSICAL, NUMBER, "delta.typeChanges"})
 # Columns with statistics, and characters of a text in them: Delta's own numbers.
 INDEXED: Final = 32
 PREFIX: Final = 32
-
-ATOMS: Final = {
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 # Days and microseconds since 1970 between which dates get statistics. Readers disagree about earlier
 # ones, and text of later ones has another form.
@@ -157,14 +143,10 @@ def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
 def _type(kind: Any) -> tuple[pa.DataType, pa.DataType]:
     """Return a Delta type in Arrow, and as in files.
 
-    Raises: ValueError.
+    Raises: KeyError or ValueError if unknown.
     """
     if isinstance(kind, str):
-        if kind.startswith("decimal("):
-            precision, scale = kind[len("decimal(") : -1].split(",")
-            made = pa.decimal128(int(precision), int(scale))
-            return made, made
-        return ATOMS[kind], ATOMS[kind]
+        return atom_of(kind), atom_of(kind)
     if kind["type"] == "array":
         both = _type(kind["elementType"])
         return pa.list_(pa.field("element", both[0])), pa.list_(pa.field("element", both[1]))

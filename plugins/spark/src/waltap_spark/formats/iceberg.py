@@ -25,8 +25,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from waltap.base.files.store import safe_name
 from waltap_spark.config.properties import IcebergTableProperties
-from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named
+from waltap_spark.config.targets import FileLayout
 from waltap_spark.errors import (
     CatalogueUnreachable,
     FormatLimit,
@@ -47,9 +48,8 @@ from waltap_spark.formats.small_files import left_to_spark
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped
-from waltap_spark.planning.table_renames import catalogue_name
 from waltap_spark.schema.expression import GONE, namespace_of, quoted
-from waltap_spark.schema.schema import sql_type, type_text
+from waltap_spark.schema.schema import digits_of, sql_type, type_text
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -66,9 +66,9 @@ def promotes(old: str, new: str) -> bool:
     before, after = json.loads(old), json.loads(new)
     if not isinstance(before, str) or not isinstance(after, str):
         return False
-    if before.startswith("decimal(") and after.startswith("decimal("):
-        (had, had_scale), (digits, scale) = _digits(before), _digits(after)
-        return scale == had_scale and digits >= had
+    had, decimal = digits_of(before), digits_of(after)
+    if had is not None and decimal is not None:
+        return decimal[1] == had[1] and decimal[0] >= had[0]
     return (before, after) in _GROWS
 
 
@@ -93,11 +93,6 @@ def _stored(kind: Any) -> Any:
     if "fields" in kind:
         nested["fields"] = [{**each, "type": _stored(each["type"])} for each in kind["fields"]]
     return {**kind, **nested}
-
-
-def _digits(kind: str) -> tuple[int, int]:
-    precision, scale = kind[len("decimal(") : -1].split(",")
-    return int(precision), int(scale)
 
 
 # The oldest version that a table must keep, for all outputs that write it.
@@ -191,25 +186,18 @@ SILENT_S: Final = 7 * 86_400
 class IcebergFormat(MergingFormat):
     """Tables of Apache Iceberg; writing needs the session's own JVM."""
 
+    _properties: IcebergTableProperties
+
     def __init__(self, properties: IcebergTableProperties, context: TableFormatContext) -> None:
-        super().__init__(context)
-        self._properties, self._in_catalogue = properties, bool(properties.catalog)
+        super().__init__(properties, context)
         self._ready: WeakSet[SparkSession] = WeakSet()
         self._starting = Lock()
         # Identifier → a version that `replacing` made, and its files.
         self._files: dict[str, tuple[int, list[DataFile]]] = {}
 
-    def identifier(self, table: TableState, what: What) -> str:
-        """Return the name in the catalogue; ours uses folder names."""
-        from waltap.base.files.store import safe_name
-
-        catalog = self._properties.catalog
-        if not catalog:
-            parts = [OWN, *map(safe_name, table.storage), what]
-        else:
-            schema, name = named(self._properties.names, *catalogue_name(table))
-            parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
-        return ".".join(map(quoted, parts))
+    def own_identifier(self, table: TableState, what: What) -> str:
+        """Return the name in our catalogue, which uses folder names."""
+        return ".".join(map(quoted, [OWN, *map(safe_name, table.storage), what]))
 
     def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Refuse unsupported types, then evolve as `MergingFormat`."""
@@ -239,11 +227,6 @@ class IcebergFormat(MergingFormat):
             return uri.startswith(("jdbc:sqlite:", "jdbc:postgresql:"))
         return not self._properties.catalog or kind in ("hadoop", "nessie")
 
-    def layout(self, table: TableState, what: What) -> FileLayout:
-        """Return the profile's layout."""
-        name = table.target_name + ("" if what == "current" else OF_HISTORY)
-        return FileLayout.of(name, self._properties.partition_by, self._properties.cluster_by)
-
     def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
         """Create table and schema, then add an empty snapshot."""
         if self._properties.catalog:
@@ -268,12 +251,8 @@ class IcebergFormat(MergingFormat):
 
     def identity_of(self, spark: SparkSession, at: str) -> str | None:
         """Return the table's UUID."""
-        try:
-            return str(self._load(spark, at).uuid())
-        except AnalysisException as error:
-            if (error.getCondition() or "") in MISSING:
-                return None
-            raise
+        table = self._load(spark, at, is_there=False)
+        return None if table is None else str(table.uuid())
 
     def rewriting(
         self,
@@ -289,12 +268,8 @@ class IcebergFormat(MergingFormat):
         at = target.at
 
         def exchange() -> None:
-            with self._transaction(spark, at) as transaction:
-                columns = transaction.updateSchema()
-                for name, kind in types.items():
-                    columns = columns.deleteColumn(name)
-                    columns = columns.addColumn(None, name, _iceberg_type(spark, kind))
-                columns.commit()
+            gone = [("deleteColumn", name) for name in types]
+            self._change_columns(spark, at, [*gone, *_added(spark, types)])
 
         def fill() -> None:
             listed = ", ".join(map(quoted, names))
@@ -305,42 +280,39 @@ class IcebergFormat(MergingFormat):
 
     def rename_column(self, spark: SparkSession, at: str, old: str, new: str) -> None:
         """Rename; the column keeps Iceberg's id, and its values."""
-        with self._transaction(spark, at) as transaction:
-            transaction.updateSchema().renameColumn(old, new).commit()
+        self._change_columns(spark, at, [("renameColumn", old, new)])
 
     def drop_columns(self, spark: SparkSession, at: str, names: Sequence[str]) -> None:
         """Drop columns; older versions keep theirs."""
-        with self._transaction(spark, at) as transaction:
-            change = transaction.updateSchema()
-            for name in names:
-                change = change.deleteColumn(name)
-            change.commit()
+        self._change_columns(spark, at, [("deleteColumn", name) for name in names])
 
     def add_columns(self, spark: SparkSession, at: str, columns: Mapping[str, str]) -> None:
         """Add columns with new ids."""
-        with self._transaction(spark, at) as transaction:
-            change = transaction.updateSchema()
-            for name, kind in columns.items():
-                type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
-                change = change.addColumn(None, name, type_)
-            change.commit()
+        types = {name: sql_type(self.stored(kind)) for name, kind in columns.items()}
+        self._change_columns(spark, at, _added(spark, types))
 
     def add_fields(
         self, spark: SparkSession, at: str, fields: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
         """Add fields with new ids."""
-        with self._transaction(spark, at) as transaction:
-            change = transaction.updateSchema()
-            for way, kind in fields:
-                type_ = _iceberg_type(spark, sql_type(kind))
-                change = change.addColumn(".".join(way[:-1]), way[-1], type_)
-            change.commit()
+        types = ((".".join(way[:-1]), way[-1], sql_type(kind)) for way, kind in fields)
+        changes = [("addColumn", of, n, _iceberg_type(spark, kind)) for of, n, kind in types]
+        self._change_columns(spark, at, changes)
 
     def widen_column(self, spark: SparkSession, at: str, name: str, kind: str) -> None:
         """Promote a type without rewriting a file."""
         type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
+        self._change_columns(spark, at, [("updateColumn", name, type_)])
+
+    def _change_columns(
+        self, spark: SparkSession, at: str, changes: Iterable[tuple[object, ...]]
+    ) -> None:
+        """Call methods of Iceberg's ``UpdateSchema`` (name, arguments) in one commit."""
         with self._transaction(spark, at) as transaction:
-            transaction.updateSchema().updateColumn(name, type_).commit()
+            columns = transaction.updateSchema()
+            for method, *given in changes:
+                columns = getattr(columns, str(method))(*given)
+            columns.commit()
 
     def clear(self, spark: SparkSession, at: str) -> None:
         """Remove all files."""
@@ -360,27 +332,17 @@ class IcebergFormat(MergingFormat):
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Add rows as one file, without a Spark plan."""
-        commit: Callable[[], object] | None = None
-        with left_to_spark(target.at):
-            table = self._table(spark, target.at)
-            stored = table.stored(rows)
-            if stored is not None:
-                commit = partial(table.append, table.written(stored), self._note(spark))
-        if commit is not None:  # outside the block: an error ends the step
-            commit()
-        return commit is not None
-
-    def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Replace all rows by one file, without a Spark plan."""
+    def write_here(
+        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
+    ) -> bool:
+        """Write rows as one file, without a Spark plan."""
         commit: Callable[[], object] | None = None
         with left_to_spark(target.at):
             table = self._table(spark, target.at)
             stored = table.stored(rows)
             if stored is not None:
                 file = table.written(stored) if stored.num_rows else None
-                commit = partial(table.overwrite, file, self._note(spark))
+                commit = partial(table.add, file, self._note(spark), replaces=replaces)
         if commit is not None:  # outside the block: an error ends the step
             commit()
         return commit is not None
@@ -436,12 +398,9 @@ class IcebergFormat(MergingFormat):
 
         Raises: FormatNotReady.
         """
-        try:
-            table = self._load(spark, target.at)
-        except AnalysisException as error:
-            if (error.getCondition() or "") in MISSING:
-                return None
-            raise
+        table = self._load(spark, target.at, is_there=False)
+        if table is None:
+            return None
         if self._in_catalogue:  # which may give an older version that it has read before
             table.refresh()
         found: list[TableCommit] = []
@@ -603,10 +562,16 @@ class IcebergFormat(MergingFormat):
 
     # --- sessions -----------------------------------------------------------------------------------
 
-    def _load(self, spark: SparkSession, at: str) -> Any:
+    def _load(self, spark: SparkSession, at: str, *, is_there: bool = True) -> Any:
+        """Load a table; None if there is none, and it need not be there."""
         self._require_iceberg(spark)
         _jvm(spark)
-        return loaded(spark, at)
+        try:
+            return loaded(spark, at)
+        except AnalysisException as error:
+            if is_there or (error.getCondition() or "") not in MISSING:
+                raise
+            return None
 
     def _require_iceberg(self, spark: SparkSession) -> None:
         """Require Iceberg in the session, and our catalogue if none is set."""
@@ -707,6 +672,12 @@ def _active(spark: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+def _added(spark: SparkSession, types: Mapping[str, str]) -> Iterator[tuple[object, ...]]:
+    """Yield the changes that add columns of ``types`` (SQL)."""
+    for name, kind in types.items():
+        yield "addColumn", None, name, _iceberg_type(spark, kind)
 
 
 def _iceberg_type(spark: SparkSession, kind: str) -> Any:

@@ -31,21 +31,16 @@ from waltap_spark.formats.small_files import (
     SMALL_FILE,
     SMALL_TABLE,
     FileSchema,
+    atom_of,
     few_rows,
     without_keys,
 )
 
 ICEBERG: Final = "org.apache.iceberg"
 
+# Iceberg's atoms that have other names than Spark's.
 ATOMS: Final = {
     "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
     "timestamptz": pa.timestamp("us", "UTC"),
     "timestamp": pa.timestamp("us"),
 }
@@ -263,15 +258,19 @@ class IcebergTable:
 
     # --- commits ------------------------------------------------------------------------------------
 
-    def append(self, file: DataFile, properties: Mapping[str, str]) -> None:
-        """Commit a new file; ``properties`` become part of the version's summary."""
-        self.commit(self.java.newAppend().appendFile(file.java), properties, file)
+    def add(self, file: DataFile | None, properties: Mapping[str, str], *, replaces: bool) -> None:
+        """Commit ``file`` (None: no rows), with ``replaces`` as all rows of the table.
 
-    def overwrite(self, file: DataFile | None, properties: Mapping[str, str]) -> None:
-        """Commit ``file`` as all rows of the table, None for no rows."""
-        every = self._static("expressions.Expressions.alwaysTrue")()
-        commit = self.java.newOverwrite().overwriteByRowFilter(every)
-        self.commit(commit if file is None else commit.addFile(file.java), properties, file)
+        ``properties`` become part of the version's summary.
+        """
+        if replaces:
+            every = self._static("expressions.Expressions.alwaysTrue")()
+            commit = self.java.newOverwrite().overwriteByRowFilter(every)
+            commit = commit if file is None else commit.addFile(file.java)
+        else:
+            commit = self.java.newAppend()
+            commit = commit if file is None else commit.appendFile(file.java)
+        self.commit(commit, properties, file)
 
     def replace(
         self, old: Iterable[DataFile], new: DataFile | None, properties: Mapping[str, str]
@@ -412,22 +411,22 @@ def _file_schema(metadata: CatalogueEntry) -> FileSchema | None:
         return None
     schemas = (_columns(bytes(each)) for each in reversed(metadata.schemas))
     columns = next(each for number, each in schemas if number == metadata.current_schema_id)
-    return None if columns is None else FileSchema(metadata.table_uuid, *columns)
+    # files have a column's name, whatever its id
+    return None if columns is None else FileSchema(metadata.table_uuid, columns, columns)
 
 
 @functools.lru_cache(maxsize=1024)
-def _columns(schema: bytes) -> tuple[int, tuple[pa.Schema, pa.Schema] | None]:
-    """Return the number of a schema and its columns in Arrow, without and with ids.
+def _columns(schema: bytes) -> tuple[int, pa.Schema | None]:
+    """Return the number of a schema and its columns in Arrow, with ids.
 
     None instead of the columns: one of them is unknown.
     """
     read = msgspec.json.decode(schema, type=_Schema)
     try:
-        pairs = [_field(each) for each in read.fields]
+        fields = [_field(each) for each in read.fields]
     except (KeyError, TypeError, ValueError):
         return read.schema_id, None
-    logical, physical = (pa.schema([pair[n] for pair in pairs]) for n in range(2))
-    return read.schema_id, (logical, physical) if pairs else None
+    return read.schema_id, pa.schema(fields) if fields else None
 
 
 def _ids(kind: pa.DataType) -> tuple[object, ...]:
@@ -436,42 +435,29 @@ def _ids(kind: pa.DataType) -> tuple[object, ...]:
     return tuple(((field.metadata or {}).get(ID), _ids(field.type)) for field in fields)
 
 
-def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
-    """Return a field, and the same with its id.
-
-    Raises: KeyError or ValueError if unknown.
-    """
+def _field(field: Mapping[str, Any]) -> pa.Field:
+    """Return a field with its id. Raises: KeyError or ValueError if unknown."""
     if field["required"] or not field.keys() <= KNOWN:
         raise ValueError(f"column {field['name']} has properties")
-    logical, physical = _type(field["type"])
-    return pa.field(field["name"], logical), _numbered(field["name"], physical, field["id"])
+    return _numbered(field["name"], _type(field["type"]), field["id"])
 
 
 def _numbered(name: str, kind: pa.DataType, number: int, *, nullable: bool = True) -> pa.Field:
     return pa.field(name, kind, nullable=nullable, metadata={ID: str(number)})
 
 
-def _type(kind: Any) -> tuple[pa.DataType, pa.DataType]:
-    """Return an Iceberg type in Arrow, and the same with the ids of its fields.
+def _type(kind: Any) -> pa.DataType:
+    """Return an Iceberg type in Arrow, with the ids of its fields.
 
     Raises: KeyError or ValueError if unknown.
     """
     if isinstance(kind, str):
-        if kind.startswith("decimal("):
-            precision, scale = kind[len("decimal(") : -1].split(",")
-            made = pa.decimal128(int(precision), int(scale))
-            return made, made
-        return ATOMS[kind], ATOMS[kind]
+        return ATOMS[kind] if kind in ATOMS else atom_of(kind)
     if kind["type"] == "list" and not kind["element-required"]:
-        both = _type(kind["element"])
-        element = _numbered("element", both[1], kind["element-id"])
-        return pa.list_(pa.field("element", both[0])), pa.list_(element)
+        return pa.list_(_numbered("element", _type(kind["element"]), kind["element-id"]))
     if kind["type"] == "map" and not kind["value-required"]:
-        keys, values = _type(kind["key"]), _type(kind["value"])
-        key = _numbered("key", keys[1], kind["key-id"], nullable=False)
-        value = _numbered("value", values[1], kind["value-id"])
-        return pa.map_(keys[0], values[0]), pa.map_(key, value)
+        key = _numbered("key", _type(kind["key"]), kind["key-id"], nullable=False)
+        return pa.map_(key, _numbered("value", _type(kind["value"]), kind["value-id"]))
     if kind["type"] != "struct":
         raise ValueError(f"type {kind['type']} is unknown")
-    pairs = [_field(each) for each in kind["fields"]]
-    return pa.struct([pair[0] for pair in pairs]), pa.struct([pair[1] for pair in pairs])
+    return pa.struct([_field(each) for each in kind["fields"]])

@@ -25,7 +25,7 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import WaltapError
 from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
-from waltap_spark.config.targets import FileLayout, refuse_alike
+from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
 from waltap_spark.formats.shared import (
     SharedWork,
@@ -44,7 +44,15 @@ from waltap_spark.formats.table_format import (
 )
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import meets_none
-from waltap_spark.schema.expression import GONE, column_of, namespace_of, temp, within_catalogue
+from waltap_spark.planning.table_renames import catalogue_name
+from waltap_spark.schema.expression import (
+    GONE,
+    column_of,
+    namespace_of,
+    quoted,
+    temp,
+    within_catalogue,
+)
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import TableState, TargetMove, TargetTable
 
@@ -104,6 +112,20 @@ log = logging.getLogger(__name__)
 
 class MergingFormat(StepwiseFormat):
     """Base of formats that have MERGE, time travel, and commit notes."""
+
+    def identifier(self, table: TableState, what: What) -> str:
+        """Return the table's name in SQL: in the catalogue, or its own."""
+        catalog = self._properties.catalog
+        if not catalog:
+            return self.own_identifier(table, what)
+        schema, name = named(self._properties.names, *catalogue_name(table))
+        parts = [*catalog.split("."), schema, name if what == "current" else name + HISTORY]
+        return ".".join(map(quoted, parts))
+
+    def layout(self, table: TableState, what: What) -> FileLayout:
+        """Return the profile's layout of a new table's files. Raises: FormatLimit."""
+        own = self._properties
+        return FileLayout.of(layout_name(table, what), own.partition_by, own.cluster_by)
 
     # --- the contract -------------------------------------------------------------------------------
 
@@ -540,6 +562,11 @@ class MergingFormat(StepwiseFormat):
         added = copied.unionByName(new).withColumn(GONE, F.lit(False))
         away = touched_keys.select(*map(column_of, names)).withColumn(GONE, F.lit(True))
         return away.unionByName(added)
+
+
+def layout_name(table: TableState, what: What) -> str:
+    """Return the name of the rows or the history in rules of layouts."""
+    return table.target_name + ("" if what == "current" else OF_HISTORY)
 
 
 @contextlib.contextmanager

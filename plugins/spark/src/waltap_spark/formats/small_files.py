@@ -19,6 +19,7 @@ from pyarrow import compute as pc
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap_spark.compact.small_sets import LARGE
+from waltap_spark.schema.schema import digits_of
 
 # Bytes of a table whose files are written again where a few of its rows change. Marking the old rows
 # would leave one more small file and its marks, and take up to eight Spark jobs. Old files stay for
@@ -33,12 +34,34 @@ SMALL_FILE: Final = 64 << 10
 BATCH: Final = 16_384
 
 
+# Spark's types without parts.
+ATOMS: Final = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
 # Notes of a file whose old dates are in the Julian calendar.
 LEGACY: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 log = logging.getLogger(__name__)
 
 File = TypeVar("File")
+
+
+def atom_of(kind: str) -> pa.DataType:
+    """Return a type of Spark's without parts in Arrow. Raises: KeyError if unknown."""
+    digits = digits_of(kind)
+    return ATOMS[kind] if digits is None else pa.decimal128(*digits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap_sinks.changelog.manifest import LogPosition
+from waltap_spark.config.properties import TargetProperties
 from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
@@ -111,11 +112,11 @@ class StepwiseFormat(TableFormat):
     # Spark's plan whose statistics give the size of a table.
     measured: ClassVar[str] = "optimizedPlan"
 
-    def __init__(self, context: TableFormatContext) -> None:
-        self._output, self._options = context.output, context.options
+    def __init__(self, properties: TargetProperties, context: TableFormatContext) -> None:
+        self._properties, self._output = properties, context.output
         self._identity = context.identity
         # Whether tables have names in a catalogue, not paths.
-        self._in_catalogue = False
+        self._in_catalogue = bool(properties.catalog)
         self._claims = NameClaims(context.tables)
         # (table, identifier) → a step number, and the later steps that exist already. A suspended
         # table returns to an earlier step, whose entry is then missing.
@@ -135,8 +136,8 @@ class StepwiseFormat(TableFormat):
     # --- what a format does in its own way ----------------------------------------------------------
 
     @abstractmethod
-    def identifier(self, table: TableState, what: What) -> str:
-        """Return the table's name in SQL."""
+    def own_identifier(self, table: TableState, what: What) -> str:
+        """Return the name in SQL of a table below the output."""
 
     @abstractmethod
     def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
@@ -196,17 +197,13 @@ class StepwiseFormat(TableFormat):
     def vacuum(self, spark: SparkSession, at: str) -> None:
         """Remove files that no retained version needs."""
 
+    @abstractmethod
     def is_case_sensitive(self, spark: SparkSession) -> bool:
         """Return whether table names may differ only by case."""
-        return False
 
-    def layout(self, table: TableState, what: What) -> FileLayout:
-        """Return the file layout of a new table. Raises: FormatLimit."""
-        return FileLayout()
-
+    @abstractmethod
     def files(self, spark: SparkSession, at: str) -> int:
         """Return the number of files of the newest version."""
-        return 0
 
     def rename_column(self, spark: SparkSession, at: str, old: str, new: str) -> None:
         """Rename a column, in one commit."""
@@ -233,13 +230,13 @@ class StepwiseFormat(TableFormat):
         type_ = declared.removeprefix(f"{quoted(name)} ")
         spark.sql(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {type_}")
 
+    @abstractmethod
     def clear(self, spark: SparkSession, at: str) -> None:
         """Remove all rows, in one commit."""
-        spark.sql(f"DELETE FROM {at}")
 
+    @abstractmethod
     def stored(self, kind: str) -> str:
         """Return the stored type (JSON) for values of ``kind``."""
-        return kind
 
     def stored_name(self, name: str) -> str:
         """Return the stored name of a mode's own column."""
@@ -258,20 +255,16 @@ class StepwiseFormat(TableFormat):
         """
         raise NotImplementedError
 
-    def append(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Add few rows in one commit without Spark.
+    @abstractmethod
+    def write_here(
+        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
+    ) -> bool:
+        """Add few rows in one commit without Spark, or replace all rows by them.
 
         Return whether the format did.
         """
-        return False
 
-    def overwrite(self, spark: SparkSession, target: TargetTable, rows: pa.Table) -> bool:
-        """Replace all rows by few in one commit without Spark.
-
-        Return whether the format did.
-        """
-        return False
-
+    @abstractmethod
     def replacing(
         self,
         spark: SparkSession,
@@ -283,7 +276,6 @@ class StepwiseFormat(TableFormat):
 
         A row with `GONE` only removes. None: Spark must write.
         """
-        return None
 
     def sign(self, spark: SparkSession, at: str) -> None:
         """Mark this output's version, for outputs that expire versions."""

@@ -98,25 +98,32 @@ class TableWriter:
             targets={**self.table.stored_table.targets, what: target}
         )
 
-    def insert(self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None) -> None:
-        """Add the rows of ``frame``."""
-
-        def action() -> None:
-            target = self.table.stored_table.targets[what]
-            if rows is None or not self._format.append(self._spark, target, self.complete(rows)):
-                self._sql(what, frame(), "INSERT INTO")
-
-        self.take(what, action, ROWS)
-
     def overwrite(
         self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None = None
     ) -> None:
         """Replace all rows by the rows of ``frame``; ``rows`` as in `insert`."""
+        self.insert(what, frame, rows, replaces=True)
+
+    def insert(
+        self,
+        what: What,
+        frame: Callable[[], DataFrame],
+        rows: pa.Table | None,
+        *,
+        replaces: bool = False,
+    ) -> None:
+        """Add the rows of ``frame``; ``rows`` are the same, if this process has them."""
 
         def action() -> None:
             target = self.table.stored_table.targets[what]
-            if rows is None or not self._format.overwrite(self._spark, target, rows):
-                self._sql(what, frame(), "INSERT OVERWRITE")
+            if rows is not None and self._format.write_here(
+                self._spark, target, self.complete(rows), replaces=replaces
+            ):
+                return
+            values = self.view(frame())
+            into = f"{target.at} ({', '.join(map(quoted, values))})"
+            verb = "OVERWRITE" if replaces else "INTO"
+            self._spark.sql(f"INSERT {verb} {into} {selected(values)}")
 
         self.take(what, action, ROWS)
 
@@ -126,11 +133,6 @@ class TableWriter:
     def complete(self, rows: pa.Table) -> pa.Table:
         """Return ``rows`` with the columns that the target has besides the table's."""
         return rows
-
-    def _sql(self, what: What, frame: DataFrame, verb: str) -> None:
-        values = self.view(frame)
-        into = f"{verb} {self.at(what)} ({', '.join(map(quoted, values))})"
-        self._spark.sql(f"{into} {selected(values)}")
 
     def merge(self, compacted: DataFrame) -> None:
         """MERGE rows with `GONE` by the key."""

@@ -6,7 +6,6 @@ rows that stay after their deletion do not count (`waltap_spark.state.modes`).
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +27,7 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.column_identity import PER_INCARNATION
 from waltap_spark.read.live import LiveTables, open_tables
 from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.schema import digits_of
 from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
 from waltap_spark.session.java import require_pyspark
 from waltap_spark.session.session import quiet, start_session
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 Expressions = tuple[str, str]
 
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
-_DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
 
 
 def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
@@ -70,7 +69,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         return finite(source, duration(source)), spark
     if kind == "string":
         return f"{source}::text", spark
-    if _DECIMAL.fullmatch(kind):
+    if digits_of(kind) is not None:
         plain = f"cast({spark} as string)"
         # Spark has no trim_scale
         cut = f"regexp_replace({plain}, '(\\\\.[0-9]*?)0+$', '$1')"

@@ -36,7 +36,7 @@ LOG_FIELDS: Final = {
 
 _INTEGERS: Final = ("byte", "short", "integer", "long")
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_DECIMAL: Final = re.compile(r"decimal\((\d+), ?(-?\d+)\)")
 _MOST_DIGITS: Final = 38
 
 
@@ -112,21 +112,19 @@ def _common_number(first: str, second: str) -> str | None:
         return "double"
     if first in _INTEGERS[:3] and second == "double":
         return "double"  # 32 bits and less fit into the 53 bits of a double
-    decimal = _DECIMAL.fullmatch(second)
-    if decimal is None:
+    decimal = digits_of(second)
+    other = (_DIGITS[first], 0) if first in _INTEGERS else digits_of(first)
+    if decimal is None or other is None:
         return None
-    if first in _INTEGERS:
-        return _decimal([(_DIGITS[first], 0), (int(decimal[1]), int(decimal[2]))])
-    other = _DECIMAL.fullmatch(first)
-    if other is None:
-        return None
-    return _decimal([(int(found[1]), int(found[2])) for found in (other, decimal)])
-
-
-def _decimal(shapes: Iterable[tuple[int, int]]) -> str | None:
-    digits = max(precision - scale for precision, scale in shapes)
-    scale = max(scale for _precision, scale in shapes)
+    digits = max(precision - scale for precision, scale in (other, decimal))
+    scale = max(other[1], decimal[1])
     return f"decimal({digits + scale},{scale})" if digits + scale <= _MOST_DIGITS else None
+
+
+def digits_of(kind: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal type, None for another one."""
+    found = _DECIMAL.fullmatch(kind)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _common_nested(first: object, second: object) -> object | None:
