@@ -24,7 +24,7 @@ from tests.integration.test_spark_applier import PEOPLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply import applier
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.config.options import FollowOptions
+from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.follower import LogFollower
 from waltap_spark.errors import FormatDiffers, VersionGone
 from waltap_spark.formats import delta as delta_format
@@ -197,7 +197,8 @@ def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_ta
     rig.apply_and_die()
     rig.db.update(PEOPLE, ["1"], name="last")
     rig.commit()
-    LogFollower(rig.log, rig.applier, FollowOptions(batch_rows=1)).catch_up()
+    properties = SparkProperties(path="", batch_rows=1)
+    LogFollower(rig.log, rig.applier, properties).catch_up()
     assert rig.applier.state.number == 3, (
         "what was begun is one commit, and what came since another"
     )

@@ -26,11 +26,11 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogSink, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.cli.commands import application
-from waltap_spark.config.options import ApplyOptions, FollowOptions
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
 from waltap_spark.driver.follower import LogFollower
-from waltap_spark.driver.settings import apply_options, follow_options, pairs_of, properties_of
+from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
 from waltap_spark.errors import ApplierFailed, JvmEnded, OutputInUse, TablesSuspended
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
@@ -182,8 +182,7 @@ def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_
     )
     assert (found.file_rows, found.retention_s, found.parallel) == (9, 1.5, 2)
     assert found.type_change == "string"
-    followed = follow_options(there)
-    assert (followed.batch_rows, followed.retention_h, followed.trigger_ms) == (11, 0.25, 30)
+    assert (there.batch_rows, there.retention_hours, there.trigger_ms) == (11, 0.25, 30)
 
 
 def hold(folder: Path) -> "subprocess.Popen[str]":
@@ -479,7 +478,11 @@ def rig(spark: Any, tmp_path: Path) -> Followed:
 
 def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Followed) -> None:
     answers = [False, False, True]
-    follower = LogFollower(rig.log, rig.applier, FollowOptions(trigger_ms=10))
+    follower = LogFollower(
+        rig.log,
+        rig.applier,
+        SparkProperties(path="", trigger_ms=10),
+    )
 
     def stopping() -> bool:
         rig.work(2)
@@ -521,10 +524,11 @@ def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path
 
 
 def test_what_a_run_to_the_end_applied_leaves_the_log(rig: Followed) -> None:
-    options = FollowOptions(retention_h=-2.0)  # as if it were two hours later
+    # as if it were two hours later
+    properties = SparkProperties(path="").model_copy(update={"retention_hours": -2.0})
     for _ in range(2):
         rig.work(3)
-        LogFollower(rig.log, rig.applier, options).once()
+        LogFollower(rig.log, rig.applier, properties).once()
         first, last = rig.log.first(), rig.log.last()
         assert first is not None
         assert first == last, "the newest stays"

@@ -23,7 +23,7 @@ from waltap.errors import WaltapError
 from waltap_spark.errors import CapturedByAnotherProcess, OffsetOfAnother, SourceOption
 from waltap_spark.source import hosted
 from waltap_spark.source.data_source import ChangeLogSource
-from waltap_spark.source.options import before_first, parse_options
+from waltap_spark.source.options import parse_options
 from waltap_spark.source.profiles import ProfilesStream, hosts_of
 
 LIMIT_S = 120.0
@@ -433,7 +433,7 @@ def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop: Shop)
     (host,) = hosts_of(parse_options({"profile": str(shop.file), "table": "public.orders"}))
     last = host.log.last()
     assert host.log.expire(last.log_position, "9") > 0, "what an earlier query had committed"
-    left = sum(each.rows for each in host.log.manifests(before_first(host.log)))
+    left = sum(each.rows for each in host.log.manifests(host.log.begin))
     shop.insert(3)
     found, end = available_now(shop, None)
     ids = [each[0] for each in found]

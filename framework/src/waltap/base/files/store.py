@@ -198,22 +198,22 @@ class FileStore:
 
         Raises: FilesUnavailable, caused by FileNotFoundError if the file is missing.
         """
+        found = self.known_size(path)
+        if found is None:
+            cause = FileNotFoundError(f"there is no file {path}")
+            raise self._failure(f"cannot give {path}", cause) from cause
+        return found
+
+    def known_size(self, path: str) -> int | None:
+        """Return the size of a file in bytes, None if the file is missing."""
         try:
             found = self._fs.get_file_info(self.path(path))
-            if found.type != fs.FileType.File:
-                raise FileNotFoundError(f"there is no file {path}")
         except OSError as cause:
             raise self._failure(f"cannot give {path}", cause) from cause
-        return int(found.size)
+        return int(found.size) if found.type == fs.FileType.File else None
 
     def has(self, path: str) -> bool:
-        try:
-            self.size(path)
-        except FilesUnavailable as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return False
-            raise
-        return True
+        return self.known_size(path) is not None
 
     def read_parquet(self, path: str) -> "pa.Table":
         """Return the rows of one segment in file order."""

@@ -13,7 +13,7 @@ from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
 from waltap.services.monitor.views import table
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_sinks.changelog.manifest import NOTHING, LogPosition, Manifest, bucket_of
+from waltap_sinks.changelog.manifest import LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 from waltap_sinks.changelog.verification import named_store
 
@@ -128,12 +128,10 @@ def readers(
     Changes that a registered reader has not read stay in the log, for --hold-hours of silence.
     """
     log = _log(path)
-    last = log.last()
     if forget is not None:
         log.readers.forget(forget)
     if register is not None:
-        end = NOTHING if last is None else last.log_position
-        log_position = end if at is None else _log_position(at)
+        log_position = log.end if at is None else _log_position(at)
         log.readers.register(
             register, log_position, hold_s=hold_hours * 3600, by="the command line"
         )

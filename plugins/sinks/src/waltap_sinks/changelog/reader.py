@@ -4,6 +4,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final
 
 import msgspec
@@ -196,12 +197,21 @@ class ChangeLog:
         """Return the oldest remaining manifest, None if the log is empty."""
         return self._outermost(newest=False)
 
+    @property
+    def end(self) -> LogPosition:
+        """Return the position of the newest manifest, `NOTHING` in an empty log."""
+        last = self.last()
+        return NOTHING if last is None else last.log_position
+
+    @property
+    def begin(self) -> LogPosition:
+        """Return the position before the oldest manifest, `NOTHING` in an empty log."""
+        first = self.first()
+        return NOTHING if first is None else first.previous
+
     def _outermost(self, *, newest: bool) -> Manifest | None:
-        for epoch, bucket in self._buckets(newest_first=newest):
-            log_positions = self._log_positions(epoch, bucket)
-            if log_positions:
-                return self._load(log_positions[-1 if newest else 0][1])
-        return None
+        found = next(self._named(newest_first=newest), None)
+        return None if found is None else self._load(found[1])
 
     def manifests(
         self, after: LogPosition | None = None, until: LogPosition | None = None
@@ -233,26 +243,17 @@ class ChangeLog:
 
     def _behind(self, after: LogPosition) -> list[tuple[LogPosition, str]]:
         """Return positions and paths of the manifests after ``after``."""
-        found: list[tuple[LogPosition, str]] = []
-        for epoch, bucket in self._buckets(newest_first=True):
-            log_positions = self._log_positions(epoch, bucket)
-            found[:0] = [item for item in log_positions if item[0] > after]
-            # Older folders have older manifests only, so listings do not grow with the log.
-            if log_positions and log_positions[0][0] <= after:
-                break
-        return found
+        # Older folders have older manifests only, so listings do not grow with the log.
+        newer = takewhile(lambda named: named[0] > after, self._named(newest_first=True))
+        return list(newer)[::-1]
 
     def newest(self, count: int) -> list[Manifest]:
         """Return the newest ``count`` manifests, oldest first."""
         return [self._load(path) for path in self._newest(count)]
 
     def _newest(self, count: int) -> list[str]:
-        found: list[str] = []
-        for epoch, bucket in self._buckets(newest_first=True):
-            found[:0] = [path for _log_position, path in self._log_positions(epoch, bucket)]
-            if len(found) >= count:
-                break
-        return found[-count:]
+        newest = islice(self._named(newest_first=True), count)
+        return [path for _log_position, path in newest][::-1]
 
     def damages(self, files: int) -> Iterator[WaltapError]:
         """Yield the damages of the newest manifests and their segments, by size.
@@ -273,22 +274,13 @@ class ChangeLog:
                 continue  # retention removed it meanwhile
             files -= 1
             for part in segments[:files]:
-                size = self._size(part.path)
+                size = self.store.known_size(part.path)
                 # Retention removes segments after their manifest.
                 if size != part.bytes and self.store.has(path):
                     text = "is missing" if size is None else f"has {size:,} bytes"
                     text = f"{part.path} {text}; {path} says {part.bytes:,} bytes"
                     yield ChangeLogDamaged(text, path=part.path)
             files -= len(segments)
-
-    def _size(self, path: str) -> int | None:
-        """Return a file's size in bytes, None if there is no such file."""
-        try:
-            return self.store.size(path)
-        except FilesUnavailable as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                return None
-            raise
 
     @staticmethod
     def _gap(previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:
@@ -297,6 +289,12 @@ class ChangeLog:
             return ChangeLogExpired(text, path=found.path)
         text = f"manifest {found.log_position} does not follow {previous}, as it should"
         return ChangeLogDamaged(text, path=found.path)
+
+    def _named(self, *, newest_first: bool) -> Iterator[tuple[LogPosition, str]]:
+        """Yield positions and paths of all manifests; each folder is listed when it is reached."""
+        for epoch, bucket in self._buckets(newest_first=newest_first):
+            found = self._log_positions(epoch, bucket)
+            yield from reversed(found) if newest_first else found
 
     def _buckets(self, *, newest_first: bool) -> Iterator[tuple[int, str]]:
         epochs = self.store.folders(MANIFESTS)
@@ -319,14 +317,12 @@ class ChangeLog:
 
     def of_snapshot(self, snapshot_id: int) -> list[Manifest]:
         """Return the manifests of the last snapshot, oldest first."""
-        found: list[Manifest] = []
-        for epoch, bucket in self._buckets(newest_first=True):
-            for _log_position, path in reversed(self._log_positions(epoch, bucket)):
-                manifest = self._load(path)
-                if manifest.snapshot is None or manifest.snapshot.snapshot_id != snapshot_id:
-                    return found[::-1]
-                found.append(manifest)
-        return found[::-1]
+        newest = (self._load(path) for _log_position, path in self._named(newest_first=True))
+        own = takewhile(
+            lambda each: each.snapshot is not None and each.snapshot.snapshot_id == snapshot_id,
+            newest,
+        )
+        return list(own)[::-1]
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -483,11 +479,10 @@ class ChangeLog:
         last = self.last()
         if last is not None and last.unfinished_snapshot is not None:
             return 0
-        begun = str(NOTHING if last is None else last.log_position)
+        begun = str(self.end)
         named = {
             part.path
-            for epoch, bucket in self._buckets(newest_first=False)
-            for _log_position, path in self._log_positions(epoch, bucket)
+            for _log_position, path in self._named(newest_first=False)
             for entry in self._load(path).tables
             for part in entry.segments
         }

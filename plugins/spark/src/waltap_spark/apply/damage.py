@@ -58,13 +58,10 @@ def damage(store: FileStore, group: SegmentGroup) -> SinkError | None:
 
 
 def _wrong_size(store: FileStore, path: str, size: int) -> str:
-    try:
-        found = store.size(path)
-    # only a missing file is damage; an unreachable store says nothing about the segment
-    except FilesUnavailable as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return "is missing"
-        raise
+    # an unreachable store says nothing about the segment, and raises
+    found = store.known_size(path)
+    if found is None:
+        return "is missing"
     return f"has {found} bytes, and should have {size}" if size and found != size else ""
 
 

@@ -166,8 +166,7 @@ class ExternalSnapshots:
     def _lost(self, name: str) -> bool:
         """Return whether the log has a later snapshot than ``name``."""
         snapshot_id: int | None = None
-        first = self._log.first()
-        for manifest in self._log.manifests(None if first is None else first.previous):
+        for manifest in self._log.manifests(self._log.begin):
             if name in manifest.external_snapshots and manifest.snapshot is not None:
                 snapshot_id = manifest.snapshot.snapshot_id
             if snapshot_id is not None and manifest.last_snapshot_id > snapshot_id:

@@ -73,12 +73,16 @@ def renamed(rows: pa.Table, called: dict[str, str]) -> pa.Table:
     at = rows.schema.get_field_index("_unchanged")
     if at < 0:
         return rows
-    values = (
+    return rows.set_column(at, rows.schema.field(at), names_called(rows.column(at), called))
+
+
+def names_called(lists: pa.Array | pa.ChunkedArray, called: dict[str, str]) -> pa.Array:
+    """Return lists of columns' names with other names (old → new)."""
+    renamed = (
         None if names is None else [called.get(name, name) for name in names]
-        for names in rows.column(at).to_pylist()
+        for names in lists.to_pylist()
     )
-    field = rows.schema.field(at)
-    return rows.set_column(at, field, pa.array(list(values), field.type))
+    return pa.array(list(renamed), lists.type)
 
 
 def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:

@@ -1,4 +1,4 @@
-"""Options of an applier, its table formats and its follower."""
+"""Options of an applier and its table formats."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,13 +24,3 @@ class ApplyOptions:
     dropped: tuple[str, ...] = ()
     names: ColumnNames = field(default_factory=ColumnNames)
     places: TargetMappings = field(default_factory=TargetMappings)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowOptions:
-    """How often and how much a follower applies; see the sink's properties."""
-
-    trigger_ms: int = 200
-    batch_rows: int = 5_000_000
-    batch_s: float = 5.0
-    retention_h: float = 2.0

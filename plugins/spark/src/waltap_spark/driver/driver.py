@@ -31,7 +31,6 @@ from waltap_spark.driver.settings import (
     SUSPENDED,
     UNREACHABLE,
     apply_options,
-    follow_options,
     properties_of,
     taken_pairs,
 )
@@ -136,7 +135,7 @@ def _apply(
         )
         before = applier.open().rows_applied
         try:
-            follower = LogFollower(reader, applier, follow_options(properties))
+            follower = LogFollower(reader, applier, properties)
             if stopping is None:
                 follower.once()
             else:

@@ -16,7 +16,7 @@ from waltap_sinks.changelog import ChangeLog, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.config.options import FollowOptions
+from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.batch_size import AdaptiveBatchSize
 from waltap_spark.errors import RowsAwaited, TablesSuspended
 from waltap_spark.state.output import applied_by_all
@@ -30,11 +30,14 @@ class LogFollower:
     """Applies a growing change log until it is stopped. Single-threaded."""
 
     def __init__(
-        self, changelog: ChangeLog, applier: OutputApplier, options: FollowOptions | None = None
+        self,
+        changelog: ChangeLog,
+        applier: OutputApplier,
+        properties: SparkProperties | None = None,
     ) -> None:
         self._log, self._applier = changelog, applier
-        self._options = options or FollowOptions()
-        self._pace = AdaptiveBatchSize(self._options.batch_s, self._options.batch_rows)
+        self._properties = own = properties or SparkProperties(path=applier.location)
+        self._pace = AdaptiveBatchSize(own.batch_ms / 1000, own.batch_rows)
         self._next_expiry = time.monotonic() + EXPIRE_EVERY_S
 
     def follow(self, stopping: Callable[[], bool]) -> None:
@@ -51,7 +54,7 @@ class LogFollower:
                 self._complain()
                 return
             self.expire()
-            time.sleep(self._options.trigger_ms / 1000)
+            time.sleep(self._properties.trigger_ms / 1000)
 
     def once(self) -> None:
         """Apply the log's present changes, and maintain the tables.
@@ -126,7 +129,7 @@ class LogFollower:
         state = self._applier.state
         if any(table.staged for table in state.tables.values()):
             return  # an unfinished snapshot still needs its segments in the log
-        limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._options.retention_h)
+        limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._properties.retention_hours)
         try:
             self._log.expire(applied_by_all(state), bucket_of(limit))
         except WaltapError as error:

@@ -16,7 +16,7 @@ from waltap.config.layers import GivenProperty
 from waltap.config.namespace import Namespace, ValidationResult
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap_spark.config.column_names import ColumnNames
-from waltap_spark.config.options import ApplyOptions, FollowOptions
+from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.state.modes import ModeRules
@@ -71,16 +71,12 @@ def taken_pairs() -> list[str]:
     return found
 
 
-def storage_pairs(storage: StorageProperties) -> list[str]:
-    """Return the settings of an object store as NAME=VALUE."""
-    values = ((each, getattr(storage, each.field)) for each in declarations(StorageProperties))
-    return [f"{each.name}={_text(value)}" for each, value in values if value != each.default]
-
-
-def pairs_of(properties: SparkProperties) -> list[str]:
-    """Return the driver's properties as NAME=VALUE."""
+def pairs_of(
+    properties: StorageProperties, model: type[StorageProperties] = SparkProperties
+) -> list[str]:
+    """Return the driver's properties of ``model`` as NAME=VALUE."""
     found: list[str] = []
-    for each in declarations(SparkProperties):
+    for each in declarations(model):
         value = getattr(properties, each.field)
         if each.family is not None:
             found += [f"{name}={text}" for name, text in value.items()]
@@ -115,14 +111,4 @@ def apply_options(properties: SparkProperties) -> ApplyOptions:
         dropped=properties.columns_dropped,
         names=ColumnNames(properties.columns_names, properties.columns_renames),
         places=TargetMappings(properties.source_into, properties.source_column),
-    )
-
-
-def follow_options(properties: SparkProperties) -> FollowOptions:
-    """Return the options of following the log."""
-    return FollowOptions(
-        trigger_ms=properties.trigger_ms,
-        batch_rows=properties.batch_rows,
-        batch_s=properties.batch_ms / 1000,
-        retention_h=properties.retention_hours,
     )

@@ -101,8 +101,7 @@ def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
         yield steps
         if len(steps) < count:
             return
-    first = log.first()
-    yield [] if first is None else list(log.manifests(first.previous))
+    yield list(log.manifests(log.begin))
 
 
 def source_struct(log: ChangeLog, options: SourceOptions) -> StructType:

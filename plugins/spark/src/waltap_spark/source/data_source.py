@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from waltap_sinks.changelog import NOTHING, LogPosition
+from waltap_sinks.changelog import LogPosition
 from waltap_spark.source.catalogue import source_struct
 from waltap_spark.source.options import SourceOptions, parse_options, shows_text
 from waltap_spark.source.stream import ChangeLogStream
@@ -51,8 +51,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
             self._private_logs = private_log_positions(options)
             return profiles_struct(options)
         log = options.log()
-        last = log.last()
-        self._known = NOTHING if last is None else last.log_position
+        self._known = log.end
         return source_struct(log, options)
 
     @shows_text

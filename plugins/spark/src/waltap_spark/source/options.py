@@ -216,12 +216,12 @@ def _micros(moment: dt.datetime) -> int:
 def start_log_position(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
     """Return the position before the first row that ``bound`` wants."""
     if last is None or bound.words == "earliest":
-        return before_first(log)
+        return log.begin
     if bound.words == "latest":
         return last.log_position
     if bound.log_position is not None:
         return bound.log_position
-    before = before_first(log)
+    before = log.begin
     for step in log.manifests(before, last.log_position):
         if bound.time is not None:
             reached = not _lies_before(step, bound.time)
@@ -257,19 +257,13 @@ def end_log_position(log: ChangeLog, bound: LogBoundary) -> LogPosition:
     if bound.log_position is not None:
         return min(bound.log_position, last.log_position)
     if bound.lsn is not None:
-        for step in log.manifests(before_first(log)):
+        for step in log.manifests(log.begin):
             if (
                 step.log_position.epoch == last.log_position.epoch
                 and step.log_position.end_lsn >= bound.lsn
             ):
                 return step.log_position
     return last.log_position
-
-
-def before_first(log: ChangeLog) -> LogPosition:
-    """Return the position before the oldest manifest."""
-    first = log.first()
-    return NOTHING if first is None else first.previous
 
 
 P = ParamSpec("P")

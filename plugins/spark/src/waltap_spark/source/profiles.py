@@ -28,7 +28,7 @@ from waltap_spark.source.catalogue import (
     table_types,
 )
 from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.options import SourceOptions, before_first, shows_text
+from waltap_spark.source.options import SourceOptions, shows_text
 from waltap_spark.source.stream import (
     LIMITED,
     PROGRESS_S,
@@ -66,7 +66,7 @@ def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
 
     Raises: WaltapError.
     """
-    return {each.name: _last(each) for each in hosts_of(options)}
+    return {each.name: each.log.end for each in hosts_of(options)}
 
 
 def profiles_struct(options: SourceOptions) -> StructType:
@@ -264,7 +264,7 @@ class ProfilesBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
         return [task for host in hosts for task in self._tasks(host)]
 
     def _tasks(self, host: HostedEngine) -> list[LogTask]:
-        if _last(host) == NOTHING:
+        if host.log.end == NOTHING:
             return []
         log, options = host.log, _of_private_log(self._options, host)
         own = _without_source(self._struct)
@@ -276,12 +276,6 @@ def _of_private_log(options: SourceOptions, host: HostedEngine) -> SourceOptions
     return replace(
         options, path=host.location, storage=host.storage, source=host.name, profiles=(), reader=""
     )
-
-
-def _last(host: HostedEngine) -> LogPosition:
-    """Return the private log's last position, `NOTHING` without one."""
-    last = host.log.last() if host.log.exists() else None
-    return NOTHING if last is None else last.log_position
 
 
 class _ProfileLog:
@@ -299,12 +293,11 @@ class _ProfileLog:
         self._options = _of_private_log(options, host)
         self._struct = struct
         self._next_progress = time.monotonic() + PROGRESS_S
-        self._known = _last(host) if known is None else known
+        self._known = host.log.end if known is None else known
 
     def initial(self) -> dict[str, Any]:
         """Return the offset before the oldest segment of the private log."""
-        log = self.host.log
-        log_position = before_first(log) if log.exists() else NOTHING
+        log, log_position = self.host.log, self.host.log.begin
         return NOWHERE if log_position == NOTHING else offset_of(log.identity(), log_position)
 
     def _open(self, offset: dict[str, Any]) -> ChangeLogStream | None:

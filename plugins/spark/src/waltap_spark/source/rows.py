@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import FileStore
+from waltap_spark.compact.small_sets import names_called
 from waltap_spark.errors import ValuesUnfit
 from waltap_spark.schema.schema import arrow_schema
 from waltap_spark.source.catalogue import OWN
@@ -109,7 +110,8 @@ def _column(rows: pa.RecordBatch, segment: SegmentRows, field: pa.Field) -> pa.A
         return pa.nulls(rows.num_rows, field.type)
     values = rows.column(at)
     if stored == "_unchanged":
-        values = _renamed(values, {old: new for new, old in segment.called.items() if new != old})
+        called = {old: new for new, old in segment.called.items() if new != old}
+        values = names_called(values, called) if called else values
     if values.type == field.type:
         return values
     try:
@@ -121,14 +123,3 @@ def _column(rows: pa.RecordBatch, segment: SegmentRows, field: pa.Field) -> pa.A
             f"{stored} of {segment.table} was {values.type} and does not fit {field.type}: {cause}"
         )
         raise ValuesUnfit(text, column=field.name) from cause
-
-
-def _renamed(names_column: pa.Array, called: dict[str, str]) -> pa.Array:
-    """Return lists of column names with the query's names (old → new)."""
-    if not called:
-        return names_column
-    lists = (
-        None if names is None else [called.get(name, name) for name in names]
-        for names in names_column.to_pylist()
-    )
-    return pa.array(list(lists), names_column.type)

@@ -118,9 +118,7 @@ class TaskPlanner:
         of ``struct`` that the log lacks come from a catalogue, or their segments have expired.
         """
         self._options, self._log = options, log
-        last = log.last()
-        end = NOTHING if last is None else last.log_position
-        self._log_position = end if known is None else known
+        self._log_position = log.end if known is None else known
         entries = _logged(log, options, known)
         names = [name for name in struct.names if name not in OWN]
         tables = (
@@ -208,7 +206,13 @@ class TaskPlanner:
                 for epoch, entry in entries
                 for each in self._segments(entry, LogPosition(epoch, at.end_lsn, at.ordinal))
             ],
-            _limits(options, NOTHING.epoch if last is None else last.log_position.epoch),
+            RowLimits(
+                epoch=NOTHING.epoch if last is None else last.log_position.epoch,
+                first_lsn=options.start.lsn,
+                end_lsn=options.end.lsn,
+                first_time=options.start.time,
+                last_time=options.end.time,
+            ),
         )
 
     def _require_complete(self, entry: TableEntry, until: LogPosition) -> None:
@@ -298,13 +302,3 @@ def _logged(
         return logged_tables(log, options, until)
     except TableNotLogged:
         return {}
-
-
-def _limits(options: SourceOptions, epoch: int) -> RowLimits:
-    return RowLimits(
-        epoch=epoch,
-        first_lsn=options.start.lsn,
-        end_lsn=options.end.lsn,
-        first_time=options.start.time,
-        last_time=options.end.time,
-    )
