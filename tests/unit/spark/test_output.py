@@ -13,7 +13,8 @@ import pytest
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply.compaction_worker import CompactionResult, grafted
 from waltap_spark.errors import OutputDamaged, VersionGone
-from waltap_spark.formats.iceberg import TableVersionInfo, needed_since
+from waltap_spark.formats.iceberg import KEY, needed_since
+from waltap_spark.formats.iceberg_files import TableSnapshot
 from waltap_spark.formats.stepwise import CommitNote
 from waltap_spark.state.commit_files import COMMITS, MAX_COMMITS, STEPS, changed, difference
 from waltap_spark.state.modes import TableMode
@@ -312,13 +313,10 @@ def test_files_of_cuts_go_when_they_are_old(tmp_path: Path) -> None:
 
 def version(
     number: int, output: str = "", table: str = "t", named_version: int = -1
-) -> TableVersionInfo:
-    note = (
-        CommitNote(waltap=output, step=1, table=table, named_version=named_version)
-        if output
-        else None
-    )
-    return TableVersionInfo(number, number * 1000, note)
+) -> TableSnapshot:
+    note = CommitNote(waltap=output, step=1, table=table, named_version=named_version)
+    summary = {KEY: msgspec.json.encode(note).decode()} if output else {}
+    return TableSnapshot(snapshot_id=number, timestamp_ms=number * 1000, summary=summary)
 
 
 SILENT = (version(1), version(2, "other", named_version=1), version(3, "own"))
@@ -350,7 +348,7 @@ SILENT = (version(1), version(2, "other", named_version=1), version(3, "own"))
     ],
 )  # fmt: skip
 def test_versions_that_somebody_needs_stay(
-    there: tuple[TableVersionInfo, ...], names: tuple[int, ...], silent_ms: float, since: float
+    there: tuple[TableSnapshot, ...], names: tuple[int, ...], silent_ms: float, since: float
 ) -> None:
     assert needed_since(reversed(there), names, "own", silent_ms) == since
 

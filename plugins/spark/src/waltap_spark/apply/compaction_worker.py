@@ -34,7 +34,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from pyspark.errors import PySparkAttributeError
@@ -42,7 +42,7 @@ from pyspark.sql import SparkSession
 
 from waltap_spark.formats.table_format import CommitContext, TableFormat
 from waltap_spark.session.session import SizedSession, make_active
-from waltap_spark.state.output import BasePart, ChangeSet, OutputState, SparkOutput, TableState
+from waltap_spark.state.output import OutputState, SparkOutput, TableState, replaced_sets
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,6 @@ POOL: Final = "waltap-compaction"
 
 # Seconds between two attempts to cancel running jobs at the end.
 CANCEL_S: Final = 0.5
-
-
-P = TypeVar("P", bound=BasePart | ChangeSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +82,12 @@ def grafted(now: TableState, result: CompactionResult) -> TableState | None:
     was = {part.path: part for part in before.base}
     if any(was.get(part.path, part) != part for part in now.base):
         return None  # a later commit dropped columns from these parts
-    base = _replaced(now.base, before.base, after.base)
-    pending = _replaced(now.pending, before.pending, after.pending)
-    changes = _replaced(now.changes, before.changes, after.changes)
+    base = replaced_sets(now.base, before.base, after.base)
+    pending = replaced_sets(now.pending, before.pending, after.pending)
+    changes = replaced_sets(now.changes, before.changes, after.changes)
     if base is None or pending is None or changes is None:
         return None
     return msgspec.structs.replace(now, base=base, pending=pending, changes=changes)
-
-
-def _replaced(
-    now: tuple[P, ...], before: tuple[P, ...], after: tuple[P, ...]
-) -> tuple[P, ...] | None:
-    """Apply the change from ``before`` to ``after`` to ``now``.
-
-    None means that a replaced item is no longer there.
-    """
-    had, has = {each.path for each in before}, {each.path for each in after}
-    gone = had - has
-    new = [each for each in after if each.path not in had]
-    if not gone <= {each.path for each in now}:
-        return None
-    found: list[P] = []
-    for each in now:
-        if each.path not in gone:
-            found.append(each)
-        elif new:
-            found += new
-            new = []
-    return (*new, *found)
 
 
 def _own(session: SparkSession) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakSet
 
 import msgspec
@@ -37,6 +37,7 @@ from waltap_spark.errors import (
 from waltap_spark.formats.iceberg_files import (
     DataFile,
     IcebergTable,
+    TableSnapshot,
     joined,
     loaded,
     replaced,
@@ -102,16 +103,8 @@ def _stored(kind: Any) -> Any:
 # version are not in a commit yet, so they must stay. Knows no Spark.
 
 
-class TableVersionInfo(NamedTuple):
-    """A version of a table: id, time (ms since 1970), note."""
-
-    number: int
-    made_ms: int
-    note: CommitNote | None
-
-
 def needed_since(
-    versions: Iterable[TableVersionInfo], named: Collection[int], own: str, silent_ms: float
+    versions: Iterable[TableSnapshot], named: Collection[int], own: str, silent_ms: float
 ) -> float:
     """Return the time of the oldest needed version, or infinity.
 
@@ -119,7 +112,9 @@ def needed_since(
     Other outputs count if they wrote after ``silent_ms``.
     """
     needed, latest = math.inf, dict[tuple[str, str], int]()
-    for number, made_ms, note in versions:
+    for each in versions:
+        number, made_ms = each.snapshot_id, each.timestamp_ms
+        note = CommitNote.read(each.summary.get(KEY))
         if note is not None and note.waltap != own:
             table = note.waltap, note.table
             if table not in latest and made_ms > silent_ms:
@@ -545,13 +540,8 @@ class IcebergFormat(MergingFormat):
             t for each in self._tables().values() for t in each.stored_table.targets.values()
         ]
         named = {target.version for target in targets if target.at == at}
-        there = [
-            TableVersionInfo(
-                each.snapshot_id, each.timestamp_ms, CommitNote.read(each.summary.get(KEY))
-            )
-            for each in versions_of(table)
-        ]
-        times = [each.made_ms for each in there]
+        there = versions_of(table)
+        times = [each.timestamp_ms for each in there]
         silent = (time.time() - SILENT_S) * 1000
         needed = needed_since(there, named, self._identity(), silent)
         if len(times) > retained:

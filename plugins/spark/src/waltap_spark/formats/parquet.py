@@ -33,7 +33,7 @@ from waltap_spark.planning.plan import (
     unpacked_in_all,
 )
 from waltap_spark.schema.schema import log_struct
-from waltap_spark.state.output import FILE, BasePart, ChangeSet, TableState
+from waltap_spark.state.output import FILE, BasePart, ChangeSet, TableState, replaced_sets
 
 # Bytes of files that the driver merges itself; Spark merges more.
 MERGED: Final = 4 << 20
@@ -279,8 +279,8 @@ class ParquetFormat(TableFormat):
         )
         return msgspec.structs.replace(
             table,
-            changes=_with_merged(table.changes, run, merged),
-            pending=_with_merged(table.pending, run, merged),
+            changes=replaced_sets(table.changes, run, [merged]) or table.changes,
+            pending=replaced_sets(table.pending, run, [merged]) or table.pending,
             base=_merged_base(table, run, merged),
         )
 
@@ -313,18 +313,6 @@ def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
         change.continuity_id,
         change.path in pending,
     )
-
-
-def _with_merged(
-    sets: tuple[ChangeSet, ...], run: list[ChangeSet], merged: ChangeSet
-) -> tuple[ChangeSet, ...]:
-    """Replace ``run`` in ``sets`` by ``merged``, if present."""
-    paths = {change.path for change in run}
-    if paths.isdisjoint(change.path for change in sets):
-        return sets
-    at = next(n for n, change in enumerate(sets) if change.path in paths)
-    rest = [change for change in sets[at:] if change.path not in paths]
-    return (*sets[:at], merged, *rest)
 
 
 def _without_unused(table: TableState) -> TableState:
@@ -395,9 +383,9 @@ def _merged_base(
 ) -> tuple[BasePart, ...]:
     """Return the base with one part in place of merged change sets."""
     paths = {change.path for change in run}
-    replaced = [part for part in table.base if part.path in paths]
-    if len(replaced) != len(run):
-        return table.base  # some are in the base, some were folded: the old folders stay for it
-    remaining = [part for part in table.base if part.path not in paths]
-    part = msgspec.structs.replace(replaced[0], path=merged.path, rows=merged.rows)
-    return (part, *remaining)
+    old = next((part for part in table.base if part.path in paths), None)
+    if old is None:
+        return table.base
+    part = msgspec.structs.replace(old, path=merged.path, rows=merged.rows)
+    # some are in the base, some were folded: the old folders stay for it
+    return replaced_sets(table.base, run, [part]) or table.base

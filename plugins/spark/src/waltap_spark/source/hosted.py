@@ -17,7 +17,6 @@ from typing import Final
 import pyarrow as pa
 
 from waltap.base.files.properties import StorageProperties
-from waltap.base.property import declarations
 from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
@@ -32,6 +31,7 @@ from waltap.ports.source.roles import planned
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
+from waltap_spark.driver.settings import pairs_of
 from waltap_spark.errors import CapturedByAnotherProcess
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,9 @@ class HostedEngine:
         if folder:
             self.location = f"{folder.rstrip('/')}/{self.name}"
         elif isinstance(sink, ChangeLogProperties):
-            self.location, self.own, self.storage = sink.path, True, _storage(sink)
+            self.location, self.own = sink.path, True
+            if "://" in sink.path and pairs_of(sink, StorageProperties):
+                self.storage = sink
         else:
             self.location = str(self._state_dir / "spool")
         # Whether a run with an end has reached it: the private log has everything of before its
@@ -241,12 +243,3 @@ class HostedEngine:
         if last is None or last.log_position <= released:
             return lsn
         return min(lsn, released.end_lsn) if last.log_position.epoch == released.epoch else 0
-
-
-def _storage(sink: ChangeLogProperties) -> StorageProperties | None:
-    """Return the settings of the sink's store."""
-    fields = [each for each in declarations(StorageProperties) if each.family is None]
-    values = {each.name: getattr(sink, each.field) for each in fields}
-    if "://" not in sink.path or all(values[each.name] == each.default for each in fields):
-        return None
-    return StorageProperties.model_validate(values)

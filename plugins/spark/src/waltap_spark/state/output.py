@@ -23,8 +23,8 @@ This module does not import Spark.
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -211,6 +211,31 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
     # The continuity id of all the rows, "" where a change may be missing among them.
     continuity_id: str = msgspec.field(name="stretch", default="")
+
+
+P = TypeVar("P", bound=BasePart | ChangeSet)
+
+
+def replaced_sets(
+    now: Sequence[P], before: Iterable[BasePart | ChangeSet], after: Iterable[P]
+) -> tuple[P, ...] | None:
+    """Apply the change from ``before`` to ``after`` to ``now``.
+
+    None means that a replaced item is no longer there.
+    """
+    had, has = {each.path for each in before}, {each.path for each in after}
+    gone = had - has
+    new = [each for each in after if each.path not in had]
+    if not gone <= {each.path for each in now}:
+        return None
+    found: list[P] = []
+    for each in now:
+        if each.path not in gone:
+            found.append(each)
+        elif new:
+            found += new
+            new = []
+    return (*new, *found)
 
 
 class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
