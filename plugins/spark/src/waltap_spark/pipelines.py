@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.compaction import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
-from waltap_spark.schema.expression import quoted, temp
+from waltap_spark.schema.expression import quoted, sent, temp
 from waltap_spark.source.catalogue import OWN, logged_tables
 from waltap_spark.source.options import parse_options
 
@@ -102,12 +102,10 @@ def current(history: DataFrame, path: str, table: str) -> DataFrame:
     rows = rows.where(F.col(begins).isNull() | (order > F.col(begins)))
     wanted = [verdict().alias("__alive")]
     for number, name in enumerate(own):
-        sent = ~F.coalesce(F.array_contains("_unchanged", name), F.lit(False)) & (
-            F.col("_op") != "d"
-        )
+        at = F.when(sent(name), order)
         # A struct, so that a null value that was sent counts as the latest value.
-        value = F.max_by(F.struct(F.col(quoted(name)).alias("value")), F.when(sent, order))
-        wanted += [value.alias(f"__{number}"), F.max(F.when(sent, order)).alias(f"__at{number}")]
+        value = F.max_by(F.struct(F.col(quoted(name)).alias("value")), at)
+        wanted += [value.alias(f"__{number}"), F.max(at).alias(f"__at{number}")]
     by_key = [F.col(quoted(name)).alias(f"__key{n}") for n, name in enumerate(keys)]
     steps = rows.groupBy(*by_key, *TRANSACTION).agg(*wanted)
     latest = F.when(F.col("__alive").isNotNull(), F.struct(*TRANSACTION))

@@ -291,7 +291,7 @@ class ChangeLog:
         return ChangeLogDamaged(text, path=found.path)
 
     def _named(self, *, newest_first: bool) -> Iterator[tuple[LogPosition, str]]:
-        """Yield positions and paths of all manifests; each folder is listed when it is reached."""
+        """Yield positions and paths of all manifests, folder by folder."""
         for epoch, bucket in self._buckets(newest_first=newest_first):
             found = self._log_positions(epoch, bucket)
             yield from reversed(found) if newest_first else found

@@ -35,7 +35,6 @@ from waltap_spark.planning.column_identity import (
 )
 from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles
 from waltap_spark.planning.redelivery import lacks_values, leave_out_known, may_repeat
-from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, log_struct
 from waltap_spark.session.failures import OF_ONE
 from waltap_spark.state.modes import mode_errors, of_rules
@@ -245,26 +244,18 @@ class CommitAttempt:
             lsn, ts = group.at or ((group.until or commit.log_position).end_lsn, None)
             at = self.at_us if ts is None else ts
         fingerprint = next(reversed(table.file_schemas))
-        frame = commit.spark.range(1).selectExpr(
-            "'t' as _op",
-            f"{lsn}L as _commit_lsn",
-            f"{seq} as _seq",
-            "cast(0 as byte) as _sub",
-            f"{lsn}L as _lsn",
-            f"timestamp_micros({at}) as _commit_ts",
-            "cast(null as long) as _xid",
-            "cast(null as array<string>) as _unchanged",
-            f"{group.epoch} as _epoch",
-        )
-        own = table.file_schemas[fingerprint]
-        fields = log_struct(own).fields
-        frame = frame.select(
-            *(
-                F.lit(None).cast(field.dataType).alias(field.name)
-                if field.name in own
-                else column_of(field.name)
-                for field in fields
-            )
+        values = {
+            "_op": "'t'",
+            "_commit_lsn": f"{lsn}L",
+            "_seq": str(seq),
+            "_sub": "0",
+            "_lsn": f"{lsn}L",
+            "_commit_ts": f"timestamp_micros({at})",
+            "_epoch": str(group.epoch),
+        }
+        fields = log_struct(table.file_schemas[fingerprint]).fields
+        frame = commit.spark.range(1).select(
+            *(F.expr(values.get(f.name, "null")).cast(f.dataType).alias(f.name) for f in fields)
         )
         truncate = SegmentGroup(
             fingerprint,

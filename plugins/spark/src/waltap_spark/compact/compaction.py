@@ -20,7 +20,6 @@ from waltap_spark.schema.expression import (
     order,
     sent,
     temp,
-    the_same,
     unchanged_as,
 )
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, fitted, floating, struct_of
@@ -225,7 +224,8 @@ def compacted(
 
 def _match(key: Sequence[str], other: str) -> Column:
     """Return the condition that a key equals ``other`` 0, 1, …."""
-    same = [the_same(column_of(name), F.col(f"{other}{n}")) for n, name in enumerate(key)]
+    # a key value that the column cannot hold is stored as null
+    same = [column_of(name).eqNullSafe(F.col(f"{other}{n}")) for n, name in enumerate(key)]
     return functools.reduce(lambda one, two: one & two, same)
 
 

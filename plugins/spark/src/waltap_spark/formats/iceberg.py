@@ -62,24 +62,6 @@ log = logging.getLogger(__name__)
 _GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
 
 
-def promotes(old: str, new: str) -> bool:
-    """Return whether Iceberg promotes a type (JSON) without a rewrite."""
-    before, after = json.loads(old), json.loads(new)
-    if not isinstance(before, str) or not isinstance(after, str):
-        return False
-    had, decimal = digits_of(before), digits_of(after)
-    if had is not None and decimal is not None:
-        return decimal[1] == had[1] and decimal[0] >= had[0]
-    return (before, after) in _GROWS
-
-
-def stored_type(kind: str) -> str:
-    """Return the stored type (JSON) for values of ``kind``."""
-    if not any(word in kind for word in ("byte", "short", "time(")):
-        return kind
-    return type_text(_stored(json.loads(kind)))
-
-
 def _stored(kind: Any) -> Any:
     """Return a type of Spark's JSON with Iceberg's types."""
     if isinstance(kind, str):
@@ -479,15 +461,23 @@ class IcebergFormat(MergingFormat):
     # --- types --------------------------------------------------------------------------------------
 
     def widens(self, old: str, new: str) -> bool:
-        """Return whether Iceberg promotes the type."""
-        return promotes(old, new)
+        """Return whether Iceberg promotes a type (JSON) without a rewrite."""
+        before, after = json.loads(old), json.loads(new)
+        if not isinstance(before, str) or not isinstance(after, str):
+            return False
+        had, decimal = digits_of(before), digits_of(after)
+        if had is not None and decimal is not None:
+            return decimal[1] == had[1] and decimal[0] >= had[0]
+        return (before, after) in _GROWS
 
     def stored(self, kind: str) -> str:
         """Return types that Iceberg has.
 
         Smaller integers become 32 bits, and times of day become text.
         """
-        return stored_type(kind)
+        if not any(word in kind for word in ("byte", "short", "time(")):
+            return kind
+        return type_text(_stored(json.loads(kind)))
 
     # --- maintenance --------------------------------------------------------------------------------
 

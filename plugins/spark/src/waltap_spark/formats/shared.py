@@ -157,18 +157,13 @@ def fitted_to(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
     """Return ``frame`` with the columns ``wanted``; missing ones are null."""
     kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
     there = {field.name: field.dataType.json() for field in frame.schema.fields}
-    return frame.select(
-        *(
-            (
-                column_of(name)
-                if name in there and same_type(there[name], wanted[name])
-                else fitted(column_of(name), there[name], wanted[name])
-                if name in there
-                else F.lit(None).cast(kind)
-            ).alias(name)
-            for name, kind in kinds.items()
-        )
-    )
+    columns = []
+    for name, kind in kinds.items():
+        column = F.lit(None).cast(kind)
+        if name in there:
+            column = fitted(column_of(name), there[name], wanted[name])
+        columns.append(column.alias(name))
+    return frame.select(*columns)
 
 
 def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
@@ -250,15 +245,8 @@ class SharedWork(TableWriter):
             return frame
         has = {field.name: field.dataType.json() for field in frame.schema.fields}
         there = self._spark.table(self.at(whats(self.table)[-1])).schema.fields
-        wanted = {field.name: field.dataType.json() for field in there}
-        return frame.select(
-            *(
-                fitted(column_of(name), kind, wanted[name]).alias(name)
-                if '"fields"' in kind and name in wanted
-                else column_of(name)
-                for name, kind in has.items()
-            )
-        )
+        structs = {f.name: f.dataType.json() for f in there if '"fields"' in has.get(f.name, "")}
+        return fitted_to(frame, {**has, **structs})
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
         """Add and fill columns; ``rows`` have values for existing rows."""

@@ -100,12 +100,6 @@ def _bits(source: str, spark: str, kind: str) -> Expressions:
     return bits, f"CASE WHEN {spark} IS NULL THEN NULL ELSE {method} END"
 
 
-def spark_row_hash(columns: Sequence[str]) -> str:
-    """Return Spark's SQL for PostgreSQL's row sum."""
-    one = f"conv(substr(md5(encode({row_text(columns)}, 'UTF-8')), 1, {HASH_DIGITS}), 16, 10)"
-    return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"
-
-
 def compare(
     connection: "Connection[Any]",
     tables: LiveTables,
@@ -284,7 +278,10 @@ class _SparkTable:
 
     @property
     def _hash(self) -> str:
-        return spark_row_hash([f"t{n}" for n in range(len(self._texts))])
+        """Spark's SQL for PostgreSQL's row sum."""
+        text = row_text([f"t{n}" for n in range(len(self._texts))])
+        one = f"conv(substr(md5(encode({text}, 'UTF-8')), 1, {HASH_DIGITS}), 16, 10)"
+        return f"cast(coalesce(sum(cast({one} as decimal(38,0))), 0) as string)"
 
     def total(self) -> tuple[int, int]:
         found = self._collected(lambda frame: frame.selectExpr("count(1)", self._hash))

@@ -72,12 +72,6 @@ def order() -> "Column":
     return F.struct(*ORDER)
 
 
-def the_same(one: "Column", other: "Column") -> "Column":
-    """Return whether two key values are equal, nulls included."""
-    # a key value that the column cannot hold is stored as null
-    return one.eqNullSafe(other)
-
-
 def sent(name: str) -> "Column":
     """Return whether a row has a new value for column ``name``."""
     from pyspark.sql import functions as F  # noqa: N812
