@@ -146,7 +146,7 @@ def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(sho
 def test_with_the_private_log_the_sink_of_the_profile_is_not_looked_at(
     shop: Shop, tmp_path: Path
 ) -> None:
-    shop.file.write_text(shop.file.read_text().replace('type = "jsonl"', 'type = "not.here"'))
+    shop.file.write_text(shop.file.read_text().replace('"jsonl"', '"not.here"'))
     given = {"profile": str(shop.file), "table": "public.orders"}
     reported = ChangeLogSource(
         {**given, "changelogLocation": str(tmp_path / "private_logs")}

@@ -180,3 +180,21 @@ def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
     with WrittenLog(tmp_path).open() as log:
         log.write(log.db.inserted(PEOPLE, ["1", "x"]))
         assert run("list", log.path).exit_code == 0
+
+
+def test_a_log_has_its_id_before_readers_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query takes the id as soon as there is a log: without it another log would pass for this one."""
+    make, ids = FileStore.make_folder, list[str]()
+
+    def made(store: FileStore, folder: str) -> None:
+        make(store, folder)
+        if ChangeLog(store).exists():
+            ids.append(ChangeLog(store).identity())
+
+    monkeypatch.setattr(FileStore, "make_folder", made)
+    with WrittenLog(tmp_path).open():
+        pass
+    assert ids
+    assert all(ids)

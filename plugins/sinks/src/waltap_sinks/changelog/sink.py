@@ -179,8 +179,9 @@ class ChangeLogSink(Sink):
         self._write_stop.reset()
         self._abandon()  # buffers of before a reconnect, whose changes come again
         self._reset()
-        self._store.make_folder("manifests")
+        # Before the folder by which readers find the log: they take its id once.
         self._published_note.identity = make_log_identity(self._store)
+        self._store.make_folder("manifests")
         self._missed.read()
         continues = (
             self._context.gets_every_change and self._context.has_offset and not self._repairs
