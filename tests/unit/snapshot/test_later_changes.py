@@ -112,11 +112,13 @@ def test_too_many_changes_need_another_snapshot(monkeypatch: pytest.MonkeyPatch)
     assert not later(insert, insert, insert, insert).usable
 
 
-def test_a_change_that_may_be_in_the_snapshot_needs_another() -> None:
+def test_a_change_that_the_snapshot_may_contain_is_applied_unless_it_moves_unsent_values() -> None:
     made = LaterChanges(Reading(T, knows=False), {T.name}, lambda _relation: (0,))
-    made.split([part(Insert(OTHER, 1, ("1",)))])
+    full = Update(T, 1, ("2", "b", "w"), ("1", ABSENT, ABSENT), OldTuple.KEY)
+    made.split([part(Insert(T, 1, ("4", "d", "v")), CHANGES[0], CHANGES[1], full)])
     assert made.usable
-    made.split([part(Insert(T, 1, ("1", "a", "b")))])
+    assert rows(made, *ROWS) == [("3", "c", "z"), ("4", "d", "v"), ("2", "b", "w")]
+    made.split([part(CHANGES[2])])
     assert not made.usable
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.tuple_image import MissingValue, Tuple
+from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.ports.snapshot.chunk_source import TableReading
 from waltap.ports.snapshot.window import SnapshotWindow, aligner
@@ -35,7 +35,7 @@ class _TableChanges:
         self._keys: set[Tuple] = set()
         self._rows: list[Tuple] = []
 
-    def add(self, change: Insert | Update | Delete) -> bool:
+    def add(self, change: Insert | Update | Delete, *, certain: bool) -> bool:
         """Keep ``change``, and return whether `apply` can find its row.
 
         It cannot without a key, or after a column was dropped.
@@ -53,7 +53,12 @@ class _TableChanges:
         ]
         self._keys.update(keys)
         self.changes.append(change)
-        return not any(isinstance(value, MissingValue) for key in keys for value in key)
+        if any(isinstance(value, MissingValue) for key in keys for value in key):
+            return False
+        # A change that the snapshot contains may be applied twice, as all changes after it are. But the
+        # snapshot may have another row under the former key.
+        lacks = isinstance(change, Update) and UNCHANGED in change.new and keys[0] != keys[-1]
+        return certain or not lacks
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         rows: list[Tuple] = []
@@ -124,7 +129,7 @@ class LaterChanges:
         """Keep a change of the tables; return whether the snapshot is still usable.
 
         It is not after a truncate, a change of a table without a key or with other columns, or too many
-        changes. Neither is it if the snapshot may contain the change after all: that is not ``certain``.
+        changes. ``certain``: the snapshot does not contain the change; else it may.
         """
         if isinstance(change, Truncate):
             return not any(relation.name in self._tables for relation in change.relations)
@@ -134,7 +139,7 @@ class LaterChanges:
         if table is None:
             return True
         self._count += 1
-        return certain and self._count <= MANY and table.add(change)
+        return self._count <= MANY and table.add(change, certain=certain)
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         """Return a piece of the snapshot with the changes of its rows.

@@ -64,10 +64,10 @@ class SnapshotWindow:
                 align = self._aligners[change.relation] = aligner(change.relation, self.relation)
             if isinstance(change, Insert):
                 new = align(change.new)
-                if self._keyed:  # an equal row without a key is another row
-                    self._take(new)
                 if self._keeps_changed:
                     self._put(new)
+                elif self._keyed:  # an equal row without a key is another row
+                    self._take(new)
             elif isinstance(change, Delete):
                 self._take(align(change.old))
             else:
@@ -89,7 +89,11 @@ class SnapshotWindow:
         )
 
     def _put(self, row: Tuple) -> None:
-        self._rows.setdefault(self._key_of(row), []).append(row)
+        key = self._key_of(row)
+        if self._keyed:
+            self._rows[key] = [row]
+        else:
+            self._rows.setdefault(key, []).append(row)
 
     def _take(self, image: Tuple) -> Tuple | None:
         key = self._key_of(image)
