@@ -112,7 +112,10 @@ class TableWriter:
         *,
         replaces: bool = False,
     ) -> None:
-        """Add the rows of ``frame``; ``rows`` are the same, if this process has them."""
+        """Add the rows of ``frame``, or replace all rows by them.
+
+        ``rows`` are the same rows, if this process has them.
+        """
 
         def action() -> None:
             target = self.table.stored_table.targets[what]
