@@ -18,20 +18,18 @@ def patiently(attempt: Callable[[], Any]) -> Any:
                 raise
 
 
-def small_session(**settings: str) -> Any:
-    """Return a Spark session of a process that is soon killed. ``settings``: more of them, ``_`` for dots."""
+def small_session() -> Any:
+    """Return a Spark session of a process that is soon killed."""
     from pyspark.sql import SparkSession
 
-    builder = (
+    return (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
+        .getOrCreate()
     )
-    for name, value in settings.items():
-        builder = builder.config(name.replace("_", "."), value)
-    return builder.getOrCreate()
 
 
 def start(spark: Any, profile: str, folder: Path, *, held: int = -1, ends: bool = False) -> Any:

@@ -13,12 +13,15 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
+from tests.harness.spark import Died, dying
 from tests.harness.topics import MakeTopic, Reader, event
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.errors import ColumnsUnknown, EventUnreadable, OffsetsLost
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
+from waltap_spark.read.live import LiveTables
+from waltap_spark.state.output import SparkOutput
 
 # --- events become tables -------------------------------------------------------------------------
 
@@ -335,6 +338,32 @@ def test_what_comes_again_in_several_portions_is_left_out_in_each(topic: MakeTop
     assert reader.pull() == 0
     assert reader.rows("items") == [(1, "8")]
     assert reader.rows("words", order="name") == [("1",), ("2",), ("3",), ("4",)]
+
+
+def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_once(
+    topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The driver dies as it publishes a portion; the one before it is in the change log alone."""
+    each, portion = 40, 10
+    reader = topic(2, columns=COLUMNS, records=portion)
+    places = [(n, partition, partition + 2 * (n % 15)) for n in range(each) for partition in (0, 1)]
+    sent = [
+        (*put("c" if n < 15 else "u", 1000 + 10 * n + at, key, f"{n}", 995 + 10 * n + at), at)
+        for n, at, key in places
+    ]
+    reader.write(*sent[: 2 * portion])
+    assert reader.pull() == 2 * portion
+    reader.write(*sent[2 * portion :])
+    with reader.feed() as feed:
+        assert feed.pull().rows == 2 * portion
+        with pytest.raises(Died), dying((feed._store, "publish")):
+            feed.pull()
+    assert reader.pull() == 2 * (each - 2 * portion)
+    assert reader.pull() == 0
+    changes = LiveTables(reader.spark, SparkOutput(str(tmp_path / "out"))).changes("items")
+    seen = [(row["id"], row["name"]) for row in changes.collect()]
+    assert sorted(seen) == sorted((key, f"{n}") for n, _, key in places)
+    assert reader.rows("items") == sorted({key: f"{n}" for n, _, key in places}.items())
 
 
 def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_they_are(
