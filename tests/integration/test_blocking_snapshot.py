@@ -4,13 +4,14 @@ The promise: every change of the stream arrives, and the rows are the table at t
 """
 
 import json
-import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.meanwhile import meanwhile
+from tests.harness.moving_keys import TABLE, move_keys, same_in
 from tests.harness.pipeline import PipelineRig, Run
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
@@ -115,40 +116,21 @@ def test_rows_follow_every_change_that_they_contain(pipeline: PipelineRig) -> No
     assert (pieces[0].first_marker, pieces[-1].last_marker) == ("first", "last")
 
 
-MOVES = """
-BEGIN; INSERT INTO signals SELECT 'm' || count(*), 'execute-snapshot', '{data}' FROM signals; COMMIT;
-BEGIN; {first} UPDATE w SET id = 5 WHERE id = 1; INSERT INTO w VALUES (1, repeat('new', 2000)); COMMIT;
-"""
-
-
-@pytest.mark.parametrize("first", ["", "DELETE FROM w WHERE id = 5;"])
-def test_a_table_has_its_rows_after_keys_move_behind_the_signal(
-    pipeline: PipelineRig, tmp_path: Path, first: str
+def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
+    pipeline: PipelineRig, tmp_path: Path
 ) -> None:
-    """The moved row has a large value, which the change does not send; another row takes its key."""
-    database = pipeline.database
-    database.execute(
-        "CREATE TABLE w (id int PRIMARY KEY, large text);"
-        "ALTER TABLE w ALTER large SET STORAGE EXTERNAL;"
-        "INSERT INTO w SELECT n, repeat(n::text, 6000) FROM generate_series(1, 4) n"
-    )
-    target = tmp_path / "target.db"
-    settings = {
-        "sink.type": "sql",
-        "sink.url": f"sqlite:///{target}",
-        "snapshot.mode": "initial",
-    }
-    data = json.dumps({"type": "blocking", "data-collections": ["public.w"]})
-    with pipeline.running(**settings) as run:
-        for times in range(1, 6):
-            database.execute("DELETE FROM w WHERE id = 5")
-            database.execute(MOVES.format(data=data, first=first))
+    """A key change that the rows contained, and that came again, gave rows the large values of others."""
+    database, target = pipeline.database, tmp_path / "target.db"
+    database.execute(TABLE)
+    pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
+    pipeline.settings |= {"snapshot.mode": "initial"}
+    write = partial(move_keys, database)
+    with pipeline.running() as run, meanwhile(write, write, write):
+        for times in range(1, 13):
+            ask(pipeline, "moving")
             run.until(lambda n=times: completed(run, n), "the snapshot")
-    pipeline.catch_up(**settings)
-    with sqlite3.connect(target) as connection:
-        found = connection.execute("SELECT id, large FROM w ORDER BY id").fetchall()
-    expected = database.execute("SELECT id, large FROM w ORDER BY id")
-    assert found == [(int(identifier), large) for identifier, large in expected]
+    pipeline.catch_up()
+    assert same_in(target, database)
 
 
 def test_tables_that_a_second_signal_adds_are_read_too(pipeline: PipelineRig) -> None:

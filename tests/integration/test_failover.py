@@ -6,12 +6,14 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from tests.harness.meanwhile import in_background, meanwhile
+from tests.harness.moving_keys import TABLE, move_keys, same_in
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
@@ -67,6 +69,11 @@ class Pair:
         """Wait until the standby shows what the primary has."""
         count = "SELECT count(*) FROM t"
         until(lambda: self.there.execute(count) == self.database.execute(count), "the standby")
+
+    def show_transactions(self, made: threading.Event) -> None:
+        """Show running transactions: then a slot can be made on the standby."""
+        while not made.wait(0.2):
+            self.database.execute("SELECT pg_log_standby_snapshot()")
 
     def fail_over(self) -> None:
         self.primary.kill()
@@ -146,13 +153,8 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
     settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
     pipeline = PipelineRig(pair.there, tmp_path, settings)
 
-    def show_transactions(made: threading.Event) -> None:
-        """A slot is made on a standby once the primary shows it of running transactions."""
-        while not made.wait(0.2):
-            pair.database.execute("SELECT pg_log_standby_snapshot()")
-
     with contextlib.ExitStack() as stack:
-        with meanwhile(show_transactions):
+        with meanwhile(pair.show_transactions):
             run = stack.enter_context(pipeline.running())
         pair.database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
@@ -169,3 +171,29 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
         run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
     assert pipeline.destination.ids("t", "r") == [1, 1, 2, 1, 2]
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}
+
+
+def test_a_table_has_its_rows_while_keys_move_beside_snapshots_on_a_standby(
+    pair: Pair, tmp_path: Path
+) -> None:
+    pair.database.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE moving")
+    pair.until_same()
+    target = tmp_path / "target.db"
+    settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
+    settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
+    pipeline = PipelineRig(pair.there, tmp_path, settings)
+    blocking = {"data-collections": ["public.moving"], "type": "blocking"}
+    write = partial(move_keys, pair.database)
+    with contextlib.ExitStack() as stack:
+        with meanwhile(pair.show_transactions):
+            run = stack.enter_context(pipeline.running())
+        with meanwhile(write, write, write):
+            for times in range(1, 13):
+                assert run.engine.signal("execute-snapshot", blocking).result(WAIT_S).accepted
+                run.until(
+                    lambda n=times: (
+                        [each[0] for each in run.notices.snapshots].count("completed") > n
+                    ),
+                    "the snapshot",
+                )
+        run.until(lambda: same_in(target, pair.database), "the last changes")

@@ -6,7 +6,7 @@ from waltap.changes.decode.message import Insert, LogicalMessage, Truncate
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap_postgres.visibility import PostgresOverlap, SnapshotVisibility
+from waltap_postgres.visibility import PostgresOverlap, SnapshotVisibility, StandbyVisibility
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
 
@@ -68,3 +68,9 @@ def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon(
     assert seen.wire_count == 7
     assert [len(p.changes) for p in (running, after)] == [2, 2]
     assert PostgresOverlap.parse("", {}) is None
+
+
+def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot() -> None:
+    standby = StandbyVisibility(100)
+    assert standby.saw(99) is True
+    assert standby.saw(100) is None, "the record that begins there was not replayed yet"

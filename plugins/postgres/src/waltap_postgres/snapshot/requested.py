@@ -15,7 +15,7 @@ from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, set_markers
 from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
-from waltap_postgres.visibility import SnapshotVisibility
+from waltap_postgres.visibility import SnapshotVisibility, StandbyVisibility
 
 Refused = Callable[[SnapshotRequest, str], None]
 
@@ -42,7 +42,7 @@ class RequestedTables:
         self._targets: Sequence[SnapshotTable] = ()
         self._point = SnapshotPoint(lsn=0, xid=None, ts=0)
         self._seen: SnapshotVisibility | None = None
-        self._replayed = 0
+        self._standby = StandbyVisibility(0)
         self.relations: Mapping[str, Relation] = {}
         self.until: int | None = None
 
@@ -57,7 +57,7 @@ class RequestedTables:
         self.relations = {t.table.relation.name: t.table.relation for t in targets}
         standby = self._now.standby()
         if standby:
-            self._replayed = parse_lsn(self._now.horizon())
+            self._standby = StandbyVisibility(parse_lsn(self._now.horizon()))
         if locks := self._terms.locks(list(targets)):
             transaction.lock(locks, isolation, targets)
         transaction.begin(None, isolation)
@@ -65,7 +65,6 @@ class RequestedTables:
         text, until = transaction.catalogue.snapshot(), transaction.catalogue.visible_until()
         if text is not None and until is not None:
             self.until = until[0]
-            # A standby does not know which transactions are in progress.
             self._seen = None if standby else SnapshotVisibility.of_snapshot(text)
         return all(map(self._hold, targets))
 
@@ -84,10 +83,7 @@ class RequestedTables:
 
     def saw(self, xid: int, commit_lsn: int) -> bool | None:
         """Return whether the snapshot contains a transaction, as `TableReading.saw`."""
-        if self._seen is not None:
-            return self._seen.saw(xid)
-        # A standby streams a transaction after it has replayed its commit.
-        return True if commit_lsn <= self._replayed else None
+        return self._standby.saw(commit_lsn) if self._seen is None else self._seen.saw(xid)
 
     def pieces(self) -> Iterator[SnapshotRows]:
         """Yield the rows. A table that cannot be read is reported and skipped."""
