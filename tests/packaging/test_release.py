@@ -18,7 +18,7 @@ from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.jars import unpack
 from tests.harness.servers.postgres import Database
 
-from waltap.base.extras import brought, extra_for
+from waltap.base.plugin_errors import brought, extra_for
 from waltap.plugins.host import Host
 from waltap.ports.specs import KINDS
 

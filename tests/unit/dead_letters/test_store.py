@@ -20,11 +20,12 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.errors import SinkError
-from waltap.services.dead_letters.change_form import change_form, of_form
 from waltap.services.dead_letters.dead_letter import (
     DeadLetter,
     EventLocation,
+    change_form,
     dead_letter_of,
+    of_form,
     record_form,
     record_of,
 )

@@ -1,7 +1,10 @@
-"""Errors of plugins and of requests for them: WT-11xx."""
+"""Errors of plugins and of requests for them (WT-11xx), and their extras."""
 
-from collections.abc import Collection, Iterator
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
 
 from waltap.errors import PluginError, WaltapError
 
@@ -49,3 +52,21 @@ def needing(what: str, *, extra: str) -> Iterator[None]:
         yield
     except ImportError as cause:
         raise LibraryMissing(what, extra=extra) from cause
+
+
+@cache
+def brought() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return extra → kind of plugin → names and aliases."""
+    text = files("waltap.base").joinpath("extras.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def extra_for(kind: str, name: str) -> str | None:
+    """Return the extra to install for ``name``, in pip's form.
+
+    ``kind`` is such as ``"sinks"``. None: no extra of waltap has the name.
+    """
+    for extra, kinds in brought().items():
+        if name.lower() in {known.lower() for known in kinds.get(kind, ())}:
+            return f"waltap[{extra}]"
+    return None

@@ -22,8 +22,7 @@ from typer.main import get_command
 
 import waltap
 from waltap.base.environment import tracebacks
-from waltap.base.extras import extra_for
-from waltap.base.plugin_errors import HookRaised
+from waltap.base.plugin_errors import HookRaised, extra_for
 from waltap.base.redaction import looks_secret, masked, redacted
 from waltap.base.text import printable
 from waltap.cli.terminal import echo, notices

@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 import pluggy
 
 from waltap.base.environment import plugin_names
-from waltap.base.extras import extra_for
 from waltap.base.plugin_errors import (
     DuplicateName,
     HookRaised,
@@ -30,6 +29,7 @@ from waltap.base.plugin_errors import (
     SpecMissing,
     WrongApiVersion,
     WrongSpec,
+    extra_for,
 )
 from waltap.base.text import nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError

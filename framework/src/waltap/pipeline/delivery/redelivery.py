@@ -23,8 +23,7 @@ from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RedeliveryAwareSink
 from waltap.ports.sink.sink import Sink
 from waltap.services.control import RedeliveryRequest
-from waltap.services.dead_letters.change_form import of_form
-from waltap.services.dead_letters.dead_letter import DeadLetter, record_of
+from waltap.services.dead_letters.dead_letter import DeadLetter, of_form, record_of
 from waltap.services.dead_letters.store import DeadLetterStore
 
 log = logging.getLogger(__name__)

@@ -8,14 +8,120 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
+from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import lsn_text
+from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.errors import RecordError, WaltapError
-from waltap.services.dead_letters.change_form import ChangeForm, operation, table_of
 
 if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
     from waltap.config.pipeline_properties import EngineProperties
+
+
+Form = dict[str, Any] | str | None
+
+
+class ChangeForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change as JSON: the message, and the table's definition at that time.
+
+    A value is the server's text, null, or ``{"missing": …}``.
+    """
+
+    # insert, update, delete, truncate, message or row
+    kind: str
+    # tables as the server described them; a TRUNCATE can have several
+    relations: list[Relation] = []
+    lsn: int = 0
+    new: list[Form] = []
+    old: list[Form] = []
+    old_kind: str = OldTuple.NONE.value
+    cascade: bool = False
+    restart_identity: bool = False
+    prefix: str = ""
+    # base64, because a message may hold any bytes
+    content: str = ""
+    # of a row: the time of its snapshot
+    commit_ts: int = 0
+    # of a row: the kind of its snapshot
+    snapshot: str = ""
+
+    @property
+    def op(self) -> str:
+        """Return Debezium's code for the operation."""
+        codes = {"insert": "c", "update": "u", "delete": "d", "truncate": "t", "message": "m"}
+        return codes.get(self.kind, "r")
+
+    @property
+    def table(self) -> str:
+        """Return the names of the tables, "" for a message."""
+        return ", ".join(relation.name for relation in self.relations)
+
+
+def change_form(change: Change, part: TransactionPart) -> ChangeForm:
+    """Return the form of a change."""
+    common: dict[str, Any] = {"lsn": change.lsn, "commit_ts": part.commit_ts}
+    if isinstance(change, Truncate):
+        return ChangeForm(
+            kind="truncate",
+            relations=list(change.relations),
+            cascade=change.cascade,
+            restart_identity=change.restart_identity,
+            **common,
+        )
+    if isinstance(change, LogicalMessage):
+        content = base64.b64encode(change.content).decode()
+        return ChangeForm(kind="message", prefix=change.prefix, content=content, **common)
+    common["relations"] = [change.relation]
+    if not isinstance(change, Delete):
+        common["new"] = _written(change.new)
+    if not isinstance(change, Insert):
+        common |= {"old": _written(change.old), "old_kind": change.old_kind.value}
+    return ChangeForm(kind=type(change).__name__.lower(), **common)
+
+
+def row_form(rows: SnapshotRows, at: int) -> ChangeForm:
+    """Return the form of one snapshot row."""
+    return ChangeForm(
+        kind="row",
+        relations=[rows.relation],
+        lsn=rows.lsn or 0,
+        new=_written(rows.rows[at]),
+        commit_ts=rows.ts,
+        snapshot=rows.kind,
+    )
+
+
+def of_form(form: ChangeForm) -> Change:
+    """Return the change of a form, an INSERT for a snapshot row."""
+    old_kind = OldTuple(form.old_kind)
+    if form.kind in {"insert", "row"}:
+        return Insert(form.relations[0], form.lsn, _read(form.new))
+    if form.kind == "update":
+        return Update(form.relations[0], form.lsn, _read(form.new), _read(form.old), old_kind)
+    if form.kind == "delete":
+        return Delete(form.relations[0], form.lsn, _read(form.old), old_kind)
+    if form.kind == "truncate":
+        return Truncate(tuple(form.relations), form.lsn, form.cascade, form.restart_identity)
+    return LogicalMessage(form.lsn, True, form.prefix, base64.b64decode(form.content))
+
+
+def _written(row: Tuple) -> list[Form]:
+    return [{"missing": v.name} if isinstance(v, MissingValue) else v for v in row]
+
+
+def _read(row: list[Form]) -> Tuple:
+    return tuple(MissingValue[v["missing"]] if isinstance(v, dict) else v for v in row)
 
 
 class FailureHandling(enum.Enum):
@@ -174,8 +280,8 @@ def dead_letter_of(
         id=_identifier(sink, location),
         sink=sink,
         location=location,
-        table="" if change is None else table_of(change),
-        op="" if change is None else operation(change),
+        table="" if change is None else change.table,
+        op="" if change is None else change.op,
         code=error.code,
         reason=error.problem,
         remedy=error.advice(),
@@ -192,7 +298,7 @@ def row_digest(form: ChangeForm) -> str:
 
     It is the same when another snapshot reads the same row.
     """
-    named = msgspec.json.encode((table_of(form), form.new))
+    named = msgspec.json.encode((form.table, form.new))
     return hashlib.sha256(named).hexdigest()[:12]
 
 

@@ -28,20 +28,16 @@ from waltap.ports.sink.refusal import (
     locations_of,
     without,
 )
-from waltap.services.dead_letters.change_form import (
-    ChangeForm,
-    change_form,
-    operation,
-    row_form,
-    table_of,
-)
 from waltap.services.dead_letters.dead_letter import (
+    ChangeForm,
     DeadLetter,
     EventLocation,
     FailureHandling,
     FailurePolicy,
+    change_form,
     dead_letter_of,
     row_digest,
+    row_form,
 )
 from waltap.services.dead_letters.queue import DeadLetterQueue
 
@@ -268,7 +264,7 @@ class _PoisonEvent(msgspec.Struct, frozen=True):
         """Return the error that stops the run and names the event."""
         what = ""
         if self.form is not None:
-            what = f"{operation(self.form)} of {table_of(self.form)}, "
+            what = f"{self.form.op} of {self.form.table}, "
         elif self.record is not None:
             what = f"a record for {self.record.topic}, "
         context = f" ({what}{self.location})"

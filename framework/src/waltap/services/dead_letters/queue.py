@@ -15,8 +15,7 @@ from waltap.encoders.format.format import Format
 from waltap.errors import PluginError, RecordError, SinkError, WaltapError
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import Sink
-from waltap.services.dead_letters.change_form import ChangeForm
-from waltap.services.dead_letters.dead_letter import DeadLetter, FailureHandling
+from waltap.services.dead_letters.dead_letter import ChangeForm, DeadLetter, FailureHandling
 from waltap.services.dead_letters.store import DeadLetterStore
 from waltap.services.monitor.counts import RunCounters
 
