@@ -1,4 +1,4 @@
-"""What a commit of one change to a Delta table may cost; Iceberg: `tests.spark41.test_iceberg_budget`."""
+"""What a commit of one change to a Delta table may cost; Iceberg: `tests.spark41.test_iceberg`."""
 
 from collections.abc import Iterator
 from pathlib import Path

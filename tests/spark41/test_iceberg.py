@@ -1,19 +1,28 @@
-"""Tables in Apache Iceberg: schemas that change, versions, and foreign hands."""
+"""Tables in Apache Iceberg: schemas that change, versions, and foreign hands; shared targets, S3, what a commit costs."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from tests.harness.changelog import relation
+from tests.harness.servers.iceberg import CONF, spark_jars
+from tests.harness.servers.s3 import S3Server
+from tests.harness.shared_outputs import write_one_target
 from tests.harness.spark import Rig
+from tests.harness.spark_cost import cost, filled
 from tests.harness.unreported_columns import a_dropped_column
+from tests.integration.test_spark_s3 import conf, tables_follow
 
 from waltap_spark.cli.status import stored_rows
 from waltap_spark.compact import compact_changes
 from waltap_spark.errors import SessionTaken
+from waltap_spark.formats import iceberg as iceberg_format
 from waltap_spark.formats import merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
+
+__all__ = ["conf"]
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
@@ -245,3 +254,51 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
         rig.reopen()
         rig.apply()
         rig.check(PEOPLE)
+
+
+def test_pipelines_share_targets_of_a_catalogue(
+    iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each removes old versions as often as it can."""
+    monkeypatch.setattr(iceberg_format, "MIN_SNAPSHOTS", 1)
+    monkeypatch.setattr(merging, "VACUUM_S", 0.0)
+    values = {"format.catalog": "lake", "format.retention.hours": "0"}
+    choice = FormatChoice("iceberg", values)
+    write_one_target(tmp_path, iceberg, choice, "lake.`all`.{}", monkeypatch)
+
+
+@pytest.mark.parametrize("catalogue", [True, False])
+def test_tables_follow_a_change_log_in_s3(
+    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path, catalogue: bool
+) -> None:
+    """Named in a catalogue in a database, and by their paths alone."""
+    conf["spark.jars"] += f",{spark_jars()}"
+    if catalogue:
+        conf |= CONF
+        conf["spark.sql.catalog.lake.uri"] = f"jdbc:sqlite:{tmp_path}/catalog.db?busy_timeout=60000"
+        conf["spark.sql.catalog.lake.warehouse"] = f"s3a://{bucket}/warehouse"
+    tables_follow(s3, bucket, conf, tmp_path, "iceberg", "lake" if catalogue else "")
+
+
+# change → the most calls, round trips and jobs of its commit: a job reads values that were not sent, and the driver writes.
+BUDGETS: Final = {
+    "insert": (309, 105, 0),
+    "update": (365, 149, 0),
+    "update, note unsent": (376, 143, 1),
+    "key change, note unsent": (396, 143, 1),
+    "delete": (351, 113, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def few_rows(iceberg: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with filled(iceberg, tmp_path_factory.mktemp("budget"), "iceberg") as made:
+        yield made
+
+
+@pytest.mark.parametrize(("change", "most"), BUDGETS.items())
+def test_a_commit_of_one_change_is_within_its_budget(
+    few_rows: Rig, change: str, most: tuple[int, int, int]
+) -> None:
+    found = cost(few_rows, change)
+    assert all(each <= limit for each, limit in zip(found, most, strict=True)), found
