@@ -41,7 +41,8 @@ class BlockingSnapshot:
         self._state, self._connector, self._delivery = state, connector, delivery
         self._report = SnapshotReport("blocking", state, channels)
         self._identifying = identifying
-        self._later: LaterChanges | None = None
+        # The open snapshot.
+        self.later: LaterChanges | None = None
         self._begun, self._open_at = False, -math.inf
         self._opened_for: list[SnapshotRequest] = []
         self._refused: list[SnapshotRequest] = []
@@ -52,27 +53,26 @@ class BlockingSnapshot:
 
         None: no snapshot is open.
         """
-        return None if self._later is None else self._later.reading.until
+        return None if self.later is None else self.later.reading.until
 
     @property
     def due(self) -> bool:
         """Return whether rows belong at this place of the stream."""
-        return self._later is not None and self._later.due
+        return self.later is not None and self.later.due
 
     def reached(self) -> None:
         """Record that the stream has reached `until`."""
-        if self._later is not None:
-            self._later.due = True
+        if self.later is not None:
+            self.later.due = True
 
     def split(
         self, parts: Sequence[TransactionPart]
     ) -> tuple[Sequence[TransactionPart], Sequence[TransactionPart]]:
         """Return the parts before and behind the place of the rows."""
-        later = self._later
-        if later is None:
+        if self.later is None:
             return parts, []
-        found = later.split(parts)
-        if not later.usable:
+        found = self.later.split(parts)
+        if not self.later.usable:
             self.close()
         return found
 
@@ -89,12 +89,12 @@ class BlockingSnapshot:
         try:
             if self._opened_for != requests:  # another signal came
                 self.close()
-            if self._later is None:
+            if self.later is None:
                 self._open(requests, recent)
-            if self._later is None or not self._later.due:
+            if self.later is None or not self.later.due:
                 return None
             self._begin(requests)
-            finished = self._deliver(self._later, requests, point)
+            finished = self._deliver(self.later, requests, point)
         except StopRequested:
             finished = False
         except (SourceError, SnapshotError) as error:
@@ -123,7 +123,7 @@ class BlockingSnapshot:
             reading.close()
             return
         whole = {request.name for request in requests if not request.condition}
-        self._later = LaterChanges(reading, whole, self._identifying)
+        self.later = LaterChanges(reading, whole, self._identifying)
         self._opened_for = list(requests)
 
     def _refuse(self, request: SnapshotRequest, why: str) -> None:
@@ -152,9 +152,9 @@ class BlockingSnapshot:
 
     def close(self) -> None:
         """Close an open snapshot; the next `take` opens another."""
-        if self._later is not None:
-            self._later.reading.close()
-            self._later = None
+        if self.later is not None:
+            self.later.reading.close()
+            self.later = None
 
     def _deliver(
         self, later: LaterChanges, requests: list[SnapshotRequest], point: StreamPoint | None

@@ -270,8 +270,11 @@ class SignalStage:
         """
         if self._watcher is None:
             return parts, [], None
-        before, rest = self._blocking.split(parts)
-        return self._watcher.process(before, self._now_us()), rest, self._watcher.stored
+        rest: Sequence[TransactionPart] = []
+        if self._blocking.later is not None:
+            parts, rest = self._blocking.split(parts)
+        now_us = self._state.clock.time_ns() // 1000
+        return self._watcher.process(parts, now_us), rest, self._watcher.stored
 
     def advance_to(self, lsn: int) -> None:
         """Deliver a chunk that waits for ``lsn``.

@@ -261,7 +261,9 @@ class IncrementalSnapshots:
     def stored(self) -> dict[str, object]:
         """Return the state in the form of the offset."""
         if self._stored is None:
-            self.state.recent = list(self._reader.recent) if self.state.pending else []
+            state = self.state
+            pending = state.queue or state.blocking or state.awaiting_stream
+            state.recent = list(self._reader.recent) if pending else []
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
 
@@ -374,7 +376,8 @@ class IncrementalSnapshots:
 
     def _passed(self, parts: Sequence[TransactionPart]) -> None:
         """Record transactions that later chunks must have seen."""
-        recent, pending = self._reader.recent, self.state.pending
+        recent, state = self._reader.recent, self.state
+        pending = state.queue or state.blocking or state.awaiting_stream
         if isinstance(parts, TransactionRun):
             recent.extend(parts.block.xids.tolist())
             if pending:

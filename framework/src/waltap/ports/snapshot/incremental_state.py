@@ -36,7 +36,7 @@ class IncrementalState(msgspec.Struct):
     paused: bool = False
     # Tables of unfinished blocking snapshots, each with its signal.
     blocking: list[SnapshotRequest] = []
-    # Delivered transactions that no reading has seen; kept while one is `pending`.
+    # Delivered transactions that no reading has seen; kept while a table must still be read.
     recent: list[int] = []
     # Tables that must leave the queue before the next chunk is read.
     stopping: list[SnapshotRequest] = []
@@ -46,11 +46,6 @@ class IncrementalState(msgspec.Struct):
     @classmethod
     def restored(cls, stored: Mapping[str, object]) -> "IncrementalState":
         return msgspec.convert(stored, cls)
-
-    @property
-    def pending(self) -> bool:
-        """Return whether a table must still be read, now or after a restart."""
-        return bool(self.queue or self.blocking or self.awaiting_stream)
 
     @property
     def head(self) -> ChunkState:
