@@ -3,6 +3,7 @@
 The promise: every change of the stream arrives, and the rows are the table at their place in the stream.
 """
 
+import itertools
 import json
 import threading
 from functools import partial
@@ -12,9 +13,12 @@ from typing import Any
 import pytest
 from tests.harness.meanwhile import meanwhile
 from tests.harness.moving_keys import TABLE, move_keys, same_in
-from tests.harness.pipeline import PipelineRig, Run
+from tests.harness.pipeline import PipelineRig, Run, until
 
-from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.pipeline.stages import blocking_snapshot
+from waltap.ports.snapshot.later_changes import LaterChanges
+from waltap_postgres.snapshot.options import SnapshotOptions
 
 SETTINGS = {
     "signal.data.collection": "public.signals",
@@ -131,6 +135,121 @@ def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
             run.until(lambda n=times: completed(run, n), "the snapshot")
     pipeline.catch_up()
     assert same_in(target, database)
+
+
+def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: PipelineRig) -> None:
+    """The batch that is written then goes on behind the place of the rows."""
+    database = pipeline.database
+
+    def write(ended: threading.Event) -> None:
+        with database.connect(autocommit=True) as connection:
+            for number in itertools.count(1000):
+                connection.execute("INSERT INTO u VALUES (%s)", (number,))
+                if ended.is_set():
+                    break
+
+    with meanwhile(write):
+        for _ in range(5):
+            with pipeline.running() as run:
+
+                def stop(batch: Batch, run: Run = run) -> None:
+                    if any(isinstance(part, SnapshotRows) for part in batch.parts):
+                        run.engine.stop()
+
+                pipeline.destination.before_write = stop
+                ask(pipeline, "t")
+                run.join()
+    pipeline.destination.before_write = lambda _batch: None
+    pipeline.catch_up()
+    delivered = set(pipeline.destination.ids("u", "c"))
+    ((last,),) = database.execute("SELECT max(id) FROM u")
+    assert delivered == set(range(min(delivered), int(last) + 1))
+
+
+@pytest.mark.parametrize("first", [None, "id < 10"])
+def test_requests_for_one_table_are_taken_one_after_the_other(
+    pipeline: PipelineRig, first: str | None
+) -> None:
+    """A part of the table does not replace the whole."""
+
+    def data(condition: str | None) -> str:
+        chosen = f"SELECT * FROM public.t WHERE {condition}"
+        filters = [{"data-collection": "public.t", "filter": chosen}] if condition else []
+        asked = {"type": "blocking", "data-collections": ["public.t"]}
+        return json.dumps(asked | {"additional-conditions": filters})
+
+    with pipeline.running() as run:
+        pipeline.database.execute(
+            "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s), ('b', 'execute-snapshot', %s)",
+            data(first),
+            data("id > 290"),
+        )
+        run.until(lambda: completed(run, 2), "both snapshots")
+    whole = [*range(1, 301)] if first is None else [*range(1, 10)]
+    assert rows(pipeline, "t") == [*whole, *range(291, 301)]
+    assert {piece.all_rows for piece in pipeline.destination.pieces()} == {False} | (
+        {True} if first is None else set()
+    )
+
+
+def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking_snapshot, "PATIENCE_S", 0.3)
+    held = threading.Event()
+    with pipeline.running() as run:
+
+        def hold(batch: Batch) -> None:
+            if any(isinstance(part, TransactionPart) and part.changes for part in batch.parts):
+                held.wait(0.2)  # each batch: the stream stays behind
+
+        pipeline.destination.before_write = hold
+        with pipeline.database.connect(autocommit=True) as connection:
+            for number in range(1000, 1060):
+                connection.execute("INSERT INTO u VALUES (%s)", (number,))
+        blocking = {"data-collections": ["public.t"], "type": "blocking"}
+        assert run.engine.signal("execute-snapshot", blocking).result(120).accepted
+        pipeline.database.execute("ALTER TABLE t ADD COLUMN w int")
+        held.set()
+        run.until(lambda: completed(run), "the snapshot")
+    assert rows(pipeline, "t") == list(range(1, 301))
+
+
+def test_a_refused_snapshot_leaves_no_lock(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    statements = ["LOCK TABLE public.t IN ACCESS EXCLUSIVE MODE"]
+    monkeypatch.setattr(SnapshotOptions, "locks", lambda _self, _targets: statements)
+    with pipeline.running() as run:
+        ask(pipeline, "t")
+        run.until(lambda: "aborted" in [each[0] for each in run.notices.snapshots], "the refusal")
+        locks = "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass"
+        until(lambda: pipeline.database.execute(locks) == [(0,)], "the end of its session")
+    assert "gives its transaction an id" in warnings(caplog)
+
+
+def test_rows_are_of_one_snapshot_in_every_isolation_mode(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that commit after its opening come by the stream alone."""
+    split, database = blocking_snapshot.LaterChanges.split, pipeline.database
+    written: list[int] = []
+
+    def insert(later: LaterChanges, parts: Any) -> Any:
+        if not written:
+            written.append(database.execute("INSERT INTO u VALUES (1000) RETURNING id")[0][0])
+        return split(later, parts)
+
+    monkeypatch.setattr(blocking_snapshot.LaterChanges, "split", insert)
+    with pipeline.running(**{"snapshot.isolation.mode": "read_committed"}) as run:
+        ask(pipeline, "u")
+        run.until(lambda: run.notices.signals, "the signal")
+        database.execute("INSERT INTO t VALUES (5000)")
+        run.until(lambda: completed(run), "the snapshot")
+        database.execute("INSERT INTO t VALUES (5001)")
+        run.until(lambda: 5001 in pipeline.destination.ids("t"), "the stream")
+    if written:
+        assert 1000 not in rows(pipeline, "u")
 
 
 def test_tables_that_a_second_signal_adds_are_read_too(pipeline: PipelineRig) -> None:

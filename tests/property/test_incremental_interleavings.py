@@ -301,7 +301,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             found = [row for piece in rows for row in piece.rows]
             assert sorted(found) == sorted(server.states[at].values()), "the table at this place"
             consumer.take(rows)
-            snapshots.end_blocking()
+            snapshots.end_blocking([])
             later = None
         consumer.take(snapshots.process(rest, 0))
         if server.streamed == len(server.wal):

@@ -97,12 +97,18 @@ def test_columns_that_are_not_streamed_keep_their_values() -> None:
     [
         (Truncate((OTHER, T), 1), T),
         (Insert(table("t", "id text", "dropped text", key=("id",)), 1, ("1", "x")), T),
-        (Insert(BAG, 1, ("x",)), BAG),
+        (Delete(BAG, 1, ("x",), OldTuple.FULL), BAG),
         (Delete(T, 1, (ABSENT, "a", ABSENT), OldTuple.KEY), T),
     ],
 )
 def test_a_change_that_no_row_can_get_needs_another_snapshot(change: Change, of: Relation) -> None:
     assert not later(change, of=of).usable
+
+
+def test_a_table_without_a_key_gets_new_rows() -> None:
+    made = later(Insert(BAG, 1, ("x",)), Insert(BAG, 1, ("x",)), of=BAG)
+    assert made.usable
+    assert rows(made, ("x",), ("y",), of=BAG) == [("x",), ("y",), ("x",), ("x",)]
 
 
 def test_too_many_changes_need_another_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 # Seconds until the next snapshot is opened after one that could not be used.
 RETRY_S = 0.1
 
+# Seconds after which a snapshot is closed that the stream has not reached, since it locks its tables. The
+# next one is open for twice as long.
+PATIENCE_S = 10.0
+
 
 class BlockingSnapshot:
     """Deliver requested tables as a whole, at one place in the stream.
@@ -44,6 +48,7 @@ class BlockingSnapshot:
         # The open snapshot.
         self.later: LaterChanges | None = None
         self._begun, self._open_at = False, -math.inf
+        self._close_at, self._patience_s = math.inf, PATIENCE_S
         self._opened_for: list[SnapshotRequest] = []
         self._refused: list[SnapshotRequest] = []
 
@@ -78,13 +83,13 @@ class BlockingSnapshot:
 
     def take(
         self, requests: list[SnapshotRequest], point: StreamPoint | None, recent: Sequence[int]
-    ) -> bool | None:
+    ) -> bool:
         """Open a snapshot of the tables, or deliver it if that is due.
 
         ``point`` is the signal's position in the stream, None in another channel. ``recent`` has the last
-        streamed transactions, which the snapshot must contain. Return None if the stream must continue
-        first, and False if the run ends before the last row: the snapshot must then be taken again.
-        Raises: SinkError, ConnectionLost.
+        streamed transactions, which the snapshot must contain. Return False if the stream must continue
+        first, or if the run ends before the last row: the snapshot must then be taken again. Raises:
+        SinkError, ConnectionLost.
         """
         try:
             if self._opened_for != requests:  # another signal came
@@ -92,7 +97,7 @@ class BlockingSnapshot:
             if self.later is None:
                 self._open(requests, recent)
             if self.later is None or not self.later.due:
-                return None
+                return False
             self._begin(requests)
             finished = self._deliver(self.later, requests, point)
         except StopRequested:
@@ -125,6 +130,19 @@ class BlockingSnapshot:
         whole = {request.name for request in requests if not request.condition}
         self.later = LaterChanges(reading, whole, self._identifying)
         self._opened_for = list(requests)
+        self._close_at = now + self._patience_s
+
+    def close_if_late(self) -> None:
+        """Close a snapshot that the stream does not reach soon, since it locks its tables."""
+        now = self._state.clock.monotonic()
+        if self.later is None or self.later.due or now < self._close_at:
+            return
+        log.info(
+            "blocking snapshot: the stream is behind; its tables are read when it has caught up"
+        )
+        self.close()
+        self._open_at = now + self._patience_s
+        self._patience_s *= 2
 
     def _refuse(self, request: SnapshotRequest, why: str) -> None:
         """Report once that a table is not read."""
@@ -148,7 +166,7 @@ class BlockingSnapshot:
         self.close()
         if self._begun:
             (self._report.completed if completed else self._report.aborted)()
-        self._begun, self._refused = False, []
+        self._begun, self._refused, self._patience_s = False, [], PATIENCE_S
 
     def close(self) -> None:
         """Close an open snapshot; the next `take` opens another."""

@@ -290,8 +290,8 @@ class ReadLoop:
                 with_rows, rest, noted = signals.process(rest)
                 if with_rows:
                     delivery.write(with_rows, partition=self._partition, signals=noted)
-                if signals.blocking and not signals.read_at_once():
-                    return  # the next run gets the rest again
+                if signals.blocking:
+                    signals.read_at_once()
 
     def _cut(self, parts: Sequence[TransactionPart]) -> Sequence[TransactionPart]:
         """Return as much of ``parts`` as the limit of records leaves."""

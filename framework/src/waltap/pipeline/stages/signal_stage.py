@@ -318,6 +318,7 @@ class SignalStage:
 
     def resume(self) -> None:
         """Try again to read a chunk that could not be read."""
+        self._blocking.close_if_late()
         if self._watcher is not None and self._watcher.waiting:
             self._watcher.resume(self._now_us())
 
@@ -333,24 +334,22 @@ class SignalStage:
         self._keep(self._watcher)
         return why
 
-    def read_at_once(self) -> bool:
+    def read_at_once(self) -> None:
         """Take a requested blocking snapshot as far as the stream allows.
 
-        Return False if the run ends before rows that belong here were delivered.
+        If the run ends before the last row, the stream continues without, and the next run takes the
+        snapshot again.
         """
         watcher, blocking = self._watcher, self._blocking
         if watcher is None or not watcher.state.blocking:
-            return True
-        if self._state.stop.is_set():  # the next run takes it
-            return not blocking.due
-        if watcher.held():
+            return
+        if self._state.stop.is_set() or watcher.held():
             blocking.close()
-            return True
-        taken = blocking.take(watcher.state.blocking, watcher.point, watcher.recent)
-        if taken:
-            watcher.end_blocking()
+            return
+        requests = watcher.state.blocking_next
+        if blocking.take(requests, watcher.point, watcher.recent):
+            watcher.end_blocking(requests)
             self._keep(watcher)
-        return taken is not False
 
     def _keep(self, watcher: IncrementalSnapshots) -> None:
         self._delivery.note_signals(watcher.stored)

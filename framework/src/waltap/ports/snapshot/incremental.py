@@ -394,10 +394,10 @@ class IncrementalSnapshots:
         """Return the last transactions that a new snapshot must contain."""
         return self._reader.recent
 
-    def end_blocking(self) -> None:
-        """Record that the rows of the blocking snapshot were delivered."""
-        self._stored = None
-        self.state.blocking, self.point = [], None
+    def end_blocking(self, delivered: Sequence[SnapshotRequest]) -> None:
+        """Record that the rows of a blocking snapshot were delivered."""
+        self._stored, self.point = None, None
+        self.state.blocking = [each for each in self.state.blocking if each not in delivered]
 
     def _concerns(self, part: TransactionPart) -> bool:
         if self._window is not None or self._moved.watching:

@@ -48,6 +48,14 @@ class IncrementalState(msgspec.Struct):
         return msgspec.convert(stored, cls)
 
     @property
+    def blocking_next(self) -> list[SnapshotRequest]:
+        """Return the requests of the next blocking snapshot: the first one of each table."""
+        first: dict[str, SnapshotRequest] = {}
+        for request in self.blocking:
+            first.setdefault(request.name, request)
+        return list(first.values())
+
+    @property
     def head(self) -> ChunkState:
         return self.chunks.get(self.queue[0].name, ChunkState()) if self.queue else ChunkState()
 

@@ -38,10 +38,13 @@ class _TableChanges:
     def add(self, change: Insert | Update | Delete, *, certain: bool) -> bool:
         """Keep ``change``, and return whether `apply` can find its row.
 
-        It cannot without a key, or after a column was dropped.
+        It cannot after a column was dropped. Without a key it can add rows only.
         """
-        if not self._key or not self._names.issuperset(c.name for c in change.relation.columns):
+        if not self._names.issuperset(column.name for column in change.relation.columns):
             return False
+        if not self._key:
+            self.changes.append(change)
+            return certain and isinstance(change, Insert)
         align = aligner(change.relation, self._relation)
         keys = [
             self._key_of(align(image))
@@ -63,7 +66,7 @@ class _TableChanges:
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         rows: list[Tuple] = []
         for row in piece.rows:
-            (self._rows if self._key_of(row) in self._keys else rows).append(row)
+            (self._rows if self._keys and self._key_of(row) in self._keys else rows).append(row)
         if piece.complete:
             window = SnapshotWindow(
                 "", piece.relation, self._rows, self._key, keeps_changed=self._whole
@@ -128,8 +131,8 @@ class LaterChanges:
     def _add(self, change: Change, *, certain: bool) -> bool:
         """Keep a change of the tables; return whether the snapshot is still usable.
 
-        It is not after a truncate, a change of a table without a key or with other columns, or too many
-        changes. ``certain``: the snapshot does not contain the change; else it may.
+        It is not after a truncate, after too many changes, or if the row cannot be found. ``certain``: the
+        snapshot does not contain the change; else it may.
         """
         if isinstance(change, Truncate):
             return not any(relation.name in self._tables for relation in change.relations)

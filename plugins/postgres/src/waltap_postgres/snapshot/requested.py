@@ -14,7 +14,7 @@ from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, set_markers
-from waltap_postgres.snapshot.transaction import ReadingTransaction, SnapshotTable
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, SnapshotTable
 from waltap_postgres.visibility import SnapshotVisibility, StandbyVisibility
 
 Refused = Callable[[SnapshotRequest, str], None]
@@ -52,7 +52,9 @@ class RequestedTables:
         Return False if one of them was rewritten in between: the snapshot would find it empty. Raises:
         SourceError, SnapshotError.
         """
-        transaction, isolation = self._transaction, self._terms.isolation
+        transaction = self._transaction
+        # `until` is of one snapshot, so the rows must be, too.
+        isolation = self._terms.isolation if self._terms.steady else ONE_SNAPSHOT
         self._targets = targets
         self.relations = {t.table.relation.name: t.table.relation for t in targets}
         standby = self._now.standby()

@@ -523,8 +523,12 @@ class SnapshotReader:
             tables = self._requested = RequestedTables(
                 self._new(), asked, refused, self._properties, self._now, self._terms, self._new
             )
-            if tables.begin(self._requested_targets(asked, refused)):
-                return tables
+            try:
+                if tables.begin(self._requested_targets(asked, refused)):
+                    return tables
+            except BaseException:
+                tables.close()
+                raise
 
     def _requested_targets(
         self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
