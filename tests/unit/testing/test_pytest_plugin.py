@@ -24,6 +24,7 @@ def run(folder, text, *options):
         capture_output=True,
         text=True,
         cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
     )
 
 
