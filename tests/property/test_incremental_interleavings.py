@@ -34,6 +34,7 @@ def relation(name: str, *columns: str) -> Relation:
 
 T, SIGNALS = relation("t", "id", "version", "large"), relation("signals", "id", "type", "data")
 Rows = dict[str, Tuple]
+REQUEST = SnapshotRequest(schema="public", table="t", signal="s")
 
 
 class Server:
@@ -310,9 +311,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             snapshots.resume(0)
 
     later: LaterChanges | None = None
-    snapshots = made(
-        IncrementalState(queue=[SnapshotRequest(schema="public", table="t", signal="s")])
-    )
+    snapshots = made(IncrementalState(queue=[REQUEST]))
     snapshots.resume(0)
     for step, argument in steps:
         if step == "write":
@@ -324,7 +323,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
         elif step == "block":
             if all(xid <= server.visible for xid in snapshots.recent):
                 reading = Reading(server, int(str(argument)))
-                later = LaterChanges(reading, {T.name}, lambda _relation: (0,))
+                later = LaterChanges(reading, [REQUEST], lambda _relation: (0,))
         else:
             later = None
             # A restart takes longer than a commit. Without a request no state is stored.

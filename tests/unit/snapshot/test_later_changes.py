@@ -9,6 +9,7 @@ from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Trun
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot import later_changes
 from waltap.ports.snapshot.later_changes import LaterChanges
 
@@ -41,10 +42,16 @@ def part(*changes: Change, xid: int = 10, at: int = 1) -> TransactionPart:
     return TransactionPart(xid=xid, begin_lsn=at, commit_lsn=at, commit_ts=0, changes=changes)
 
 
+def request(of: Relation, *, whole: bool = True) -> SnapshotRequest:
+    condition = None if whole else "SELECT"
+    return SnapshotRequest(schema=of.schema, table=of.table, signal="s", condition=condition)
+
+
 def later(*changes: Change, whole: bool = True, of: Relation = T, xid: int = 10) -> LaterChanges:
-    names = {of.name} if whole else set[str]()
     made = LaterChanges(
-        Reading(of), names, lambda each: IDENTITIES[each.identity](each).identifying
+        Reading(of),
+        [request(of, whole=whole)],
+        lambda each: IDENTITIES[each.identity](each).identifying,
     )
     parts = [part(*changes, xid=xid)]
     assert made.split(parts) == (parts, [])
@@ -119,7 +126,7 @@ def test_too_many_changes_need_another_snapshot(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_change_that_the_snapshot_may_contain_is_applied_unless_it_moves_unsent_values() -> None:
-    made = LaterChanges(Reading(T, knows=False), {T.name}, lambda _relation: (0,))
+    made = LaterChanges(Reading(T, knows=False), [request(T)], lambda _relation: (0,))
     full = Update(T, 1, ("2", "b", "w"), ("1", ABSENT, ABSENT), OldTuple.KEY)
     made.split([part(Insert(T, 1, ("4", "d", "v")), CHANGES[0], CHANGES[1], full)])
     assert made.usable

@@ -49,7 +49,6 @@ class BlockingSnapshot:
         self.later: LaterChanges | None = None
         self._begun, self._open_at = False, -math.inf
         self._close_at, self._patience_s = math.inf, PATIENCE_S
-        self._opened_for: list[SnapshotRequest] = []
         self._refused: list[SnapshotRequest] = []
 
     @property
@@ -92,14 +91,14 @@ class BlockingSnapshot:
         SinkError, ConnectionLost.
         """
         try:
-            if self._opened_for != requests:  # another signal came
+            if self.later is not None and self.later.requests != requests:  # another signal came
                 self.close()
             if self.later is None:
                 self._open(requests, recent)
             if self.later is None or not self.later.due:
                 return False
             self._begin(requests)
-            finished = self._deliver(self.later, requests, point)
+            finished = self._deliver(self.later, point)
         except StopRequested:
             finished = False
         except (SourceError, SnapshotError) as error:
@@ -127,9 +126,7 @@ class BlockingSnapshot:
         if any(reading.saw(xid, 0) is False for xid in recent):
             reading.close()
             return
-        whole = {request.name for request in requests if not request.condition}
-        self.later = LaterChanges(reading, whole, self._identifying)
-        self._opened_for = list(requests)
+        self.later = LaterChanges(reading, requests, self._identifying)
         self._close_at = now + self._patience_s
 
     def close_if_late(self) -> None:
@@ -174,10 +171,8 @@ class BlockingSnapshot:
             self.later.reading.close()
             self.later = None
 
-    def _deliver(
-        self, later: LaterChanges, requests: list[SnapshotRequest], point: StreamPoint | None
-    ) -> bool:
-        pieces, delivery = self._rows(later, requests, point), self._delivery
+    def _deliver(self, later: LaterChanges, point: StreamPoint | None) -> bool:
+        pieces, delivery = self._rows(later, point), self._delivery
         if not deliver(
             pieces, self._report, self._state, self._connector, delivery, snapshot=False
         ):
@@ -185,25 +180,21 @@ class BlockingSnapshot:
         delivery.flush()
         return True
 
-    def _rows(
-        self, later: LaterChanges, requests: list[SnapshotRequest], point: StreamPoint | None
-    ) -> Iterator[SnapshotRows]:
+    def _rows(self, later: LaterChanges, point: StreamPoint | None) -> Iterator[SnapshotRows]:
         at = point or StreamPoint(
             lsn=self._delivery.position.end_lsn,
             xid=None,
             previous_end_lsn=self._delivery.previous_end_lsn[self._delivery.partition],
         )
-        unconditional = {(each.schema, each.table) for each in requests if not each.condition}
-        exact = later.reading.until is not None
-        begun = set[tuple[str, str]]()
+        exact, begun = later.reading.until is not None, set[str]()
         for read in later.reading.pieces():
             piece = later.apply(read)
             piece.kind, piece.lsn, piece.xid = "blocking", at.lsn, at.xid
             piece.previous_end_lsn = at.previous_end_lsn
-            table_id = piece.relation.table_id
+            name = piece.relation.name
             # Without a key, changes that come again after the rows would repeat some of them.
             replaces = exact or bool(self._identifying(piece.relation))
-            piece.all_rows = replaces and table_id in unconditional
-            piece.restarts = piece.all_rows and table_id not in begun
-            begun.add(table_id)
+            piece.all_rows = replaces and name in later.whole
+            piece.restarts = piece.all_rows and name not in begun
+            begun.add(name)
             yield piece

@@ -9,7 +9,7 @@ changed as in the stream, and added to the end of the table.
 So the rows are the table at their place in the stream. Sans-IO.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Upda
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import TableReading
 from waltap.ports.snapshot.window import SnapshotWindow, aligner
 
@@ -87,19 +88,20 @@ class _TableChanges:
 class LaterChanges:
     """Keep the streamed changes that the snapshot of ``reading`` does not contain.
 
-    ``whole`` has the tables that are read without a condition, as schema.table. ``identifying`` is as for
-    `IncrementalSnapshots`.
+    ``requests`` are those of the snapshot. ``identifying`` is as for `IncrementalSnapshots`.
     """
 
     def __init__(
         self,
         reading: TableReading,
-        whole: Collection[str],
+        requests: Sequence[SnapshotRequest],
         identifying: Callable[[Relation], tuple[int, ...]],
     ) -> None:
-        self.reading = reading
+        self.reading, self.requests = reading, list(requests)
+        # The tables that are read without a condition, as schema.table.
+        self.whole = frozenset(request.name for request in requests if not request.condition)
         self._tables = {
-            name: _TableChanges(relation, identifying(relation), whole=name in whole)
+            name: _TableChanges(relation, identifying(relation), whole=name in self.whole)
             for name, relation in reading.relations.items()
         }
         self._count = 0

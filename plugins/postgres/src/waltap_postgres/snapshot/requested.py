@@ -109,7 +109,6 @@ class RequestedTables:
                     ConditionCheck(relation, session.parsed, self._now.query).statement(statement)
                     statement = target.selected(statement)
                     take_role(session, self._properties)
-                transaction.expect([target])
                 chosen = statement or self._terms.chosen(target)
                 reader = TablesReader(
                     transaction,

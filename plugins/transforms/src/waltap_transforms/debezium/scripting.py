@@ -1,5 +1,6 @@
 """Filter and ContentBasedRouter: drop or route records by an expression."""
 
+import abc
 import importlib
 import re
 import sys
@@ -275,9 +276,9 @@ class ExpressionProperties(Properties):
         )
 
     @property
+    @abc.abstractmethod
     def text(self) -> str:
         """Return the expression as written."""
-        raise NotImplementedError
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
