@@ -26,7 +26,7 @@ def move_keys(database: Database, ended: threading.Event) -> None:
                 with connection.transaction():
                     for _ in range(chance.randint(1, 4)):
                         _change(connection, chance)
-            except psycopg.errors.DeadlockDetected:
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 continue
 
 

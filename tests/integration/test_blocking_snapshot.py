@@ -166,6 +166,36 @@ def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: Pipeline
     assert delivered == set(range(min(delivered), int(last) + 1))
 
 
+def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
+    pipeline: PipelineRig, tmp_path: Path
+) -> None:
+    database, target = pipeline.database, tmp_path / "target.db"
+    database.execute(TABLE)
+    pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
+    pipeline.settings |= {"snapshot.mode": "initial"}
+
+    def alter(ended: threading.Event) -> None:
+        with database.connect(autocommit=True) as connection:
+            for number in itertools.count():
+                for statement in (
+                    f"ALTER TABLE moving ADD COLUMN c{number} int DEFAULT {number}",
+                    "VACUUM FULL moving",
+                    f"ALTER TABLE moving DROP COLUMN c{number}",
+                    "TRUNCATE moving",
+                ):
+                    connection.execute(statement)
+                    if ended.wait(0.05):
+                        return
+
+    write = partial(move_keys, database)
+    with pipeline.running() as run, meanwhile(write, write, alter):
+        for times in range(1, 13):
+            ask(pipeline, "moving")
+            run.until(lambda n=times: completed(run, n), "the snapshot")
+    pipeline.catch_up()
+    assert same_in(target, database)
+
+
 @pytest.mark.parametrize("first", [None, "id < 10"])
 def test_requests_for_one_table_are_taken_one_after_the_other(
     pipeline: PipelineRig, first: str | None

@@ -46,29 +46,31 @@ class RequestedTables:
         self.relations: Mapping[str, Relation] = {}
         self.until: int | None = None
 
-    def begin(self, targets: Sequence[SnapshotTable]) -> bool:
-        """Open the snapshot and lock ``targets``.
+    def begin(self, targets_in: Callable[[PostgresCatalogue], list[SnapshotTable]]) -> bool:
+        """Open the snapshot and lock its tables.
 
-        Return False if one of them was rewritten in between: the snapshot would find it empty. Raises:
-        SourceError, SnapshotError.
+        ``targets_in`` returns the requested tables of a catalogue. Return False if one of them was
+        rewritten in between: the snapshot would find it empty. Raises: SourceError, SnapshotError.
         """
         transaction = self._transaction
         # `until` is of one snapshot, so the rows must be, too.
         isolation = self._terms.isolation if self._terms.steady else ONE_SNAPSHOT
-        self._targets = targets
-        self.relations = {t.table.relation.name: t.table.relation for t in targets}
         standby = self._now.standby()
         if standby:
             self._standby = StandbyVisibility(parse_lsn(self._now.horizon()))
-        if locks := self._terms.locks(list(targets)):
-            transaction.lock(locks, isolation, targets)
+        present = targets_in(self._now)
+        if locks := self._terms.locks(present):
+            transaction.lock(locks, isolation, present)
         transaction.begin(None, isolation)
         self._point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
         text, until = transaction.catalogue.snapshot(), transaction.catalogue.visible_until()
         if text is not None and until is not None:
             self.until = until[0]
             self._seen = None if standby else SnapshotVisibility.of_snapshot(text)
-        return all(map(self._hold, targets))
+        # A column may have come or gone since.
+        self._targets = targets_in(transaction.catalogue)
+        self.relations = {t.table.relation.name: t.table.relation for t in self._targets}
+        return all(map(self._hold, self._targets))
 
     def _hold(self, target: SnapshotTable) -> bool:
         """Lock a table until the end, and return whether its rows are in the snapshot."""

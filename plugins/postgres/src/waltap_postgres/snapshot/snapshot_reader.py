@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Self
 
 from waltap.changes.decode.relation import Relation
@@ -524,19 +525,22 @@ class SnapshotReader:
                 self._new(), asked, refused, self._properties, self._now, self._terms, self._new
             )
             try:
-                if tables.begin(self._requested_targets(asked, refused)):
+                if tables.begin(partial(self._requested_targets, asked, refused)):
                     return tables
             except BaseException:
                 tables.close()
                 raise
 
     def _requested_targets(
-        self, asked: dict[tuple[str, str], SnapshotRequest], refused: Refused
+        self,
+        asked: dict[tuple[str, str], SnapshotRequest],
+        refused: Refused,
+        catalogue: PostgresCatalogue,
     ) -> list[SnapshotTable]:
-        """Return the present tables in the order of an initial snapshot."""
+        """Return the catalogue's tables in the order of an initial snapshot."""
         found: list[CatalogTable] = []
         for table_id, request in asked.items():
-            table = self._now.table(*table_id)
+            table = catalogue.table(*table_id)
             if table is None:
                 refused(request, "no such table is captured")
             else:
