@@ -88,7 +88,7 @@ class _TableChanges:
 class LaterChanges:
     """Keep the streamed changes that the snapshot of ``reading`` does not contain.
 
-    ``requests`` are those of the snapshot. ``identifying`` is as for `IncrementalSnapshots`.
+    ``requests`` ask for the snapshot. ``identifying`` is as for `IncrementalSnapshots`.
     """
 
     def __init__(
