@@ -245,6 +245,22 @@ def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(
     assert rows(pipeline, "t") == list(range(1, 301))
 
 
+def test_a_locked_table_is_read_after_the_lock(pipeline: PipelineRig) -> None:
+    """The stream continues meanwhile. Reading a default waits for the lock, too."""
+    database = pipeline.database
+    database.execute("ALTER TABLE t ALTER v SET DEFAULT 'v'")
+    with pipeline.running() as run, database.connect() as other:
+        other.execute("BEGIN; TRUNCATE t; INSERT INTO t VALUES (1000)")
+        ask(pipeline, "t")
+        for number in range(1000, 1010):
+            database.execute("INSERT INTO u VALUES (%s)", number)
+            run.until(lambda n=number: n in pipeline.destination.ids("u", "c"), "the stream")
+        other.execute("COMMIT")
+        run.until(lambda: completed(run), "the snapshot")
+    assert rows(pipeline, "t") == [1000]
+    assert [event.op for event in pipeline.destination.of("t")][-2:] == ["c", "r"]
+
+
 def test_a_refused_snapshot_leaves_no_lock(
     pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,7 +86,10 @@ def test_a_columns_number_outlives_its_name(database: Database) -> None:
     assert [described[name].number for name in ("id", "a", "c")] == [1, 3, 4]
 
 
-def test_a_table_that_is_being_altered_is_described_all_the_same(database: Database) -> None:
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_table_that_is_being_altered_is_described_all_the_same(
+    database: Database, in_transaction: bool
+) -> None:
     """Reading a default locks the table; whoever alters it, or has prepared that, may take for ever."""
     database.psql(
         "create table t (id int primary key, v text default 'x');"
@@ -96,8 +99,11 @@ def test_a_table_that_is_being_altered_is_described_all_the_same(database: Datab
         other.execute("BEGIN; ALTER TABLE t ADD w int")
         found = columns(database, "t")
         with database.connect(options=OUTPUT, autocommit=True) as connection:
+            if in_transaction:
+                connection.execute("BEGIN")
             catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
             tables = {table.relation.table: table for table in catalogue.tables()}
+            assert connection.execute("SHOW lock_timeout").fetchone() == ("0",)
         other.execute("ROLLBACK")
     assert list(found) == ["id", "v"]
     assert found["v"].nullable

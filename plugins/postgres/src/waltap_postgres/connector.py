@@ -589,7 +589,7 @@ class PostgresConnector(
 
     def read_tables(
         self, requests: Sequence[SnapshotRequest], refused: Callable[[SnapshotRequest, str], None]
-    ) -> RequestedTables:
+    ) -> RequestedTables | None:
         ready = []
         for request in requests:
             wait_s = self._publications.wait_s((request.schema, request.table))

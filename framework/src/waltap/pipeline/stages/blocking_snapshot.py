@@ -20,8 +20,9 @@ from waltap.ports.source.roles import TableReadingSource
 
 log = logging.getLogger(__name__)
 
-# Seconds until the next snapshot is opened after one that could not be used.
-RETRY_S = 0.1
+# Seconds until the next snapshot is opened after one that could not be used; at least REST_FACTOR times
+# what opening took, because the stream waits meanwhile.
+RETRY_S, REST_FACTOR = 0.1, 2
 
 # Seconds after which a snapshot is closed that the stream has not reached, since it locks its tables. The
 # next one is open for twice as long.
@@ -118,16 +119,18 @@ class BlockingSnapshot:
         now = self._state.clock.monotonic()
         if now < self._open_at:
             return
-        self._open_at = now + RETRY_S
         if not isinstance(self._connector, TableReadingSource):
             raise SourceLacks("this source takes no blocking snapshots")
         reading = self._connector.read_tables(requests, self._refuse)
+        took_s, now = self._state.clock.monotonic() - now, self._state.clock.monotonic()
+        self._open_at = now + max(RETRY_S, REST_FACTOR * took_s)
         # A change can stream before a reader of its table can see it.
-        if any(reading.saw(xid, 0) is False for xid in recent):
+        if reading is not None and any(reading.saw(xid, 0) is False for xid in recent):
             reading.close()
             return
-        self.later = LaterChanges(reading, requests, self._identifying)
-        self._close_at = now + self._patience_s
+        if reading is not None:
+            self.later = LaterChanges(reading, requests, self._identifying)
+            self._close_at = now + self._patience_s
 
     def close_if_late(self) -> None:
         """Close a snapshot that the stream does not reach soon, since it locks its tables."""

@@ -172,12 +172,13 @@ class TableReadingSource(Protocol):
         self,
         requests: Sequence[SnapshotRequest],
         refused: Callable[[SnapshotRequest, str], None],
-    ) -> TableReading:
+    ) -> TableReading | None:
         """Open a snapshot of the database, to read tables for a blocking snapshot.
 
         A request's condition is a SELECT from outside: it must not write, and it must end within the
         profile's timeout. ``refused`` is called with the reason for each table that cannot be read, now or
-        later; the others are read. Raises: ConnectionLost, SourceError, StopRequested.
+        later; the others are read. None: ask again later, since a table is locked. Raises: ConnectionLost,
+        SourceError, StopRequested.
         """
 
 

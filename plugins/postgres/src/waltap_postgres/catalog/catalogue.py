@@ -571,9 +571,11 @@ class PostgresCatalogue:
         Locked tables are left out.
         """
         try:
-            rows = self._connection.execute(
-                DEFAULTS_SQL.encode(), (str(DEFAULTS_WITHIN_MS), oids)
-            ).fetchall()
+            # In a transaction, the rollback ends the error and the lock timeout.
+            with self._connection.transaction(force_rollback=True):
+                rows = self._connection.execute(
+                    DEFAULTS_SQL.encode(), (str(DEFAULTS_WITHIN_MS), oids)
+                ).fetchall()
         except psycopg.errors.LockNotAvailable:
             # The error does not name the locked table: search for it by halves.
             if len(oids) <= 1:

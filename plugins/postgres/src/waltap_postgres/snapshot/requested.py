@@ -1,6 +1,6 @@
 """Read the tables of a blocking snapshot."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import parse_lsn
@@ -8,13 +8,19 @@ from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.errors import QueryCancelled
+from waltap_postgres.errors import QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.chunk_query import LOCK_MS
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
-from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, set_markers
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, SnapshotTable
+from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, failed, set_markers
+from waltap_postgres.snapshot.transaction import (
+    ONE_SNAPSHOT,
+    CatalogShape,
+    ReadingTransaction,
+    SnapshotTable,
+)
 from waltap_postgres.visibility import SnapshotVisibility, StandbyVisibility
 
 Refused = Callable[[SnapshotRequest, str], None]
@@ -24,7 +30,7 @@ class RequestedTables:
     """Tables of a signal in a transaction of their own, as `TableReading`.
 
     ``asked`` has the requests by schema and table. ``now`` is a catalogue of the present; ``terms`` are
-    the rules for reading tables; ``later`` opens another transaction.
+    the rules for reading tables.
     """
 
     def __init__(
@@ -35,11 +41,10 @@ class RequestedTables:
         properties: PostgresProperties,
         now: PostgresCatalogue,
         terms: SnapshotOptions,
-        later: Callable[[], ReadingTransaction],
     ) -> None:
         self._transaction, self._asked, self._refused = transaction, asked, refused
-        self._properties, self._now, self._terms, self._later = properties, now, terms, later
-        self._targets: Sequence[SnapshotTable] = ()
+        self._properties, self._now, self._terms = properties, now, terms
+        self._targets: list[SnapshotTable] = []
         self._point = SnapshotPoint(lsn=0, xid=None, ts=0)
         self._seen: SnapshotVisibility | None = None
         self._standby = StandbyVisibility(0)
@@ -49,8 +54,9 @@ class RequestedTables:
     def begin(self, targets_in: Callable[[PostgresCatalogue], list[SnapshotTable]]) -> bool:
         """Open the snapshot and lock its tables.
 
-        ``targets_in`` returns the requested tables of a catalogue. Return False if one of them was
-        rewritten in between: the snapshot would find it empty. Raises: SourceError, SnapshotError.
+        ``targets_in`` returns the requested tables of a catalogue. Return False if another session locks
+        one of them, or has rewritten it in between: the snapshot would find it empty. Raises: SourceError,
+        SnapshotError.
         """
         transaction = self._transaction
         # `until` is of one snapshot, so the rows must be, too.
@@ -67,23 +73,31 @@ class RequestedTables:
         if text is not None and until is not None:
             self.until = until[0]
             self._seen = None if standby else SnapshotVisibility.of_snapshot(text)
+        transaction.session.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
         # A column may have come or gone since.
-        self._targets = targets_in(transaction.catalogue)
+        for target in targets_in(transaction.catalogue):
+            try:
+                shape = self._hold(target)
+            except TableLocked:
+                return False
+            except SourceError as error:
+                if error.retry is not RetryVerdict.NEVER:
+                    raise
+                transaction.release_tables()
+                request = self._asked[target.table.relation.table_id]
+                self._refused(request, failed(target, error).problem)
+                continue
+            if shape is None or not transaction.unchanged(target, shape):
+                return False
+            self._targets.append(target)
         self.relations = {t.table.relation.name: t.table.relation for t in self._targets}
-        return all(map(self._hold, self._targets))
+        transaction.session.execute("SET LOCAL lock_timeout TO DEFAULT")
+        return True
 
-    def _hold(self, target: SnapshotTable) -> bool:
-        """Lock a table until the end, and return whether its rows are in the snapshot."""
-        transaction = self._transaction
-        transaction.expect([target])
-        try:
-            shape = transaction.hold([target]).get(target.oid)
-        except SourceError as error:
-            if error.retry is not RetryVerdict.NEVER:
-                raise
-            transaction.release_tables()
-            return True  # reading it will report the error
-        return shape is None or transaction.unchanged(target, shape)
+    def _hold(self, target: SnapshotTable) -> CatalogShape | None:
+        """Lock a table until the end. Return its present shape, None if it was dropped."""
+        self._transaction.expect([target])
+        return self._transaction.hold([target]).get(target.oid)
 
     def saw(self, xid: int, commit_lsn: int) -> bool | None:
         """Return whether the snapshot contains a transaction, as `TableReading.saw`."""
@@ -116,10 +130,9 @@ class RequestedTables:
                     transaction,
                     self._point,
                     self._properties,
-                    self._later,
+                    self._unchanged,
                     statements={relation.name: chosen} if chosen else {},
                     users_path=not statement,
-                    before_stream=False,
                 )
                 yield from reader.read(ReadTask([target]))
             except QueryCancelled as error:
@@ -132,6 +145,9 @@ class RequestedTables:
                     raise
                 self._refused(request, error.problem)
             session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
+
+    def _unchanged(self) -> ReadingTransaction:
+        raise AssertionError("a locked table does not change")
 
     def close(self) -> None:
         self._transaction.close()

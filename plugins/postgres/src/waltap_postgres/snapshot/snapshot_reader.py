@@ -512,24 +512,26 @@ class SnapshotReader:
 
     # --- blocking snapshots ---------------------------------------------------------------------
 
-    def requested(self, requests: Sequence[SnapshotRequest], refused: Refused) -> "RequestedTables":
+    def requested(
+        self, requests: Sequence[SnapshotRequest], refused: Refused
+    ) -> RequestedTables | None:
         """Open a snapshot of a signal's tables.
 
-        Raises: as `TableReadingSource.read_tables`.
+        Return and raise as `TableReadingSource.read_tables`.
         """
         asked = {(request.schema, request.table): request for request in requests}
-        while True:
-            if self._requested is not None:
-                self._requested.close()
-            tables = self._requested = RequestedTables(
-                self._new(), asked, refused, self._properties, self._now, self._terms, self._new
-            )
-            try:
-                if tables.begin(partial(self._requested_targets, asked, refused)):
-                    return tables
-            except BaseException:
+        if self._requested is not None:
+            self._requested.close()
+        tables = self._requested = RequestedTables(
+            self._new(), asked, refused, self._properties, self._now, self._terms
+        )
+        begun = False
+        try:
+            begun = tables.begin(partial(self._requested_targets, asked, refused))
+        finally:
+            if not begun:
                 tables.close()
-                raise
+        return tables if begun else None
 
     def _requested_targets(
         self,

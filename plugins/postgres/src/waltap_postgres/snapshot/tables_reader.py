@@ -96,14 +96,13 @@ class TablesReader:
         connections: int = 1,
         statements: Mapping[str, str] | None = None,
         users_path: bool = True,
-        before_stream: bool = True,
         typed_columns: bool = False,
     ) -> None:
         """Keep the transaction and the rules for reading.
 
         ``connections`` read at the same time. ``statements`` are SELECTs by schema.table; with
         ``users_path`` their names resolve as in a session of the user, else in ``pg_catalog``
-        alone. ``before_stream``: the stream later leaves out changes that are visible here.
+        alone.
         ``typed_columns``: the caller reads columns as values of their Arrow types.
         """
         self._transaction, self._point = transaction, point
@@ -113,7 +112,6 @@ class TablesReader:
         if connections > 1:
             self._rows_together = max(1, min(self._rows_together, ROWS_AHEAD // connections))
         self._statements, self._users_path = statements or {}, users_path
-        self._before_stream = before_stream
         self._typed_columns = typed_columns
 
     def read(self, work: ReadTask) -> Generator[SnapshotRows]:
@@ -196,11 +194,9 @@ class TablesReader:
                 if shape is None or not transaction.unchanged(target, shape):
                     continue  # it was changed again
                 log.warning(
-                    "table %s was rewritten before the snapshot came to it: it is read as of now%s",
+                    "table %s was rewritten before the snapshot came to it: it is read as of now, and"
+                    " changes up to now that its rows contain are left out of the stream",
                     name,
-                    ", and changes up to now that its rows contain are left out of the stream"
-                    if self._before_stream
-                    else "",
                     extra={"table": name, "error_code": TableOvertaken.code},
                 )
                 # The stream of a table from an earlier run leaves out only the same changes as
