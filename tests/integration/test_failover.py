@@ -66,9 +66,10 @@ class Pair:
         until(copied, "a copy of the slot")
 
     def until_same(self) -> None:
-        """Wait until the standby shows what the primary has."""
-        count = "SELECT count(*) FROM t"
-        until(lambda: self.there.execute(count) == self.database.execute(count), "the standby")
+        """Wait until the standby has replayed what the primary committed so far."""
+        ((end,),) = self.database.execute("SELECT pg_current_wal_flush_lsn()::text")
+        query = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        until(lambda: self.there.execute(query, end) == [(True,)], "the standby")
 
     def show_transactions(self, made: threading.Event) -> None:
         """Show running transactions: then a slot can be made on the standby."""
