@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import psycopg
@@ -30,6 +31,7 @@ from waltap_postgres.errors import (
     SlotMissing,
     SlotUnfit,
 )
+from waltap_postgres.replication.publication import PublicationPlan
 
 CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
 WHEN_NEEDED = {"snapshot.mode": "when_needed"}
@@ -366,6 +368,42 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mod
         bystander.execute("ROLLBACK")
         other.execute("INSERT INTO t VALUES (1); COMMIT")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+
+
+def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline: PipelineRig) -> None:
+    """Another session locks tables in another order than the start that publishes them."""
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE beside (id int PRIMARY KEY);"
+        f"ALTER DATABASE {database.name} SET deadlock_timeout = '3s'"
+    )
+    pipeline.settings["publication.autocreate.mode"] = "filtered"
+    waits = (
+        "SELECT relation::regclass::text FROM pg_locks WHERE NOT granted AND relation IS NOT NULL"
+    )
+    with database.connect() as other, pipeline.running(ready=False) as run:
+        other.execute("BEGIN; SET LOCAL deadlock_timeout = '10min'; LOCK TABLE t")
+        run.until(lambda: ("t",) in database.execute(waits), "the wait")
+        other.execute("LOCK TABLE beside; INSERT INTO t VALUES (1); COMMIT")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        (failure,) = run.notices.failures
+        assert "deadlock" in str(failure[0])
+
+
+def test_a_table_that_is_dropped_as_a_start_publishes_it_is_left_out(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, run_plan = pipeline.database, PublicationPlan.run
+    database.execute("CREATE TABLE passing (id int PRIMARY KEY)")
+
+    def run_late(plan: PublicationPlan, *given: Any) -> None:
+        database.execute("DROP TABLE IF EXISTS passing")
+        run_plan(plan, *given)
+
+    monkeypatch.setattr(PublicationPlan, "run", run_late)
+    pipeline.settings["publication.autocreate.mode"] = "filtered"
+    pipeline.deliver("INSERT INTO t VALUES (1)")
+    assert pipeline.destination.ids("t") == [1]
 
 
 def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline: PipelineRig) -> None:

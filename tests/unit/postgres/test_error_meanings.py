@@ -60,6 +60,7 @@ MEANINGS = ErrorMeanings()
         ("57P03", "the database system is starting up", ConnectionLost),
         ("08006", "connection failure", ConnectionLost),
         ("40001", "could not serialize access", ConnectionLost),
+        ("40P01", "deadlock detected", ConnectionLost),
         ("22023", "invalid proto_version", QueryFailed),
         ("XX000", "unrecognized pgoutput option: x", QueryFailed),
         ("", "something without a code", QueryFailed),

@@ -42,7 +42,7 @@ from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.connection import PostgresSession, connect, run_heartbeat_query, watch
 from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
-from waltap_postgres.errors import PublicationGone, SlotActive
+from waltap_postgres.errors import PublicationGone, QueryFailed, SlotActive
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication_completeness import Membership, covered
 from waltap_postgres.replication.slot import ReplicationSlot, session_role
@@ -52,6 +52,7 @@ from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.requested import RequestedTables
 from waltap_postgres.snapshot.snapshot_reader import SnapshotReader
+from waltap_postgres.snapshot.transaction import GONE, MOST_RENAMES
 from waltap_postgres.start.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.start.resume_check import ResumeCheck
 from waltap_postgres.start.server_checks import status_interval, wal_level_explained
@@ -272,7 +273,7 @@ class PostgresConnector(
                 if self.properties.slot_failover and not (slot.failover or decision.new_slot):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
-        self._publications.make(new_slot=decision.new_slot)
+        self._make_publications(new_slot=decision.new_slot)
         completeness = self._publications.completeness()  # before the slot exists
         if self.properties.replica_identity_autoset_values:
             set_identities(self.catalogue, self._connection, self.properties, self.captured())
@@ -286,6 +287,17 @@ class PostgresConnector(
             start = replace(start, lost=lost)
         self._publications.begun(slot_created=start.slot_created)
         return covered(start, completeness, offset, slot, steady=self._snapshot.steady)
+
+    def _make_publications(self, *, new_slot: bool) -> None:
+        for left in reversed(range(MOST_RENAMES)):
+            try:
+                self._publications.make(new_slot=new_slot)
+            except QueryFailed as error:
+                if error.fields.get("sqlstate") not in GONE or not left:
+                    raise
+                self._captured = None  # a table was dropped or renamed since it was listed
+            else:
+                return
 
     def _decide(self, offset: Offset | None) -> StartupPlan:
         """Plan the start, and set it for the snapshot mode's answers."""

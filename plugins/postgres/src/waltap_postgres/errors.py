@@ -226,7 +226,8 @@ class ErrorMeanings:
         if sqlstate == "57014":
             return QueryCancelled(f"{text} (SQLSTATE {sqlstate})")
         # 08P01 is an answer, not a lost link: the server's parser met a parameter, say.
-        if (sqlstate[:2] in {"08", "57"} and sqlstate != "08P01") or sqlstate == "40001":
+        lost = sqlstate[:2] in {"08", "57"} and sqlstate != "08P01"
+        if lost or sqlstate in {"40001", "40P01"}:
             return ConnectionLost(f"{text} (SQLSTATE {sqlstate})" if sqlstate else text)
         return QueryFailed(text, sqlstate=sqlstate or "unknown")
 

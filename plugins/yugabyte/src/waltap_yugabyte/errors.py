@@ -49,6 +49,6 @@ class YugabyteMeanings(ErrorMeanings):
             return ReadTimeRefused(text)
         if text.lower().startswith("snapshot too old"):
             return TimeTooOld(text)
-        if sqlstate in {"40001", "40P01", "57P01", "57P03"} or PASSING.search(text):
+        if PASSING.search(text):
             return ConnectionLost(f"{text} (SQLSTATE {sqlstate})")
         return super().of_query(sqlstate, message, **facts)
