@@ -660,6 +660,42 @@ def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
 
 @large
 @pytest.mark.parametrize(
+    "statements",
+    [
+        "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(-25, -1)",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD n int DEFAULT 7, ADD PRIMARY KEY (n, id)",
+    ],
+    ids=["another table", "another key"],
+)
+def test_a_table_is_read_from_its_start_if_it_or_its_key_is_another_one(
+    pipeline: PipelineRig, between: Callable[..., None], statements: str
+) -> None:
+    """Else the place between two chunks would be one of another table, or of another key."""
+    database = pipeline.database
+    between(lambda: database.execute(statements), nth=2)
+    with pipeline.running(**READ_ONLY) as run:
+        asked(run, "t")
+        run.until(lambda: finished(run), "the end")
+    ids = [(row.get("n"), int(row["id"])) for row in read_rows(pipeline.destination)]
+    rows = database.execute("SELECT to_jsonb(t) ->> 'n', id FROM t ORDER BY 1, 2")
+    assert ids[-len(rows) :] == [(n, int(i)) for n, i in rows]
+
+
+@large
+def test_a_table_that_is_partly_read_is_read_again_if_asked_for_again(
+    pipeline: PipelineRig, between: Callable[..., None]
+) -> None:
+    """What asks may be a repair, or the publication of another table of that name. Once is enough."""
+    with pipeline.running() as run:
+        between(lambda: [pipeline.signal("execute-snapshot", "t") for _ in range(3)], nth=2)
+        pipeline.signal("execute-snapshot", "t")
+        run.until(lambda: len(read_rows(pipeline.destination)) >= 600, "the second reading")
+        run.until(lambda: finished(run), "the end")
+    assert len(read_rows(pipeline.destination)) == 600
+
+
+@large
+@pytest.mark.parametrize(
     ("table", "says"), [("t", "division by zero"), ("keyless", "surrogate-key")]
 )
 def test_a_table_that_cannot_be_read_on_is_reported_and_the_next_is_read(

@@ -108,8 +108,14 @@ class ChunkReader:
 
         None means an empty table, or a chunk that is not valid yet (`waiting`).
         """
-        begun, self.waiting = self._state.head, False
-        self._moved.columns[relation.name] = frozenset(relation.columns[i].name for i in key)
+        self.waiting = False
+        columns = [relation.columns[i].name for i in key]
+        begun = self._state.head
+        if begun.oid and (begun.oid, begun.columns) != (relation.oid, columns):
+            # Another table has the name, or the table has another key.
+            self._state.forget_head()
+            begun = self._state.head
+        self._moved.columns[relation.name] = frozenset(columns)
         if begun.maximum is None and not self._bounded(request, relation, key):
             return None
         found = self._read_moved(request, relation, exhausted=False)
@@ -162,7 +168,12 @@ class ChunkReader:
         found = self._counted(self._source.maximum(request, relation, key))
         if found is None or not found.rows:
             return False
-        self._state.bounded([text_of(found.rows[0][index]) for index in key], found.order)
+        self._state.bounded(
+            [text_of(found.rows[0][index]) for index in key],
+            found.order,
+            oid=relation.oid,
+            columns=[relation.columns[index].name for index in key],
+        )
         return True
 
 
@@ -523,7 +534,9 @@ class IncrementalSnapshots:
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
         idle = not state.queue
-        accepted = accepted_of(wanted, state.queue, known)
+        # A table that is partly read is read again after that: something may have happened to it
+        # since, such as a gap, or another table may have its name.
+        accepted = accepted_of(wanted, state.unbegun, known)
         if accepted:
             state.begin_again({request.name for request in accepted})
             log.info("incremental snapshot: %s will be read", some(accepted))

@@ -24,6 +24,9 @@ class ChunkState(msgspec.Struct, frozen=True):
     end_reported: bool = msgspec.field(name="told", default=False)
     # As for `ChunkSource.chunk`.
     order: list[int] = []
+    # The table, and the columns of its keys; 0 and none in older states.
+    oid: int = 0
+    columns: list[str] = []
 
 
 class IncrementalState(msgspec.Struct):
@@ -63,9 +66,26 @@ class IncrementalState(msgspec.Struct):
         """Record that the head's rows up to ``last_key`` were delivered."""
         self._keep(msgspec.structs.replace(self.head, last_key=last_key))
 
-    def bounded(self, maximum: Key, order: Sequence[int] = ()) -> None:
-        """Record the greatest key of the head, and the order of rows."""
-        self._keep(msgspec.structs.replace(self.head, maximum=maximum, order=list(order)))
+    def bounded(
+        self, maximum: Key, order: Sequence[int] = (), *, oid: int = 0, columns: Sequence[str] = ()
+    ) -> None:
+        """Record the greatest key of the head, its columns, and the order of rows."""
+        self._keep(
+            msgspec.structs.replace(
+                self.head, maximum=maximum, order=list(order), oid=oid, columns=list(columns)
+            )
+        )
+
+    @property
+    def unbegun(self) -> list[SnapshotRequest]:
+        """Return the queued requests whose table will be read from its start."""
+        begun, found = set(self.chunks), list[SnapshotRequest]()
+        for request in self.queue:
+            if request.name in begun:
+                begun.discard(request.name)
+            else:
+                found.append(request)
+        return found
 
     def forget_head(self) -> None:
         if self.queue:
