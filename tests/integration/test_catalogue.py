@@ -113,6 +113,27 @@ def test_a_table_that_is_being_altered_is_described_all_the_same(
     assert columns(database, "t")["v"].default == "'x'::text"
 
 
+def test_tables_that_others_lock_cost_one_wait(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them cost several, so a start beside a migration took minutes."""
+    names = [f"t{number}" for number in range(8)]
+    for name in names:
+        database.execute(f"CREATE TABLE {name} (id int DEFAULT 1)")
+    asked: list[list[int]] = []
+    before = PostgresCatalogue._defaults
+    monkeypatch.setattr(
+        PostgresCatalogue, "_defaults", lambda self, oids: asked.append(oids) or before(self, oids)
+    )
+    with database.connect() as other:
+        other.execute(f"BEGIN; LOCK TABLE {', '.join(names[::2])}")
+        with database.connect(options=OUTPUT, autocommit=True) as connection:
+            catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
+            known = {t.relation.table: t.defaults_known for t in catalogue.tables()}
+    assert known == {name: number % 2 == 1 for number, name in enumerate(names)}
+    assert [len(oids) for oids in asked] == [8, 4]
+
+
 @pytest.mark.parametrize(
     ("added", "missing"),
     [

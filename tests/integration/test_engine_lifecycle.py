@@ -265,13 +265,15 @@ def test_one_heartbeat_follows_a_snapshot_whatever_the_period(
     assert kinds[-1] is Heartbeat
 
 
+@pytest.mark.parametrize("around", ["{}", "BEGIN; {}; COMMIT"])
 def test_a_heartbeat_query_that_fails_is_a_warning(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, around: str
 ) -> None:
+    """A transaction that it began ends with it."""
     database = pipeline.database
     settings = {
         "heartbeat.interval.ms": 20,
-        "heartbeat.action.query": "INSERT INTO beats VALUES (now())",
+        "heartbeat.action.query": around.format("INSERT INTO beats VALUES (now())"),
     }
     with pipeline.running(**settings) as run:
         database.execute("INSERT INTO t VALUES (2)")

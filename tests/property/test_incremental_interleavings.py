@@ -152,8 +152,9 @@ class Server:
         rows = [self.states[seen][key] for key in keys]
         return ReadChunk(rows, lambda xid: xid <= seen, seen * STEP if self.positions else None)
 
-    def watermark(self, identifier: str, kind: str, data: str) -> None:
+    def watermark(self, identifier: str, kind: str, data: str) -> bool:
         self.commit([Insert(SIGNALS, self.end + 1, (identifier, kind, data))], self.states[-1])
+        return True
 
     def advance_wal(self) -> None:
         pass

@@ -127,6 +127,12 @@ REMEMBERED = (
     " false)"
 )
 USERS_PATH = b"SELECT set_config('search_path', current_setting('waltap.users_path'), false)"
+# The stream waits meanwhile.
+BEAT_LOCK_MS = 1000
+BEAT_LOCKS = (
+    f"SELECT set_config('lock_timeout', '{BEAT_LOCK_MS}', false)"
+    " WHERE current_setting('lock_timeout') = '0'"
+)
 LEAVE_S, LEAVE_BYTES = 1.0, 1 << 20
 MIN_ASK_S = 1.0
 MEANWHILE_S = 0.5
@@ -138,7 +144,8 @@ PRINTS_TREES = (
 PRINTS_NO_TREES = "SET LOCAL debug_print_parse = off; SET LOCAL client_min_messages TO DEFAULT"
 
 BUSY_SQL = b"""
-SELECT 1 FROM pg_stat_activity
+SELECT CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) END, left(query, 200)
+  FROM pg_stat_activity
  WHERE pid = %s AND state <> 'idle' AND coalesce(wait_event_type, '') NOT IN ('Client', 'Activity')
 """
 
@@ -228,6 +235,13 @@ def busy(
         return False
     except (WaltapError, psycopg.Error):
         return True
+    if row is not None and row[0]:
+        # The run says nothing else for as long as it waits.
+        log.warning(
+            "waiting for a lock that another session holds (pid %s): %s",
+            ", ".join(str(pid) for pid in row[0]),
+            " ".join(row[1].split()),
+        )
     return row is not None
 
 
@@ -393,17 +407,35 @@ def users_path(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[No
             connection.execute(PINNED.encode())
 
 
+@contextmanager
+def _beat_locks(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[None]:
+    """Wait for locks for `BEAT_LOCK_MS` if the profile sets no lock_timeout.
+
+    The block's transaction is rolled back if it failed, or has not ended.
+    """
+    # Not in a transaction: the profile's query may begin its own.
+    bounded = connection.execute(BEAT_LOCKS.encode()).rowcount
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.rollback()  # a transaction of the query that failed
+        if bounded and not connection.closed:
+            connection.execute(b"SET lock_timeout = 0")
+
+
 def run_heartbeat_query(
     connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
 ) -> None:
     """Run ``heartbeat.action.query``, if the profile has one.
 
-    A query that the server refuses is a warning. Raises: SourceError for a failure that may pass.
+    A query that the server refuses, or that a lock blocks, is a warning. Raises: SourceError for a
+    failure that may pass.
     """
     if properties.heartbeat_action_query is None:
         return
     try:
-        with users_path(connection):
+        with users_path(connection), _beat_locks(connection):
             connection.execute(properties.heartbeat_action_query.encode())
     except psycopg.Error as error:
         meaning = driver_error(error, properties)

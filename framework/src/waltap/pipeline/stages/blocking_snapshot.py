@@ -12,7 +12,7 @@ from waltap.pipeline.runtime.channels import PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.snapshot_phase import SnapshotReport, deliver
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.incremental import StreamPoint
+from waltap.ports.snapshot.incremental_state import StreamPoint
 from waltap.ports.snapshot.later_changes import LaterChanges
 from waltap.ports.snapshot.requests import refused, some
 from waltap.ports.source.connector import Connector, SourceLacks

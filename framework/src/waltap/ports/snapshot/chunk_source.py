@@ -131,8 +131,11 @@ class ChunkSource(Protocol):
     ) -> ReadChunk:
         """Return the requested rows whose ``key`` is one of ``keys``."""
 
-    def watermark(self, identifier: str, kind: str, data: str) -> None:
-        """Write a row into the signal table."""
+    def watermark(self, identifier: str, kind: str, data: str) -> bool:
+        """Write a row into the signal table, or delete the row without ``kind``.
+
+        Return False if another session locks the table. Raises: SourceError.
+        """
 
     def advance_wal(self) -> None:
         """Make the server's WAL reach `ReadChunk.until` soon.

@@ -48,8 +48,10 @@ from waltap.ports.signals.signal import (
     requests,
 )
 from waltap.ports.snapshot.chunk_source import ChunkSize, ChunkSource, ReadChunk
-from waltap.ports.snapshot.incremental_state import IncrementalState
+from waltap.ports.snapshot.incremental_state import IncrementalState, StreamPoint
 from waltap.ports.snapshot.requests import (
+    NO_KEY,
+    NO_POSITION,
     accepted_of,
     as_streamed,
     cut,
@@ -182,27 +184,10 @@ def text_of(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-NO_POSITION = (
-    "the source has no WAL position that shows where the rows belong: signal.data.collection must name a "
-    "table for watermarks, and read.only be false"
-)
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
-NO_KEY = (
-    "the table has no key to read it by; message.key.columns may name one for all, "
-    "a signal's surrogate-key one for itself"
-)
 
 
 Read = Callable[[Signal, Callable[[Signal, dict[str, object]], Action] | None], "Action | str"]
-
-
-class StreamPoint(msgspec.Struct, frozen=True):
-    """Locate a signal in the stream."""
-
-    # LSN of the signal's row; the other fields are from its part.
-    lsn: int
-    xid: int | None
-    previous_end_lsn: int | None
 
 
 class IncrementalSnapshots:
@@ -259,6 +244,8 @@ class IncrementalSnapshots:
         self.state.read_on(self.state.awaiting_stream)
         self._streamed_by = ""
         self._streamed_at: int | None = None
+        # Watermarks that are not written yet: id, type and data.
+        self._marks: list[tuple[str, str, str]] = []
         self._moved = MovedRows(self.state, identifying)
         self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
         self._window: SnapshotWindow | None = None
@@ -285,13 +272,15 @@ class IncrementalSnapshots:
         """
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         try:
-            self._source.watermark(self._identifier(), "execute-snapshot", data)
+            written = self._source.watermark(self._identifier(), "execute-snapshot", data)
         except SourceError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
             log.warning("the signal table takes no signal: %s", error.problem)
             return False
-        return True
+        if not written:
+            log.warning("the signal table takes no signal: another session locks it")
+        return written
 
     @property
     def until(self) -> int | None:
@@ -330,7 +319,9 @@ class IncrementalSnapshots:
         ``now`` is as for `process`.
         """
         self._stored = None
-        if self.state.queue and self._window is None and not self.state.paused:
+        if self._marks:
+            self._write_watermarks()
+        elif self.state.queue and self._window is None and not self.state.paused:
             self._next_chunk(now)
 
     def process(
@@ -630,20 +621,37 @@ class IncrementalSnapshots:
             return
         self.waiting = False
         identifier, opened = self._identifier(), _instant(now)
+        while state.queue and not self._read_head(identifier):
+            if self.waiting:
+                return
+            reported = state.head.end_reported
+            done = state.finish_head(waits=self._at_end)
+            if not (state.queue or reported):
+                self._notice("COMPLETED", done.signal)
+        if not self._writes:
+            return
+        self._streamed_by = identifier
+        times = {"openWindowTimestamp": opened}
+        self._marks = [(f"{identifier}-open", OPEN, json.dumps(times))]
+        if self._delete_closes:
+            self._marks.append((f"{identifier}-open", "", ""))
+        else:
+            times["closeWindowTimestamp"] = _instant(now)
+            self._marks.append((f"{identifier}-close", CLOSE, json.dumps(times)))
+        self._write_watermarks()
+
+    def _write_watermarks(self) -> None:
+        """Write the watermarks around the chunk, or wait while the signal table is locked.
+
+        The chunk stays valid until then. Raises: SourceError.
+        """
         try:
-            while state.queue and not self._read_head(identifier):
-                if self.waiting:
-                    return
-                reported = state.head.end_reported
-                done = state.finish_head(waits=self._at_end)
-                if not (state.queue or reported):
-                    self._notice("COMPLETED", done.signal)
-            if self._writes:
-                self._write_watermark(identifier, opened, now)
-                self._streamed_by = identifier
+            while self._marks and self._source.watermark(*self._marks[0]):
+                del self._marks[0]
         except SourceError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
+            state = self.state
             # The signal would be read again at every start, so this error must not end the pipeline.
             log.warning(
                 "incremental snapshots need a signal table that waltap may write to: %s; given up: %s",
@@ -651,21 +659,9 @@ class IncrementalSnapshots:
                 ", ".join(request.name for request in state.queue) or "nothing",
                 extra={"error_code": SignalTableUnusable.code},
             )
-            self._window = None
+            self._window, self._marks = None, []
             state.queue, state.chunks, state.awaiting_stream = [], {}, []
-
-    def _write_watermark(self, identifier: str, opened: str, now: int) -> None:
-        """Write the watermarks around the chunk.
-
-        Raises: SourceError.
-        """
-        source = self._source
-        source.watermark(f"{identifier}-open", OPEN, json.dumps({"openWindowTimestamp": opened}))
-        if self._delete_closes:
-            source.watermark(f"{identifier}-open", "", "")
-        else:
-            times = {"openWindowTimestamp": opened, "closeWindowTimestamp": _instant(now)}
-            source.watermark(f"{identifier}-close", CLOSE, json.dumps(times))
+        self.waiting = bool(self._marks)
 
     def held(self) -> bool:
         """Return whether transactions delivered at PREPARE are undecided."""

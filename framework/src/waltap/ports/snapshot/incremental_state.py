@@ -138,3 +138,12 @@ class IncrementalState(msgspec.Struct):
 
     def _keep(self, chunk: ChunkState) -> None:
         self.chunks = {**self.chunks, self.queue[0].name: chunk}
+
+
+class StreamPoint(msgspec.Struct, frozen=True):
+    """Locate a signal in the stream."""
+
+    # LSN of the signal's row; the other fields are from its part.
+    lsn: int
+    xid: int | None
+    previous_end_lsn: int | None

@@ -13,6 +13,15 @@ log = logging.getLogger(__name__)
 LOGGED_NAMES = 10
 LOGGED_CHARACTERS = 2000
 
+NO_POSITION = (
+    "the source has no WAL position that shows where the rows belong: signal.data.collection must name a "
+    "table for watermarks, and read.only be false"
+)
+NO_KEY = (
+    "the table has no key to read it by; message.key.columns may name one for all, "
+    "a signal's surrogate-key one for itself"
+)
+
 
 def as_streamed(
     wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]

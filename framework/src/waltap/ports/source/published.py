@@ -14,15 +14,41 @@ from waltap.changes.decode.relation import Relation
 NARROWS = 150000
 """PostgreSQL 15 introduced row filters and column lists."""
 
-NARROWINGS_SQL = """
-SELECT t.schemaname::text, t.tablename::text, t.rowfilter,
+# The names of ``pg_publication_tables`` without its locks: from PostgreSQL 16 on, the view waits for each
+# session that locks one of the tables. With pubviaroot a table replaces its partitions, else they replace
+# it.
+PUBLISHED_SQL = """
+(WITH RECURSIVE member AS (
+   SELECT r.prpubid AS publication, r.prrelid AS relation, true AS top FROM pg_publication_rel r
+   UNION
+   SELECT s.pnpubid, c.oid, true
+     FROM pg_publication_namespace s JOIN pg_class c ON c.relnamespace = s.pnnspid
+   UNION
+   SELECT m.publication, i.inhrelid, false
+     FROM member m JOIN pg_class c ON c.oid = m.relation AND c.relkind = 'p'
+     JOIN pg_inherits i ON i.inhparent = m.relation
+ )
+ SELECT p.oid AS publication, c.oid AS relation, p.pubname, n.nspname AS schemaname, c.relname AS tablename
+   FROM pg_publication p
+   JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+   JOIN pg_namespace n ON n.oid = c.relnamespace
+   LEFT JOIN (SELECT publication, relation, bool_and(top) AS top FROM member GROUP BY 1, 2) m
+     ON m.publication = p.oid AND m.relation = c.oid
+  WHERE CASE WHEN p.puballtables THEN NOT (p.pubviaroot AND c.relispartition)
+             WHEN p.pubviaroot THEN m.top ELSE m.top IS NOT NULL END
+    AND (p.pubviaroot OR c.relkind = 'r'))
+"""
+
+NARROWINGS_SQL = f"""
+SELECT t.schemaname::text, t.tablename::text, pg_get_expr(r.prqual, r.prrelid),
        (SELECT array_agg(a.attname::text) FROM pg_attribute a
-         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-           AND NOT (a.attname = ANY(t.attnames)))
-  FROM pg_publication_tables t
-  JOIN pg_publication p ON p.pubname = t.pubname AND p.pubinsert
-  JOIN pg_namespace n ON n.nspname = t.schemaname
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+         WHERE a.attrelid = t.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+           AND NOT (a.attnum = ANY(r.prattrs)))
+  FROM {PUBLISHED_SQL} t
+  JOIN pg_publication p ON p.oid = t.publication AND p.pubinsert
+  LEFT JOIN pg_publication_rel r ON r.prpubid = t.publication AND r.prrelid = t.relation
+   AND NOT EXISTS (SELECT FROM pg_publication_namespace s JOIN pg_class c ON c.relnamespace = s.pnnspid
+                    WHERE s.pnpubid = t.publication AND c.oid = t.relation)
  WHERE t.pubname = ANY(%s) AND (t.schemaname::text, t.tablename::text) IN (
    SELECT m.nspname::text, k.relname::text FROM pg_publication q
      JOIN pg_publication_rel r ON r.prpubid = q.oid JOIN pg_class k ON k.oid = r.prrelid
@@ -72,6 +98,12 @@ Narrowed = Callable[[], Mapping[tuple[str, str], PublishedSubset]]
 def everything_published() -> Mapping[tuple[str, str], PublishedSubset]:
     """Return that everything is published."""
     return {}
+
+
+def published_tables(version_num: int) -> str:
+    """Return a relation with pubname, schemaname and tablename, for FROM."""
+    # Later versions can leave tables out of FOR ALL TABLES.
+    return PUBLISHED_SQL if 160000 <= version_num < 190000 else "pg_publication_tables"
 
 
 def narrowings(

@@ -214,6 +214,15 @@ SELECT d.adrelid::int8, d.adnum, pg_get_expr(d.adbin, d.adrelid)
 """
 
 DEFAULTS_WITHIN_MS = 1000
+# Also a waiting ALTER TABLE keeps readers out.
+LOCKED_SQL = """
+SELECT DISTINCT relation::int8 FROM pg_locks
+ WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock' AND relation::int8 = ANY(%s)
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+# A query while streaming waits so long for a lock, because the stream waits meanwhile.
+LOCK_MS = 200
 
 
 class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,6 +290,7 @@ class PostgresCatalogue:
     ) -> None:
         self._connection, self.properties = connection, properties
         self.backend_pid = connection.info.backend_pid
+        self.version_num = connection.info.server_version
         self._types: dict[int, DataType] = {}
         # Rows of the queries in a block of `once`, by SQL and parameters.
         self._answers: dict[tuple[str, str], list[tuple[Any, ...]]] | None = None
@@ -298,6 +308,20 @@ class PostgresCatalogue:
             yield
         finally:
             self._answers = before
+
+    @contextmanager
+    def brief_locks(self) -> Iterator[None]:
+        """Wait for locks for `LOCK_MS` in the block, which only reads.
+
+        Raises: TableLocked, also from its queries.
+        """
+        try:
+            # The rollback ends the timeout, also within a transaction.
+            with self._connection.transaction(force_rollback=True):
+                self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}".encode())
+                yield
+        except psycopg.Error as error:
+            raise driver_error(error, self.properties) from error
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """Run one query. Raises: SourceError."""
@@ -577,9 +601,13 @@ class PostgresCatalogue:
                     DEFAULTS_SQL.encode(), (str(DEFAULTS_WITHIN_MS), oids)
                 ).fetchall()
         except psycopg.errors.LockNotAvailable:
-            # The error does not name the locked table: search for it by halves.
             if len(oids) <= 1:
                 return {}
+            # The error does not name the locked table.
+            locked = {oid for (oid,) in self.query(LOCKED_SQL, (oids,))}
+            if locked:
+                free = [oid for oid in oids if oid not in locked]
+                return self._defaults(free) if free else {}
             middle = len(oids) // 2
             return self._defaults(oids[:middle]) | self._defaults(oids[middle:])
         except psycopg.Error as error:
@@ -661,7 +689,7 @@ class PostgresCatalogue:
         """Fetch types and their parts, one query per level."""
         raw: dict[int, tuple[Any, ...]] = {}
         wanted = {oid for oid in oids if oid and oid not in self._types}
-        sql = TYPE_SQL if self._connection.info.server_version >= 140000 else TYPE_SQL_13
+        sql = TYPE_SQL if self.version_num >= 140000 else TYPE_SQL_13
         while wanted:
             rows = self.query(sql, (list(wanted),))
             raw.update({row[0]: row for row in rows})

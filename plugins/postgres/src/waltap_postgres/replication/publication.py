@@ -10,6 +10,7 @@ from psycopg import sql
 from waltap.base.text import sql_name
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.errors import SourceError
+from waltap.ports.source.published import published_tables
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
@@ -172,9 +173,10 @@ def named_members(catalogue: PostgresCatalogue, name: str) -> dict[tuple[str, st
 
 def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
     """Return the publication's tables, None if it does not exist."""
+    tables = published_tables(catalogue.version_num)
     rows = catalogue.query(
         "SELECT t.schemaname::text, t.tablename::text FROM pg_publication p"
-        " LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname WHERE p.pubname = %s",
+        f" LEFT JOIN {tables} t ON t.pubname = p.pubname WHERE p.pubname = %s",
         (name,),
     )
     return {table_id for table_id in rows if table_id[0] is not None} if rows else None

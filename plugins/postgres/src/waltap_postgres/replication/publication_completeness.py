@@ -18,7 +18,9 @@ from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.transactions.position import parse_lsn
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import PublicationCompleteness, StartPosition
+from waltap.ports.source.published import published_tables
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.errors import TableLocked
 from waltap_postgres.replication.slot import ReplicationSlot
 
 # Shortfalls of an existing publication: operations, rows, columns, roots.
@@ -41,7 +43,7 @@ SELECT pubinsert, pubupdate, pubdelete, coalesce((to_jsonb(p) ->> 'pubtruncate')
 """
 # A member with a column list leaves out each column that the list does not name.
 PARTIAL_MEMBERS_SQL = """
-SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
+SELECT n.nspname::text, c.relname::text, r.prqual IS NOT NULL,
        (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
            AND NOT (a.attnum = ANY(r.prattrs))),
@@ -49,6 +51,12 @@ SELECT n.nspname::text, c.relname::text, pg_get_expr(r.prqual, r.prrelid),
   FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
   JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL) ORDER BY 1, 2
+"""
+CONDITION_SQL = """
+SELECT pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r
+  JOIN pg_publication p ON p.oid = r.prpubid
+  JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE p.pubname = %s AND n.nspname = %s AND c.relname = %s
 """
 
 
@@ -134,12 +142,14 @@ def _partial_members(
 ) -> Iterator[PublicationShortfall]:
     publication = sql_name(name)
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
-    for schema, table, condition, left_out, lacks_toast in rows:
+    for schema, table, filtered, left_out, lacks_toast in rows:
         columns = [c for c in left_out or () if wanted.column(f"{schema}.{table}.{c}")]
-        if (schema, table) not in wanted.table_ids or not (condition or columns):
+        if (schema, table) not in wanted.table_ids or not (filtered or columns):
             continue
-        parts = [f"only rows WHERE {condition}"] if condition else []
-        if condition and lacks_toast:
+        parts = []
+        if filtered:
+            parts = [f"only rows WHERE {_condition(catalogue, (name, schema, table))}"]
+        if filtered and lacks_toast:
             parts[0] += " (an update into them lacks unchanged large values: REPLICA IDENTITY FULL)"
         parts += [f"no column {', '.join(columns)}"] if columns else []
         member = sql_name(schema, table)
@@ -151,6 +161,16 @@ def _partial_members(
             ),
             table_ids=frozenset({(schema, table)}),
         )
+
+
+def _condition(catalogue: PostgresCatalogue, member: tuple[str, str, str]) -> str:
+    """Return a row filter, … while another session locks its table."""
+    try:
+        with catalogue.brief_locks():
+            rows = catalogue.query(CONDITION_SQL, member)
+    except TableLocked:
+        rows = []
+    return next((str(text) for (text,) in rows), "…")
 
 
 # Memberships of tables in publications, compared between two reads.
@@ -169,15 +189,19 @@ OF_SCHEMAS = """
       FROM pg_publication_namespace n JOIN pg_class c ON c.relnamespace = n.pnnspid
       WHERE n.pnpubid = p.oid AND c.relkind IN ('r', 'p')
 """
+# Not by ``pg_partition_tree``, which waits for each session that locks a partition.
 OF_PARTITIONS = """
       UNION ALL
       SELECT i.inhrelid, concat(r.oid, '/', r.xmin, '/', i.xmin), r.xmin = p.xmin, false
       FROM pg_publication_rel r
-      JOIN pg_class b ON b.oid = r.prrelid AND b.relkind = 'p'
-      CROSS JOIN LATERAL pg_partition_tree(b.oid) t JOIN pg_inherits i ON i.inhrelid = t.relid
+      JOIN tree t ON t.root = r.prrelid JOIN pg_inherits i ON i.inhrelid = t.part
       WHERE r.prpubid = p.oid
 """
 MEMBERSHIPS = """
+    WITH RECURSIVE tree AS (
+      SELECT oid AS root, oid AS part FROM pg_class WHERE relkind = 'p'
+      UNION SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.part
+    )
     SELECT m.relation::text, string_agg(p.pubname, ' ' ORDER BY p.pubname),
       string_agg(concat(p.oid, ':', m.whole, ':', p.pubowner,
         CASE WHEN c.relkind <> 'p' AND NOT c.relispartition THEN to_jsonb(p) ->> 'pubviaroot' END, ':',
@@ -387,7 +411,7 @@ def completeness(
     members, filtered = _members(catalogue, listed, version_num)
     published: set[tuple[str, str]] = set(
         catalogue.query(
-            "SELECT schemaname::text, tablename::text FROM pg_publication_tables"
+            f"SELECT schemaname::text, tablename::text FROM {published_tables(version_num)} t"
             " WHERE pubname = ANY(%s)",
             (all_operations_in,),
         )

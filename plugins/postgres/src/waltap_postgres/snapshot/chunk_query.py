@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
@@ -23,7 +24,7 @@ from waltap.ports.source.published import (
     PublishedSubset,
     everything_published,
 )
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
@@ -37,9 +38,7 @@ from waltap_postgres.waiting import ServerWaits
 
 log = logging.getLogger(__name__)
 
-# A chunk waits so long for a lock, because the stream waits meanwhile; after that it does not try
-# again for LOCK_REST_S.
-LOCK_MS = 200
+# Seconds without a try after a lock.
 LOCK_REST_S = 1.0
 
 
@@ -81,7 +80,10 @@ class PostgresChunks:
                 [sql_name(c.name) for c in found.columns[:3]] if found else ["id", "type", "data"]
             )
         self._session: PostgresSession | None = None
-        self._locked, self._locked_until = "", 0.0
+        # The table that the last read found locked, and whether it is too early for the next try.
+        self._locked: Relation | None = None
+        self._locked_until, self._rests = 0.0, False
+        self._no_mark_until = 0.0
 
     def known_tables(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         if self._debezium:
@@ -97,16 +99,25 @@ class PostgresChunks:
     def table(self, request: SnapshotRequest) -> Relation | None:
         if not self._captures(request.schema, request.table):
             return None
+        table_id, locked = (request.schema, request.table), self._locked
+        self._rests = time.monotonic() < self._locked_until
+        if self._rests and locked is not None and locked.table_id == table_id:
+            return locked  # describing it may wait for the lock, too
         found = self._catalogue.table(request.schema, request.table)
-        relation = found.relation if found is not None else None
-        if found is not None:
-            self._partitioned[request.schema, request.table] = found.partitioned
-            table_id = request.schema, request.table
-            self._published[table_id] = self._narrowed().get(table_id, EVERYTHING)
-            relation = self._published[table_id].of(found.relation)
-        if relation is not None and request.condition and request not in self._checked:
-            self._check(relation, request.condition)
-            self._checked.add(request)
+        if found is None:
+            return None
+        relation = found.relation
+        try:
+            with self._catalogue.brief_locks():
+                published = self._narrowed().get(table_id, EVERYTHING)
+            relation = published.of(relation)
+            if request.condition and request not in self._checked:
+                self._check(relation, request.condition)
+                self._checked.add(request)
+        except TableLocked:
+            self._rest(relation)
+            return relation
+        self._partitioned[table_id], self._published[table_id] = found.partitioned, published
         return relation
 
     def maximum(
@@ -155,20 +166,29 @@ class PostgresChunks:
         columns = [bounded(relation.columns[i]) for i in key]
         return self.read(request, relation, where_sql([one_of_sql(columns, keys)], request))
 
-    def watermark(self, identifier: str, kind: str, data: str) -> None:
+    def watermark(self, identifier: str, kind: str, data: str) -> bool:
+        if time.monotonic() < self._no_mark_until:
+            return False
         columns = self._signal_columns
+        if kind:
+            values = ", ".join(map(sql.quote, (identifier, kind, data)))
+            change = f"INSERT INTO {self._signal} ({', '.join(columns)}) VALUES ({values})"
+        else:
+            change = f"DELETE FROM {self._signal} WHERE {columns[0]} = {sql.quote(identifier)}"
         try:
-            if kind:
-                self._connection.execute(
-                    f"INSERT INTO {self._signal} ({', '.join(columns)}) VALUES (%s, %s, %s)".encode(),
-                    (identifier, kind, data),
+            # One transaction, and one answer to wait for.
+            self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}; {change}".encode())
+        except psycopg.errors.LockNotAvailable:
+            if not self._no_mark_until:
+                log.warning(
+                    "incremental snapshot: it waits, since another session locks %s", self._signal
                 )
-            else:
-                self._connection.execute(
-                    f"DELETE FROM {self._signal} WHERE {columns[0]} = %s".encode(), (identifier,)
-                )
+            self._no_mark_until = time.monotonic() + LOCK_REST_S
+            return False
         except psycopg.Error as error:
             raise driver_error(error, self._properties) from error
+        self._no_mark_until = 0.0
+        return True
 
     def advance_wal(self) -> None:
         # The commit of a transaction that has an id and wrote nothing wakes the WAL writer. The
@@ -179,7 +199,7 @@ class PostgresChunks:
     def _check(self, relation: Relation, condition: str) -> None:
         """Check a condition before it becomes a part of a query. Raises: SourceError."""
         limit_ms = self._properties.condition_timeout_ms
-        session = self._begun(limit_ms, lock_ms=self._properties.snapshot_lock_timeout_ms)
+        session = self._begun(limit_ms)
         try:
             self._check_condition(session, relation, condition)
         except QueryCancelled as error:
@@ -206,21 +226,25 @@ class PostgresChunks:
 
     def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
         """Return the rows of a table's SELECT that ends in ``tail``. Raises: SourceError."""
-        if time.monotonic() < self._locked_until:
+        if self._rests:
             return ReadChunk([], None, locked=True)
         try:
             chunk = self._read_at_once(request, relation, tail)
         except TableLocked:
-            self._locked_until = time.monotonic() + LOCK_REST_S
-            if self._locked != relation.name:
-                log.warning(
-                    "incremental snapshot: another session locks %s; it is read after the lock",
-                    relation.name,
-                )
-            self._locked = relation.name
+            self._rest(relation)
             return ReadChunk([], None, locked=True)
-        self._locked = ""
+        self._locked = None
         return chunk
+
+    def _rest(self, locked: Relation) -> None:
+        """Read nothing for `LOCK_REST_S`, since another session locks a table."""
+        self._rests, self._locked_until = True, time.monotonic() + LOCK_REST_S
+        if self._locked is None or self._locked.name != locked.name:
+            log.warning(
+                "incremental snapshot: another session locks %s; it is read after the lock",
+                locked.name,
+            )
+        self._locked = locked
 
     def _read_at_once(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
         names = ", ".join(sql_name(c.name) for c in relation.columns)
@@ -235,7 +259,7 @@ class PostgresChunks:
         query = f"COPY (SELECT {names} FROM {'' if deep else 'ONLY '}{table}{tail}) TO STDOUT"
         limit_ms = self._properties.condition_timeout_ms if request.condition else 0
         try:
-            session = self._begun(limit_ms, lock_ms=LOCK_MS)
+            session = self._begun(limit_ms)
             seen = self._catalogue.on(session.connection)
             text = seen.snapshot()
             until = None if self._signal is not None else seen.visible_until()
@@ -271,10 +295,10 @@ class PostgresChunks:
         now = shapes(self._catalogue, oids, deep=oids)
         return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
 
-    def _begun(self, limit_ms: int, *, lock_ms: int) -> PostgresSession:
+    def _begun(self, limit_ms: int) -> PostgresSession:
         """Return the reading session in a read-only transaction.
 
-        A statement may take ``limit_ms``, 0 for no limit, and wait ``lock_ms`` for a lock.
+        A statement may take ``limit_ms``, 0 for no limit, and wait `LOCK_MS` for a lock.
         """
         if self._session is None:
             self._session = PostgresSession(
@@ -284,7 +308,7 @@ class PostgresChunks:
             self._session.execute("SET row_security = off")
         self._session.execute(
             f"BEGIN ISOLATION LEVEL {ONE_SNAPSHOT}; SET LOCAL statement_timeout = {limit_ms};"
-            f" SET LOCAL lock_timeout = {lock_ms}"
+            f" SET LOCAL lock_timeout = {LOCK_MS}"
         )
         return self._session
 

@@ -7,10 +7,9 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.errors import QueryCancelled, TableLocked
+from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
+from waltap_postgres.errors import QueryCancelled, SnapshotLockRefused, TableLocked
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.chunk_query import LOCK_MS
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
@@ -58,15 +57,27 @@ class RequestedTables:
         one of them, or has rewritten it in between: the snapshot would find it empty. Raises: SourceError,
         SnapshotError.
         """
+        try:
+            return self._begin(targets_in)
+        except TableLocked:
+            return False
+        except SnapshotLockRefused as error:
+            if isinstance(error.__cause__, TableLocked):
+                return False
+            raise
+
+    def _begin(self, targets_in: Callable[[PostgresCatalogue], list[SnapshotTable]]) -> bool:
+        """Begin as `begin`. Raises: TableLocked, also as the cause of SnapshotLockRefused."""
         transaction = self._transaction
         # `until` is of one snapshot, so the rows must be, too.
         isolation = self._terms.isolation if self._terms.steady else ONE_SNAPSHOT
         standby = self._now.standby()
         if standby:
             self._standby = StandbyVisibility(parse_lsn(self._now.horizon()))
-        present = targets_in(self._now)
+        with self._now.brief_locks():  # row filters are read there
+            present = targets_in(self._now)
         if locks := self._terms.locks(present):
-            transaction.lock(locks, isolation, present)
+            transaction.lock(locks, isolation, present, timeout_ms=LOCK_MS)
         transaction.begin(None, isolation)
         self._point = SnapshotPoint(lsn=0, xid=None, ts=transaction.timestamp())
         text, until = transaction.catalogue.snapshot(), transaction.catalogue.visible_until()
@@ -75,13 +86,13 @@ class RequestedTables:
             self._seen = None if standby else SnapshotVisibility.of_snapshot(text)
         transaction.session.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
         # A column may have come or gone since.
-        for target in targets_in(transaction.catalogue):
+        with self._now.brief_locks():
+            targets = targets_in(transaction.catalogue)
+        for target in targets:
             try:
                 shape = self._hold(target)
-            except TableLocked:
-                return False
             except SourceError as error:
-                if error.retry is not RetryVerdict.NEVER:
+                if error.retry is not RetryVerdict.NEVER or isinstance(error, TableLocked):
                     raise
                 transaction.release_tables()
                 request = self._asked[target.table.relation.table_id]

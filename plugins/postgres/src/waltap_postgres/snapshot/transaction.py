@@ -166,15 +166,20 @@ class ReadingTransaction:
         self.session.execute("SET row_security = off; SET synchronize_seqscans = off")
 
     def lock(
-        self, statements: Sequence[str], isolation: str, targets: Sequence[SnapshotTable]
+        self,
+        statements: Sequence[str],
+        isolation: str,
+        targets: Sequence[SnapshotTable],
+        *,
+        timeout_ms: int | None = None,
     ) -> None:
         """Run the statements that lock ``targets`` until the transaction ends.
 
-        Called before the snapshot exists, so that it sees the locked tables. Raises:
-        SnapshotLockRefused, ConnectionLost.
+        Called before the snapshot exists, so that it sees the locked tables. ``timeout_ms`` replaces
+        the profile's. Raises: SnapshotLockRefused, ConnectionLost.
         """
         self.start(isolation)
-        timeout = self.properties.snapshot_lock_timeout_ms
+        timeout = self.properties.snapshot_lock_timeout_ms if timeout_ms is None else timeout_ms
         self.session.execute(f"SET LOCAL lock_timeout = {timeout}; {USERS_PATH}")
         for statement in statements:
             try:
