@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
@@ -63,6 +65,27 @@ class TestKafka(OffsetStoreSuite):
         given = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
         properties = KafkaOffsetProperties.model_validate(given)
         return lambda folder: OffsetStoreRig(spec, properties, folder, forks=False)
+
+
+def test_a_topic_that_appears_after_its_creation_is_waited_for(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller answers before the brokers know the topic."""
+    create_topics = AdminClient.create_topics
+    made: list[threading.Timer] = []
+
+    def answer(admin: AdminClient, topics: list[NewTopic]) -> dict[str, Future[None]]:
+        made.append(threading.Timer(0.5, create_topics, (admin, topics)))
+        made[-1].start()
+        answered = Future[None]()
+        answered.set_result(None)
+        return {topic: answered}
+
+    monkeypatch.setattr(AdminClient, "create_topics", answer)
+    one = store(kafka, topic, tmp_path / "p")
+    one.store(OLD)
+    made[0].join()
+    assert one.load() == OLD
 
 
 def test_an_offset_of_the_state_folder_goes_into_the_topic(

@@ -8,12 +8,12 @@ has no record, as for a pipeline that started without a topic.
 """
 
 import json
+import time
 from collections.abc import Callable, Container
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from waltap.base.redaction import redacted
@@ -21,9 +21,9 @@ from waltap.errors import SinkError
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
-from waltap_kafka.client import KafkaClients, delivery_reports, kafka_error
+from waltap_kafka.client import MISSING, KafkaClients, delivery_reports, kafka_error
 from waltap_kafka.errors import KafkaOffsetTopicUnusable
-from waltap_kafka.position_record import PARTITION, last_value, position_topic
+from waltap_kafka.position_record import PARTITION, STEP_S, last_value, position_topic
 from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
 
 WAIT_S: Final = 60.0
@@ -99,16 +99,17 @@ class KafkaOffsetStore(OffsetStore):
 
         The topic is created if it is missing.
         """
-        admin = self._admin()
+        admin, created = self._admin(), False
         if self._topic not in self._topics(admin):
             wanted = position_topic(self._topic)
             wanted.replication_factor = self._replicas
-            # Another client was faster, or the next call fails with the reason.
-            with suppress(KafkaException):
+            try:
                 admin.create_topics([wanted])[self._topic].result(WAIT_S)
-        resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        settings = admin.describe_configs([resource])[resource].result(WAIT_S)
-        policy = settings[POLICY].value or ""
+                created = True
+            except KafkaException as raised:
+                # Another client was faster, or the next call fails with the reason.
+                created = kafka_error(raised).code() == KafkaError.TOPIC_ALREADY_EXISTS
+        policy = self._policy(admin, WAIT_S if created else 0)
         # Retention deletes a record that is not written again.
         if "compact" not in policy or "delete" in policy:
             self._fail(
@@ -122,6 +123,24 @@ class KafkaOffsetStore(OffsetStore):
             },
             {"compression.type": "gzip"},
         )
+
+    def _policy(self, admin: AdminClient, within_s: float) -> str:
+        """Return the topic's cleanup policy.
+
+        The topic may become visible ``within_s`` seconds. Raises: KafkaException.
+        """
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                settings = admin.describe_configs([resource])[resource].result(WAIT_S)
+            except KafkaException as raised:
+                # The controller's answer to a creation precedes the metadata of the brokers.
+                if kafka_error(raised).code() not in MISSING or time.monotonic() >= deadline:
+                    raise
+                time.sleep(STEP_S)
+            else:
+                return settings[POLICY].value or ""
 
     def _admin(self) -> AdminClient:
         return self._clients.admin(self._clients.connection)
