@@ -9,6 +9,7 @@ from tests.harness.pipeline import QUICK, PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
+from waltap.pipeline.stages import new_tables
 from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
 
@@ -178,6 +179,19 @@ def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
     )  # it stopped before that was stored
     assert run(pipeline) == []
     assert 51 in destination.ids("fresh", "c")
+
+
+def test_a_new_table_has_its_rows_after_a_lock_of_the_signal_table(
+    old: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_tables, "POLLS_PER_ANSWER", 1)
+    pipeline.settings |= FILTERED | SIGNALS
+    with pipeline.running() as run, old.connect() as other:
+        other.execute("BEGIN; LOCK TABLE signals IN ACCESS EXCLUSIVE MODE")
+        made(old)
+        run.until(lambda: run.notices.new_tables, "the new table")
+        other.execute("ROLLBACK")
+        run.until(lambda: len(pipeline.destination.ids("fresh", "r")) == 50, "its rows")
 
 
 def test_a_table_that_may_not_be_added_joins_at_the_next_start(

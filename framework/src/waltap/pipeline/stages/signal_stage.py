@@ -226,12 +226,14 @@ class SignalStage:
 
         None: tables cannot be read.
         """
-        if self._watcher is None:
-            return None
-        return self._watcher.ask_for if self._obeyed and self._writes else self._ask
+        return None if self._watcher is None else self._ask
 
     def _ask(self, table: str) -> bool:
-        """Request the rows of a table without the signal table."""
+        if self._watcher is not None and self._obeyed and self._writes:
+            asked = self._watcher.ask_for(table)
+            if asked is not None:
+                return asked
+        # The watermarks of its chunks wait until the signal table is free.
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
 

@@ -265,10 +265,10 @@ class IncrementalSnapshots:
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
 
-    def ask_for(self, table: str) -> bool:
+    def ask_for(self, table: str) -> bool | None:
         """Write a signal that requests the rows of ``table`` (schema.table).
 
-        Return False if the signal table refuses it.
+        Return False if the signal table refuses it, None if another session locks the table.
         """
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         try:
@@ -278,9 +278,7 @@ class IncrementalSnapshots:
                 raise
             log.warning("the signal table takes no signal: %s", error.problem)
             return False
-        if not written:
-            log.warning("the signal table takes no signal: another session locks it")
-        return written
+        return written or None
 
     @property
     def until(self) -> int | None:
