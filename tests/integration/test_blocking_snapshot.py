@@ -6,6 +6,7 @@ The promise: every change of the stream arrives, and the rows are the table at t
 import itertools
 import json
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.pipeline.stages import blocking_snapshot
 from waltap.ports.snapshot.later_changes import LaterChanges
 from waltap_postgres.snapshot.options import SnapshotOptions
+from waltap_postgres.snapshot.requested import RequestedTables
 
 SETTINGS = {
     "signal.data.collection": "public.signals",
@@ -120,21 +122,27 @@ def test_rows_follow_every_change_that_they_contain(pipeline: PipelineRig) -> No
     assert (pieces[0].first_marker, pieces[-1].last_marker) == ("first", "last")
 
 
-def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
-    pipeline: PipelineRig, tmp_path: Path
+def equal_beside_snapshots(
+    pipeline: PipelineRig, folder: Path, *writers: Callable[[threading.Event], None]
 ) -> None:
-    """A key change that the rows contained, and that came again, gave rows the large values of others."""
-    database, target = pipeline.database, tmp_path / "target.db"
+    """Take snapshots beside ``writers``, and compare source and target."""
+    database, target = pipeline.database, folder / "target.db"
     database.execute(TABLE)
     pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
     pipeline.settings |= {"snapshot.mode": "initial"}
-    write = partial(move_keys, database)
-    with pipeline.running() as run, meanwhile(write, write, write):
+    with pipeline.running() as run, meanwhile(*writers):
         for times in range(1, 13):
             ask(pipeline, "moving")
             run.until(lambda n=times: completed(run, n), "the snapshot")
     pipeline.catch_up()
     assert same_in(target, database)
+
+
+def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
+    pipeline: PipelineRig, tmp_path: Path
+) -> None:
+    """A key change that the rows contained, and that came again, gave rows the large values of others."""
+    equal_beside_snapshots(pipeline, tmp_path, *[partial(move_keys, pipeline.database)] * 3)
 
 
 def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: PipelineRig) -> None:
@@ -169,10 +177,7 @@ def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: Pipeline
 def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
     pipeline: PipelineRig, tmp_path: Path
 ) -> None:
-    database, target = pipeline.database, tmp_path / "target.db"
-    database.execute(TABLE)
-    pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
-    pipeline.settings |= {"snapshot.mode": "initial"}
+    database = pipeline.database
 
     def alter(ended: threading.Event) -> None:
         with database.connect(autocommit=True) as connection:
@@ -188,12 +193,7 @@ def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
                         return
 
     write = partial(move_keys, database)
-    with pipeline.running() as run, meanwhile(write, write, alter):
-        for times in range(1, 13):
-            ask(pipeline, "moving")
-            run.until(lambda n=times: completed(run, n), "the snapshot")
-    pipeline.catch_up()
-    assert same_in(target, database)
+    equal_beside_snapshots(pipeline, tmp_path, write, write, alter)
 
 
 @pytest.mark.parametrize("first", [None, "id < 10"])
@@ -243,6 +243,30 @@ def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(
         held.set()
         run.until(lambda: completed(run), "the snapshot")
     assert rows(pipeline, "t") == list(range(1, 301))
+
+
+def test_a_partition_that_is_attached_before_the_reading_is_read(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers' locks do not stop it: the snapshot is taken again."""
+    database, pieces = pipeline.database, RequestedTables.pieces
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10); INSERT INTO p VALUES (1);"
+        "CREATE TABLE p2 (id int PRIMARY KEY); INSERT INTO p2 VALUES (11)"
+    )
+    attach = ["ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10) TO (20)"]
+
+    def attached(tables: RequestedTables) -> Iterator[SnapshotRows]:
+        while attach:
+            database.execute(attach.pop())
+        return pieces(tables)
+
+    monkeypatch.setattr(RequestedTables, "pieces", attached)
+    with pipeline.running(**{"publish.via.partition.root": True}) as run:
+        ask(pipeline, "p")
+        run.until(lambda: completed(run), "the snapshot")
+    assert rows(pipeline, "p") == [1, 11]
 
 
 def test_a_locked_table_is_read_after_the_lock(pipeline: PipelineRig) -> None:

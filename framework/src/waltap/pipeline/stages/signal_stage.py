@@ -233,7 +233,7 @@ class SignalStage:
             asked = self._watcher.ask_for(table)
             if asked is not None:
                 return asked
-        # The watermarks of its chunks wait until the signal table is free.
+        # There is no signal table, or another session locks it.
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
 

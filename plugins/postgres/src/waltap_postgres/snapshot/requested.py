@@ -1,6 +1,7 @@
 """Read the tables of a blocking snapshot."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import parse_lsn
@@ -8,7 +9,12 @@ from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
-from waltap_postgres.errors import QueryCancelled, SnapshotLockRefused, TableLocked
+from waltap_postgres.errors import (
+    QueryCancelled,
+    SnapshotLockRefused,
+    TableLocked,
+    TableOvertaken,
+)
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
@@ -141,7 +147,7 @@ class RequestedTables:
                     transaction,
                     self._point,
                     self._properties,
-                    self._unchanged,
+                    partial(_overtaken, relation.name),
                     statements={relation.name: chosen} if chosen else {},
                     users_path=not statement,
                 )
@@ -157,8 +163,10 @@ class RequestedTables:
                 self._refused(request, error.problem)
             session.execute("ROLLBACK TO SAVEPOINT waltap_asked")
 
-    def _unchanged(self) -> ReadingTransaction:
-        raise AssertionError("a locked table does not change")
-
     def close(self) -> None:
         self._transaction.close()
+
+
+def _overtaken(name: str) -> ReadingTransaction:
+    # Readers' locks do not stop ATTACH PARTITION. The next connection takes the snapshot again.
+    raise TableOvertaken(f"a partition of {name} came or went before it was read", table=name)
