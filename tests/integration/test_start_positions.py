@@ -406,6 +406,26 @@ def test_a_table_that_is_dropped_as_a_start_publishes_it_is_left_out(
     assert pipeline.destination.ids("t") == [1]
 
 
+def test_a_publication_that_another_pipeline_creates_at_the_same_time_is_shared(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debezium's default name is the same for each connector of a database."""
+    database, run_plan = pipeline.database, PublicationPlan.run
+    create = [f'CREATE PUBLICATION "{pipeline.settings["publication.name"]}" FOR TABLE t']
+
+    def run_late(plan: PublicationPlan, *given: Any) -> None:
+        while create:
+            database.execute(create.pop())
+        run_plan(plan, *given)
+
+    monkeypatch.setattr(PublicationPlan, "run", run_late)
+    pipeline.settings["publication.autocreate.mode"] = "filtered"
+    pipeline.settings["publication.drop.on.stop"] = True
+    pipeline.deliver("INSERT INTO t VALUES (1)")
+    assert pipeline.destination.ids("t") == [1]
+    assert database.execute("SELECT count(*) FROM pg_publication") == [(1,)], "it is not ours"
+
+
 def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline: PipelineRig) -> None:
     """A long transaction reads the table. The start gives way to who waits behind it, and says who is in its way."""
     pipeline.settings |= {

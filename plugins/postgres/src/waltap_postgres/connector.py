@@ -52,7 +52,7 @@ from waltap_postgres.snapshot.chunk_query import PostgresChunks
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.requested import RequestedTables
 from waltap_postgres.snapshot.snapshot_reader import SnapshotReader
-from waltap_postgres.snapshot.transaction import GONE, MOST_RENAMES
+from waltap_postgres.snapshot.transaction import GONE
 from waltap_postgres.start.preflight import COLUMN_NAMES_SQL, tables_unreadable
 from waltap_postgres.start.resume_check import ResumeCheck
 from waltap_postgres.start.server_checks import status_interval, wal_level_explained
@@ -73,6 +73,11 @@ log = logging.getLogger(__name__)
 
 # Reason to refuse a blocking snapshot of a table that has just joined the publication.
 NOT_YET = "it joined the publication, and the stream does not bring its changes yet"
+
+MOST_PLANS = 20
+# SQLSTATEs of a plan that is out of date. Pipelines that start together may share a publication: it, or
+# its table, exists by now (42710; 23505 if both create it at the same moment).
+CHANGED_SINCE = GONE | {"42710", "23505"}
 
 
 class PostgresConnector(
@@ -289,13 +294,14 @@ class PostgresConnector(
         return covered(start, completeness, offset, slot, steady=self._snapshot.steady)
 
     def _make_publications(self, *, new_slot: bool) -> None:
-        for left in reversed(range(MOST_RENAMES)):
+        """Create or change the publications; plan again if others change them."""
+        for left in reversed(range(MOST_PLANS)):
             try:
                 self._publications.make(new_slot=new_slot)
             except QueryFailed as error:
-                if error.fields.get("sqlstate") not in GONE or not left:
+                if error.fields.get("sqlstate") not in CHANGED_SINCE or not left:
                     raise
-                self._captured = None  # a table was dropped or renamed since it was listed
+                self._captured = None
             else:
                 return
 
