@@ -681,6 +681,43 @@ def test_a_table_is_read_from_its_start_if_it_or_its_key_is_another_one(
     assert ids[-len(rows) :] == [(n, int(i)) for n, i in rows]
 
 
+RENAMED = "ALTER TABLE t RENAME TO t2; UPDATE t2 SET v = 'new'"
+SWAPPED = (
+    "CREATE TABLE n (LIKE t INCLUDING ALL); INSERT INTO n SELECT id, 'n' FROM t; ALTER TABLE t RENAME TO t2;"
+    "ALTER TABLE n RENAME TO t; UPDATE t2 SET v = 'new'; UPDATE t SET v = 'last' WHERE id < 20"
+)
+
+
+@pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, v text);"
+    "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 35) g"
+)
+@pytest.mark.parametrize("settings", [{}, READ_ONLY], ids=["watermarks", "read-only"])
+@pytest.mark.parametrize("statements", [RENAMED, SWAPPED], ids=["renamed", "swapped"])
+@pytest.mark.parametrize(
+    ("when", "nth"), [("before", 1), ("after", 1), ("before", 3), ("after", 3)]
+)
+def test_a_table_is_read_on_under_its_new_name(
+    pipeline: PipelineRig,
+    between: Callable[..., None],
+    settings: dict[str, Any],
+    statements: str,
+    when: str,
+    nth: int,
+) -> None:
+    """Rows of its old name must not follow changes of its new name."""
+    database, destination = pipeline.database, pipeline.destination
+    between(lambda: database.psql(statements), when=when, nth=nth)
+    with pipeline.running(**settings) as run:
+        asked(run, "t")
+        run.until(lambda: finished(run), "the end")
+    renamed = [event.table for event in destination.events].index("public.t2")
+    later = {(e.table, e.row["v"]) for e in destination.events[renamed:] if e.op == "r"}
+    assert later == {("public.t2", "new")}, "no row from before the change"
+    assert destination.table("t2") == database.rows("t2")
+    assert {*destination.ids("t", "r"), *destination.ids("t2", "r")} == set(range(1, 36))
+
+
 @large
 def test_a_table_that_is_partly_read_is_read_again_if_asked_for_again(
     pipeline: PipelineRig, between: Callable[..., None]

@@ -321,6 +321,18 @@ def test_values_of_a_numeric_key_find_their_rows(docs: Shop) -> None:
     }
 
 
+def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs: Shop) -> None:
+    docs.database.psql(
+        "UPDATE docs SET note = 'second' WHERE id < 3; ALTER TABLE docs RENAME body TO b;"
+        "ALTER TABLE docs RENAME spare TO body; ALTER TABLE docs RENAME b TO spare;"
+        "ALTER TABLE docs RENAME TO former; CREATE TABLE docs AS TABLE former WITH NO DATA;"
+        "INSERT INTO docs SELECT id, 'another', 'another' FROM former"
+    )
+    runs(docs)
+    found = {row["id"]: (row["body"], row["spare"]) for row in updated(docs)}
+    assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}
+
+
 def test_a_row_or_a_column_that_is_gone_stops_the_pipeline_or_leaves_placeholders(
     docs: Shop,
 ) -> None:

@@ -5,6 +5,7 @@ and restarts: every row of the table arrives, and no event is older than one del
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk_source import ChunkSize, ReadChunk
+from waltap.ports.snapshot.chunk_source import ChunkSize, NamedTable, ReadChunk
 from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.snapshot.later_changes import LaterChanges
@@ -33,8 +34,10 @@ def relation(name: str, *columns: str) -> Relation:
 
 
 T, SIGNALS = relation("t", "id", "version", "large"), relation("signals", "id", "type", "data")
+NAMES = [T, *(relation(f"t{n}", "id", "version", "large") for n in range(1, 41))]
+"""The table under each of its names."""
 Rows = dict[str, Tuple]
-REQUEST = SnapshotRequest(schema="public", table="t", signal="s")
+REQUEST = SnapshotRequest(schema="public", table="t", signal="s", oid=T.oid)
 
 
 class Server:
@@ -50,6 +53,7 @@ class Server:
         self.version = 0
         start = {key: self._row(key) for key in KEYS[::2]}
         self.states: list[Rows] = [start]
+        self.names = [T]
 
     def _row(self, key: str) -> Tuple:
         self.version += 1
@@ -58,22 +62,29 @@ class Server:
     def commit(self, changes: list[Change], rows: Rows) -> None:
         self.wal.append(changes)
         self.states.append(rows)
+        self.names.append(self.names[-1])
+
+    def rename(self, *, locked: bool) -> None:
+        if not locked:
+            self.commit([], self.states[-1])
+            self.names[-1] = NAMES[NAMES.index(self.names[-1]) + 1]
 
     def write(self, operations: Sequence[tuple[str, str, str]]) -> None:
         """Run operations (what, key, other key) as one transaction."""
         rows, changes, lsn = dict(self.states[-1]), [], self.end + 1
+        table = self.names[-1]
         for what, key, other in operations:
             if key not in rows:
                 rows[key] = self._row(key)
-                changes.append(Insert(T, lsn, rows[key]))
+                changes.append(Insert(table, lsn, rows[key]))
             elif what == "delete":
                 del rows[key]
-                changes.append(Delete(T, lsn, (key, ABSENT, ABSENT), OldTuple.KEY))
+                changes.append(Delete(table, lsn, (key, ABSENT, ABSENT), OldTuple.KEY))
             elif what == "move" and other not in rows:
                 del rows[key]
                 rows[other] = self._row(other)
                 old = (key, ABSENT, ABSENT)
-                changes.append(Update(T, lsn, rows[other], old, OldTuple.KEY))
+                changes.append(Update(table, lsn, rows[other], old, OldTuple.KEY))
             elif (
                 what == "carry" and other not in rows
             ):  # the large value is not touched, and not sent
@@ -81,12 +92,12 @@ class Server:
                 rows[other] = other, version, rows.pop(key)[2]
                 old = (key, ABSENT, ABSENT)
                 new = other, version, UNCHANGED
-                changes.append(Update(T, lsn, new, old, OldTuple.KEY))
+                changes.append(Update(table, lsn, new, old, OldTuple.KEY))
             else:
                 _, version, _ = self._row(key)
                 new = key, version, rows[key][2]
                 rows[key] = new
-                changes.append(Update(T, lsn, (key, version, UNCHANGED)))
+                changes.append(Update(table, lsn, (key, version, UNCHANGED)))
         self.commit(changes, rows)
 
     @property
@@ -113,11 +124,11 @@ class Server:
 
     # --- what reads chunks --------------------------------------------------------------------
 
-    def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
-        return {("public", "t"): [("public", "t")]}
+    def known_tables(self) -> Mapping[tuple[str, str], Sequence[NamedTable]]:
+        return {("public", "t"): [NamedTable("public", "t", T.oid)]}
 
     def table(self, _request: SnapshotRequest) -> Relation | None:
-        return T
+        return self.names[self.visible]
 
     def maximum(self, _request: SnapshotRequest, _relation: Relation, _key: object) -> ReadChunk:
         return self._read(self.visible, sorted(self.states[self.visible])[-1:])
@@ -167,7 +178,9 @@ class Reading:
     def __init__(self, server: Server, unsure: int) -> None:
         self._seen, self._rows = server.visible, list(server.states[server.visible].values())
         self._unsure = unsure
-        self.relations = {T.name: T}
+        self.relation = server.names[server.visible]
+        self.relations = {self.relation.name: self.relation}
+        self.request = msgspec.structs.replace(REQUEST, table=self.relation.table)
         self.until: int | None = server.end
 
     def saw(self, xid: int, _commit_lsn: int) -> bool | None:
@@ -179,7 +192,13 @@ class Reading:
         half = len(self._rows) // 2
         for rows, complete in ((self._rows[:half], False), (self._rows[half:], True)):
             yield SnapshotRows(
-                relation=T, rows=rows, ts=0, lsn=0, xid=None, kind="blocking", complete=complete
+                relation=self.relation,
+                rows=rows,
+                ts=0,
+                lsn=0,
+                xid=None,
+                kind="blocking",
+                complete=complete,
             )
 
     def close(self) -> None:
@@ -192,17 +211,23 @@ class Consumer:
     def __init__(self) -> None:
         self.rows: Rows = {}
         self.newest: dict[str, str] = {}
+        self.name = 0
 
     def take(self, parts: Sequence[TransactionPart | SnapshotRows]) -> None:
         for part in parts:
             if isinstance(part, SnapshotRows):
+                name = NAMES.index(part.relation)
+                assert name >= self.name, "under a name that the table had before"
                 for row in part.rows:
                     self._put(row)
                 continue
             for change in part.changes:
+                if not isinstance(change, Insert | Update | Delete) or change.relation is SIGNALS:
+                    continue
+                self.name = NAMES.index(change.relation)
                 if isinstance(change, Delete):
                     self.rows.pop(str(change.old[0]), None)
-                elif isinstance(change, Insert | Update) and change.relation is T:
+                else:
                     before = None
                     if isinstance(change, Update) and change.old:
                         before = self.rows.pop(str(change.old[0]), None)
@@ -231,6 +256,7 @@ STEPS = st.one_of(
     st.tuples(st.just("stream"), st.integers(1, 4)),
     st.tuples(st.just("restart"), st.none()),
     st.tuples(st.just("block"), st.integers(0, 3)),
+    st.tuples(st.just("rename"), st.none()),
 )
 
 
@@ -321,10 +347,13 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             server.visible = min(server.visible + int(str(argument)), len(server.wal))
         elif step == "stream":
             stream(int(str(argument)))
+        elif step == "rename":
+            server.rename(locked=later is not None)
         elif step == "block":
-            if all(xid <= server.visible for xid in snapshots.recent):
+            named = server.names[server.visible] is server.names[-1]
+            if named and all(xid <= server.visible for xid in snapshots.recent):
                 reading = Reading(server, int(str(argument)))
-                later = LaterChanges(reading, [REQUEST], lambda _relation: (0,))
+                later = LaterChanges(reading, [reading.request], lambda _relation: (0,))
         else:
             later = None
             # A restart takes longer than a commit. Without a request no state is stored.

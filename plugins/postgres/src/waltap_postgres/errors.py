@@ -164,6 +164,12 @@ QueryCancelled = ConnectionLost.define("QueryCancelled", "WT-2019")
 ConditionRefused = SourceError.define("ConditionRefused", "WT-4104")
 
 
+# Faults of a walsender; the next one succeeds. A nested catalogue lookup during an uncommitted transaction
+# confuses its check of the outer one; and its cache keeps "no such table" for the files of a TRUNCATE that
+# it met too early.
+FAULTS_OF_A_SESSION = ("call during logical decoding", "could not map filen")
+
+
 class ErrorMeanings:
     """Translate the server's errors.
 
@@ -250,9 +256,7 @@ class ErrorMeanings:
                 f"{message.strip()}: slot {slot!r} has changes to decode from while there was none",
                 publication=publication,
             )
-        if sqlstate == "XX000" and "call during logical decoding" in message:
-            # A nested catalogue lookup during an uncommitted transaction confuses the server's check of
-            # the outer one. The next try succeeds.
+        if sqlstate == "XX000" and any(words in message for words in FAULTS_OF_A_SESSION):
             return ConnectionLost(f"the server stopped decoding: {message.strip()}")
         return self.of_query(sqlstate, message, slot=slot, publication=publication, **facts)
 

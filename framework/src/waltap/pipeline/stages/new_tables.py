@@ -268,9 +268,10 @@ class NewTables:
                     self._read(identifier, joining.name, again=joining.again)
 
     def _read(self, identifier: str, name: str, *, again: bool) -> None:
+        asked = self._asked(name)
         self._capture(identifier, name)
         self._unsaved = True
-        self._say("snapshot" if self._asked(name) else "incomplete", name, again=again)
+        self._say("snapshot" if asked else "incomplete", name, again=again)
 
     def _added(self, published: PublishingSource, table_id: tuple[str, str]) -> str:
         """Publish a table that the next start would publish; return the event."""

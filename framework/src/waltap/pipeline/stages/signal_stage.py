@@ -229,11 +229,6 @@ class SignalStage:
         return None if self._watcher is None else self._ask
 
     def _ask(self, table: str) -> bool:
-        if self._watcher is not None and self._obeyed and self._writes:
-            asked = self._watcher.ask_for(table)
-            if asked is not None:
-                return asked
-        # There is no signal table, or another session locks it.
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
 

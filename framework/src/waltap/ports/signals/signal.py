@@ -213,6 +213,8 @@ class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
     surrogate_key: str | None = None
     # read the whole table at once, instead of in chunks beside the stream
     blocking: bool = False
+    # `Relation.oid` of the table that had the name when the signal came; 0: not known
+    oid: int = 0
 
     @property
     def name(self) -> str:

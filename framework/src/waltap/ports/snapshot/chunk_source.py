@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -78,23 +78,35 @@ class ReadChunk(msgspec.Struct):
     # All transactions visible in the snapshot had committed before this LSN. None if watermarks are
     # written, or if the source has no such position.
     until: int | None = None
-    # Another session has locked the table, and nothing was read. The engine streams and tries again.
+    # Nothing was read: another session locks the table, or changed it. The engine streams and tries again.
     locked: bool = False
     # Order of the last row, as for `ChunkSource.chunk`.
     order: Sequence[int] = ()
 
 
+class NamedTable(NamedTuple):
+    """Name a table of the source."""
+
+    schema: str
+    table: str
+    # As in `Relation`; 0: the source does not know.
+    oid: int = 0
+
+
 class ChunkSource(Protocol):
     """Read tables and write watermarks for an incremental snapshot."""
 
-    def known_tables(self) -> Mapping[tuple[str, str], Sequence[tuple[str, str]]]:
+    def known_tables(self) -> Mapping[tuple[str, str], Sequence[NamedTable]]:
         """Return every captured table, as (schema, table) → tables to read.
 
         These are the table itself, or the tables under which its rows stream, such as its partitions.
         """
 
     def table(self, request: SnapshotRequest) -> Relation | None:
-        """Return the relation to read, None if it is not captured."""
+        """Return the relation to read, None if it is not captured.
+
+        The table of `SnapshotRequest.oid` may have another name by now.
+        """
 
     def maximum(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]

@@ -25,7 +25,6 @@ SELECT permission). Each case is logged as a warning.
 
 import json
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -117,7 +116,6 @@ class ChunkReader:
             # Another table has the name, or the table has another key.
             self._state.forget_head()
             begun = self._state.head
-        self._moved.columns[relation.name] = frozenset(columns)
         if begun.maximum is None and not self._bounded(request, relation, key):
             return None
         found = self._read_moved(request, relation, exhausted=False)
@@ -264,21 +262,6 @@ class IncrementalSnapshots:
             state.recent = list(self._reader.recent) if pending else []
             self._stored = msgspec.to_builtins(self.state)
         return self._stored
-
-    def ask_for(self, table: str) -> bool | None:
-        """Write a signal that requests the rows of ``table`` (schema.table).
-
-        Return False if the signal table refuses it, None if another session locks the table.
-        """
-        data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
-        try:
-            written = self._source.watermark(self._identifier(), "execute-snapshot", data)
-        except SourceError as error:
-            if error.retry is not RetryVerdict.NEVER:
-                raise
-            log.warning("the signal table takes no signal: %s", error.problem)
-            return False
-        return written or None
 
     @property
     def until(self) -> int | None:
@@ -499,7 +482,7 @@ class IncrementalSnapshots:
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
-            readable = {index for indexes in known.values() for index in indexes}
+            readable = {each[:2] for tables in known.values() for each in tables}
             streamed = as_streamed(wanted, known)
             if not any((request.schema, request.table) in readable for request in streamed):
                 raise SignalUnusable(f"no such table is captured: {some(streamed)}")
@@ -600,8 +583,9 @@ class IncrementalSnapshots:
         window, self._window = self._window, None
         assert window is not None
         self._chunk_relation, self._until = window.relation, None
-        self.state.advance_to(self._chunk_end)
-        self._moved.mark_delivered()
+        if not window.renamed:
+            self.state.advance_to(self._chunk_end)
+            self._moved.mark_delivered()
         self._all_streamed()
         rows = window.rows()
         if not self.state.paused:
@@ -686,6 +670,8 @@ class IncrementalSnapshots:
             return False
         try:
             relation = self._source.table(request)
+            if relation is not None and relation.table_id != (request.schema, request.table):
+                request = self.state.rename_head(*relation.table_id)
             key = () if relation is None else self._reader.key(request, relation)
             chunk = self._reader.next(request, relation, key) if relation and key else None
         except (SourceError, DecodeError) as error:

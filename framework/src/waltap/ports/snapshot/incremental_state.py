@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from waltap.changes.decode.relation import Relation
 from waltap.ports.signals.signal import SnapshotRequest
 
 Key = list[str | None]
@@ -90,6 +91,29 @@ class IncrementalState(msgspec.Struct):
     def forget_head(self) -> None:
         if self.queue:
             self.chunks = {n: c for n, c in self.chunks.items() if n != self.queue[0].name}
+
+    def rename_head(self, schema: str, table: str) -> SnapshotRequest:
+        """Return the head under the new name of its table."""
+        before = self.queue[0]
+        request = msgspec.structs.replace(before, schema=schema, table=table)
+        # A table that had the name before is read again, from its start.
+        others = [each for each in self.awaiting_stream if each.name == request.name]
+        self.begin_again({request.name})
+        self.chunks = {
+            request.name if name == before.name else name: chunk
+            for name, chunk in self.chunks.items()
+            if name != request.name
+        }
+        self.queue = [request, *self.queue[1:], *others]
+        return request
+
+    def chunk_of(self, relation: Relation) -> ChunkState | None:
+        """Return the progress in a table that may have been renamed."""
+        chunk = self.chunks.get(relation.name)
+        if chunk is None or (chunk.oid and relation.oid and chunk.oid != relation.oid):
+            found = (each for each in self.chunks.values() if each.oid == relation.oid)
+            return next(found, None) if relation.oid else None
+        return chunk
 
     def finish_head(self, *, waits: bool) -> SnapshotRequest:
         """Remove the head from the queue, and return it.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from waltap.ports.signals.signal import SnapshotRequest, TableNotRead
+from waltap.ports.snapshot.chunk_source import NamedTable
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ NO_KEY = (
 
 
 def as_streamed(
-    wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+    wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[NamedTable]]
 ) -> list[SnapshotRequest]:
     """Replace tables by those under which their rows stream.
 
@@ -33,8 +34,8 @@ def as_streamed(
     found: dict[tuple[str, str], SnapshotRequest] = {}
     for request in wanted:
         named = request.schema, request.table
-        for schema, table in known.get(named) or (named,):
-            made = msgspec.structs.replace(request, schema=schema, table=table)
+        for schema, table, oid in known.get(named) or (NamedTable(*named),):
+            made = msgspec.structs.replace(request, schema=schema, table=table, oid=oid)
             found.setdefault((schema, table), made)
     return list(found.values())
 

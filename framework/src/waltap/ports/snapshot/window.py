@@ -43,6 +43,8 @@ class SnapshotWindow:
         ``keeps_changed`` the window has the newest version of each row instead of dropping changed ones.
         """
         self.identifier, self.relation = identifier, relation
+        # Whether a change shows that the table has another name by now, or another table has its name.
+        self.renamed = False
         self._keeps_changed = keeps_changed
         self._keyed = bool(key)
         self._key = key or tuple(range(len(relation.columns)))
@@ -54,11 +56,10 @@ class SnapshotWindow:
 
     def see(self, change: Change) -> None:
         """Apply a change that is newer than the chunk."""
-        name = self.relation.name
         if isinstance(change, Truncate):
-            if any(relation.name == name for relation in change.relations):
+            if any(map(self._is_of, change.relations)):
                 self._rows.clear()
-        elif isinstance(change, Insert | Update | Delete) and change.relation.name == name:
+        elif isinstance(change, Insert | Update | Delete) and self._is_of(change.relation):
             align = self._aligners.get(change.relation)
             if align is None:
                 align = self._aligners[change.relation] = aligner(change.relation, self.relation)
@@ -73,9 +74,18 @@ class SnapshotWindow:
             else:
                 self._updated(align(change.new), align(change.old) if change.old else ())
 
+    def _is_of(self, relation: Relation) -> bool:
+        """Return whether a change of ``relation`` concerns the rows."""
+        mine, named = relation.oid == self.relation.oid, relation.name == self.relation.name
+        if mine == named or not (relation.oid and self.relation.oid):
+            return named
+        # The chunk must be read again: its rows belong under the new name, or to no table.
+        self.renamed = True
+        return False
+
     def rows(self) -> list[Tuple]:
         """Return the rows without newer changes, in the order read."""
-        return [row for rows in self._rows.values() for row in rows]
+        return [] if self.renamed else [row for rows in self._rows.values() for row in rows]
 
     def _updated(self, new: Tuple, old: Tuple) -> None:
         row = self._take(old or new)
@@ -168,8 +178,6 @@ class MovedRows:
         identifying: Callable[[Relation], tuple[int, ...]],
     ) -> None:
         self._state, self.identifying = state, identifying
-        # schema.table → names of the columns that order its chunks, if known.
-        self.columns: dict[str, frozenset[str]] = {}
         self._reading: list[str] = []
         self._reads_moved = False
 
@@ -188,16 +196,15 @@ class MovedRows:
         if not isinstance(change, Update) or UNCHANGED not in change.new:
             return
         relation = change.relation
-        chunk = self._state.chunks.get(relation.name)
+        chunk = self._state.chunk_of(relation)
         if chunk is None or chunk.maximum is None:
             return
         key = self.identifying(relation)
         new, old = _key_text(change.new, key), _key_text(change.old, key)
         if new is None or not _left_out(change.new, change.old):
             return
-        columns = self.columns.get(relation.name)
         names = {relation.columns[index].name for index in key}
-        if columns is not None and columns <= names and old in {None, new}:
+        if chunk.columns and names.issuperset(chunk.columns) and old in {None, new}:
             return  # the key is the same, so the row did not move
         if chunk.exhausted and old not in chunk.moved:
             return  # the row was delivered

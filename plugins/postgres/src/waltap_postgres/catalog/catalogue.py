@@ -17,6 +17,7 @@ from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import parse_lsn
 from waltap.cli.session import USERS_PATH
+from waltap.ports.snapshot.chunk_source import NamedTable
 from waltap_postgres.connection import driver_error, text_rows
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.properties import PostgresProperties
@@ -353,10 +354,14 @@ class PostgresCatalogue:
 
         Raises: SourceError.
         """
-        names = [sql_name(name) for name in columns]
-        of = {column.name: column for column in relation.columns}
+        found = self.table_of(relation.oid) if relation.oid else None
+        # The table and its columns may have other names by now, and others may have theirs.
+        now = found.relation if found else relation
+        present = {column.number: column for column in now.columns if column.number}
+        of = {c.name: present.get(c.number or 0, c) for c in relation.columns}
+        names = [sql_name(of[name].name) for name in columns]
         where = one_of_sql([bounded(of[name]) for name in key], keys)
-        table = sql_name(relation.schema, relation.table)
+        table = sql_name(now.schema, now.table)
         query = f"SELECT {', '.join(names)} FROM {table} WHERE {where}"
         try:
             result = self._connection.execute(query.encode()).pgresult
@@ -466,31 +471,31 @@ class PostgresCatalogue:
         """Return every ordinary and partitioned table, sorted by name."""
         return self._tables(" ORDER BY n.nspname, c.relname")
 
-    def streamed(self, *, via_root: bool) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    def streamed(self, *, via_root: bool) -> dict[tuple[str, str], list[NamedTable]]:
         """Return table → the names under which the stream sends its rows.
 
         Usually that is the table itself. A partitioned table's rows arrive under the names of its
         partitions. With ``via_root`` they arrive under the root's, and partitions have none.
         """
         rows = self.query(NAMES_SQL)
-        names = {oid: (schema, table) for schema, table, oid, *_ in rows}
-        found = {name: [name] for name in names.values()}
+        names = {oid: NamedTable(schema, table, oid) for schema, table, oid, *_ in rows}
+        found = {name[:2]: [name] for name in names.values()}
         if via_root:
             for *_, oid, partition, _ in rows:
                 if partition:
-                    found[names[oid]] = []
+                    found[names[oid][:2]] = []
         elif any(partitioned for *_, partitioned in rows):
             for *_, oid, _, partitioned in rows:
                 if partitioned:
-                    found[names[oid]] = []
+                    found[names[oid][:2]] = []
             for root, leaf in self.query(PARTITIONS_SQL):
                 if root in names and leaf in names:
-                    found[names[root]].append(names[leaf])
+                    found[names[root][:2]].append(names[leaf])
         return found
 
-    def names(self) -> list[tuple[str, str]]:
+    def names(self) -> list[NamedTable]:
         """Return the names of all `tables`, unsorted; cheap."""
-        return [(schema, table) for schema, table, *_ in self.query(NAMES_SQL)]
+        return [NamedTable(schema, table, oid) for schema, table, oid, *_ in self.query(NAMES_SQL)]
 
     def numbers(self, *, via_root: bool) -> dict[int, tuple[str, str]]:
         """Return OID → name of every table that the stream names; cheap.

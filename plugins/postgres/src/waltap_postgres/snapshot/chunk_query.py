@@ -6,7 +6,7 @@ read-only and with a time limit.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -15,9 +15,9 @@ from psycopg import sql
 from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.errors import ConnectionLost, SourceError
+from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap.ports.snapshot.chunk_source import ReadChunk
+from waltap.ports.snapshot.chunk_source import NamedTable, ReadChunk
 from waltap.ports.source.published import (
     EVERYTHING,
     Narrowed,
@@ -32,7 +32,7 @@ from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.copy_pieces import copy_rows
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, shapes
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, CatalogShape, shapes
 from waltap_postgres.visibility import SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
@@ -85,28 +85,28 @@ class PostgresChunks:
         self._locked_until, self._rests = 0.0, False
         self._no_mark_until = 0.0
 
-    def known_tables(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    def known_tables(self) -> dict[tuple[str, str], list[NamedTable]]:
         if self._debezium:
             names = self._catalogue.names()
-            return {name: [name] for name in names if self._captures(*name)}
+            return {name[:2]: [name] for name in names if self._captures(*name[:2])}
         via_root = self._properties.publish_via_partition_root
         return {
-            name: [table_id for table_id in table_ids if self._captures(*table_id)]
-            for name, table_ids in self._catalogue.streamed(via_root=via_root).items()
+            name: [table for table in tables if self._captures(*table[:2])]
+            for name, tables in self._catalogue.streamed(via_root=via_root).items()
             if self._captures(*name)
         }
 
     def table(self, request: SnapshotRequest) -> Relation | None:
-        if not self._captures(request.schema, request.table):
-            return None
-        table_id, locked = (request.schema, request.table), self._locked
+        named, locked = (request.schema, request.table), self._locked
         self._rests = time.monotonic() < self._locked_until
-        if self._rests and locked is not None and locked.table_id == table_id:
+        if self._rests and locked is not None and named == locked.table_id:
             return locked  # describing it may wait for the lock, too
-        found = self._catalogue.table(request.schema, request.table)
-        if found is None:
+        found = self._catalogue.table_of(request.oid) if request.oid else None
+        if found is None or not self._captures(*found.relation.table_id):
+            found = self._catalogue.table(*named)
+        if found is None or not self._captures(*found.relation.table_id):
             return None
-        relation = found.relation
+        relation, table_id = found.relation, found.relation.table_id
         try:
             with self._catalogue.brief_locks():
                 published = self._narrowed().get(table_id, EVERYTHING)
@@ -273,11 +273,13 @@ class PostgresChunks:
         except QueryCancelled as error:
             self.close()
             raise self._took_too_long(error, limit_ms) from error
-        except SourceError:
+        except SourceError as error:
             self.close()
-            raise
+            if error.retry is not RetryVerdict.NEVER or self._is_described(relation):
+                raise
+            unchanged = False
         if not unchanged:
-            return self._read_at_once(request, relation, tail)
+            return ReadChunk([], None, locked=True)
         if until is not None and until[1]:
             text = None  # a standby does not know which transactions are in progress
         return ReadChunk(
@@ -287,13 +289,25 @@ class PostgresChunks:
         )
 
     def _is_unchanged(self, session: PostgresSession, relation: Relation) -> bool:
-        """Return whether the snapshot could see the table's rows."""
+        """Return whether the read had the rows of ``relation``."""
         # A table that was rewritten between the snapshot and the read looks empty. The read locked
         # it, so its files cannot change now.
         oids = [relation.oid]
         then = shapes(self._catalogue.on(session.connection), oids, deep=oids)
-        now = shapes(self._catalogue, oids, deep=oids)
-        return {oid: s.files for oid, s in then.items()} == {oid: s.files for oid, s in now.items()}
+        return self._is_described(relation, then)
+
+    def _is_described(
+        self, relation: Relation, then: Mapping[int, CatalogShape] | None = None
+    ) -> bool:
+        """Return whether ``relation`` and the files of ``then`` are up to date."""
+        now = shapes(self._catalogue, [relation.oid], deep=[relation.oid]).get(relation.oid)
+        if now is None or (now.schema, now.table) != relation.table_id:
+            return False
+        names = {number: name for number, (name, _) in now.columns.items()}
+        if any(names.get(column.number or 0) != column.name for column in relation.columns):
+            return False
+        read = now if then is None else then.get(relation.oid)
+        return read is not None and read.files == now.files
 
     def _begun(self, limit_ms: int) -> PostgresSession:
         """Return the reading session in a read-only transaction.
