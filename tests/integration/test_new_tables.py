@@ -12,6 +12,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline.stages import new_tables
 from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
+from waltap_postgres.replication.publications import PublicationSet
 
 WARN = {"waltap.new.tables": "warn"}
 FILTERED = {
@@ -194,23 +195,35 @@ def test_a_new_table_has_its_rows_after_a_lock_of_the_signal_table(
         run.until(lambda: len(pipeline.destination.ids("fresh", "r")) == 50, "its rows")
 
 
-def test_a_table_that_may_not_be_added_joins_at_the_next_start(
-    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
+def test_a_table_that_a_transaction_fills_joins_when_it_has_ended(
+    old: Database,
+    pipeline: PipelineRig,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody writes to it, and the lock that adding it takes is not had in time."""
-    pipeline.settings |= FILTERED | SNAPSHOT | {"snapshot.lock.timeout.ms": 50}
+    """The stream of the other tables does not wait meanwhile."""
+    pipeline.settings |= FILTERED | SNAPSHOT
+    destination, real, writers = pipeline.destination, PublicationSet.publish, list[Any]()
+
+    def publish(self: PublicationSet, tables: Any, **named: Any) -> Any:
+        if ("public", "fresh") in tables and writers:
+            writers.pop().execute("INSERT INTO fresh VALUES (1)")
+        return real(self, tables, **named)
+
+    monkeypatch.setattr(PublicationSet, "publish", publish)
     with pipeline.running() as there, old.connect(autocommit=False) as writer:
-        with old.connect(autocommit=False) as maker:
-            maker.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
-            maker.commit()
-            writer.execute("INSERT INTO fresh VALUES (1)")
-            there.until(lambda: there.notices.new_tables, "the news")
-        reported = there.notices.new_tables[0]
+        writers.append(writer)
+        old.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+        made(old, "other")
+        there.until(lambda: "once the transactions have ended" in caplog.text, "the reason")
+        there.until(lambda: len(destination.ids("other", "r")) == 50, "another new table")
+        assert there.notices.new_tables == [("public.other", "snapshot")]
         writer.commit()
-    assert reported in {("public.fresh", "uncaptured"), ("public.fresh", "snapshot")}
-    run(pipeline)
-    with pipeline.running() as there:
-        there.until(lambda: 1 in pipeline.destination.ids("fresh"), "its row")
+        there.until(lambda: destination.ids("fresh", "r") == [1], "its row")
+        old.execute("INSERT INTO fresh VALUES (2)")
+        there.until(lambda: destination.ids("fresh", "c") == [2], "the stream")
+    assert caplog.text.count("once the transactions have ended") == 1
+    assert run(pipeline) == []
 
 
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])

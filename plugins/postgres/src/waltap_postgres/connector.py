@@ -581,8 +581,10 @@ class PostgresConnector(
             unsent |= self._publications.left_out(table_ids.values())
         return frozenset(number for number, name in table_ids.items() if name in unsent)
 
-    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
-        return self._publications.publish(tables, wanted=wanted)
+    def publish(
+        self, tables: Sequence[tuple[str, str]], *, wanted: bool, briefly: bool = False
+    ) -> list[tuple[str, str]] | None:
+        return self._publications.publish(tables, wanted=wanted, briefly=briefly)
 
     def writers(self, identifier: str) -> frozenset[str]:
         return self._publications.writers(identifier)

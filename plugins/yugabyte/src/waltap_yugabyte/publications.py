@@ -105,12 +105,14 @@ class YugabytePublications(PublicationSet):
         super().make(new_slot=new_slot)
         self._report(self._unsent)
 
-    def publish(self, table_ids: Iterable[TableId], *, wanted: bool) -> list[TableId]:
+    def publish(
+        self, table_ids: Iterable[TableId], *, wanted: bool, briefly: bool = False
+    ) -> list[TableId] | None:
         table_ids = list(table_ids)
         if wanted:
             self._refuse(set(table_ids) - self._members().keys())
-        done = super().publish(table_ids, wanted=wanted)
-        if wanted:
+        done = super().publish(table_ids, wanted=wanted, briefly=briefly)
+        if wanted and done is not None:
             self._report(done)
         return done
 

@@ -168,7 +168,7 @@ def add(
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         table_ids = _table_ids(tables, connector, stages)
-        added = published_by(connector).publish(table_ids, wanted=True)
+        added = published_by(connector).publish(table_ids, wanted=True) or []
         for table_id in table_ids:
             what = "is streamed from now on" if table_id in added else "is streamed already"
             echo(f"{profile.name}: {printable('.'.join(table_id))} {what}")
@@ -186,7 +186,7 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):
         table_ids = _parsed(tables)
-        removed = published_by(connector).publish(table_ids, wanted=False)
+        removed = published_by(connector).publish(table_ids, wanted=False) or []
         for table_id in table_ids:
             what = (
                 "is no longer streamed"

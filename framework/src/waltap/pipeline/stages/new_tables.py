@@ -42,6 +42,7 @@ STAYS: Final = (
 MESSAGES: Final = {
     "waits": "table %s is captured from now on; its rows are read once the transactions have ended that "
     "were writing to it when it was published",
+    "locked": "table %s is new: it is captured once the transactions have ended that are writing to it",
     "created": "table %s is new: it is captured from its creation on",
     "joined": "table %s is new since the last start: it is captured from its creation on",
     "snapshot": "table %s is captured from now on; an incremental snapshot reads its rows",
@@ -124,6 +125,8 @@ class NewTables:
         self.captured: tuple[str, ...] = ()
         self._polls, self._interrupted = 0, set[str]()
         self._joining: dict[str, _Joining] = {}
+        # New tables that could not be published yet.
+        self._locked = set[str]()
         self._ask: Callable[[str], bool] | None = None
         self._is_stored: Callable[[], bool] = lambda: True
         self._missed: Callable[[str], None] = lambda _name: None
@@ -221,6 +224,7 @@ class NewTables:
             self._read_joining(published, present)
             if present == self._names:
                 return
+            locked = set[str]()
             for identifier, (schema, table) in present.items():
                 if identifier in self._captured or not self._captures(schema, table):
                     continue
@@ -234,10 +238,15 @@ class NewTables:
                     self._join(published, identifier, name)
                 else:
                     event = self._added(published, (schema, table))
-                    self._say(event, name)
-                    if event != "uncaptured":
+                    if event == "locked":
+                        locked.add(identifier)  # the next poll tries again
+                        event = "" if identifier in self._locked else event
+                    elif event != "uncaptured":
                         self._capture(identifier, name)
-            self._names = present
+                    if event:
+                        self._say(event, name)
+            self._locked = locked
+            self._names = {i: name for i, name in present.items() if i not in locked}
             if not self._unsaved:
                 self._save()
 
@@ -278,7 +287,8 @@ class NewTables:
         if self._policy != "snapshot" or not published.adds_tables():
             return "uncaptured"
         try:
-            published.publish([table_id], wanted=True)
+            if published.publish([table_id], wanted=True, briefly=True) is None:
+                return "locked"
         except WaltapError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
@@ -349,7 +359,7 @@ class NewTables:
         level = logging.INFO if event in QUIET else logging.WARNING
         text = MESSAGES[f"{event} again" if again else event]
         log.log(level, text, *[name] * text.count("%s"), extra={"table": name})
-        if event != "waits":
+        if event not in {"waits", "locked"}:
             self._notify(name, event)
 
     def _load(self, database: str) -> _KnownTables | None:

@@ -244,12 +244,14 @@ class TableListingSource(Protocol):
 class PublishingSource(Protocol):
     """A source that streams chosen tables only, by a publication or its like."""
 
-    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+    def publish(
+        self, tables: Sequence[tuple[str, str]], *, wanted: bool, briefly: bool = False
+    ) -> list[tuple[str, str]] | None:
         """Start or stop streaming these (schema, table).
 
         Return the tables whose state changed. When the method returns, no earlier write is in progress: a
-        reader that reads a table afterwards misses nothing. A pipeline may be running. Raises:
-        SourceError.
+        reader that reads a table afterwards misses nothing. With ``briefly``, nothing changes and None is
+        returned while a transaction writes to the tables. A pipeline may be running. Raises: SourceError.
         """
 
     def adds_tables(self) -> bool:
@@ -310,7 +312,9 @@ class _NoTables(TableListingSource):
 class _EverythingStreamed(PublishingSource):
     """Answer for a source that streams every table by itself."""
 
-    def publish(self, tables: Sequence[tuple[str, str]], *, wanted: bool) -> list[tuple[str, str]]:
+    def publish(
+        self, tables: Sequence[tuple[str, str]], *, wanted: bool, briefly: bool = False
+    ) -> list[tuple[str, str]] | None:
         return []
 
     def adds_tables(self) -> bool:

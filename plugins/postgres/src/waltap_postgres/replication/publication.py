@@ -109,14 +109,17 @@ def run_statements(
     *,
     lock: str | None = None,
     tables: Iterable[tuple[str, str]] = (),
+    timeout_ms: int | None = None,
 ) -> None:
     """Run statements about publications in one transaction.
 
-    ``lock`` is a statement that locks their ``tables`` first. Raises: SourceError.
+    ``lock`` is a statement that locks their ``tables`` first. None for ``timeout_ms`` is the profile's
+    time for locks. Raises: SourceError.
     """
     if not statements:
         return
-    timeout_ms = properties.snapshot_lock_timeout_ms
+    if timeout_ms is None:
+        timeout_ms = properties.snapshot_lock_timeout_ms
     try:
         with connection.transaction():
             # A waiting lock request blocks every later request for the same table.

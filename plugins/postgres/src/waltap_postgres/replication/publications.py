@@ -11,7 +11,7 @@ from waltap.errors import SourceError
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import ConnectorContext, PublicationCompleteness
 from waltap.ports.source.published import NARROWS, PublishedSubset, narrowings
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import LOCK_MS, CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import driver_error, identify
 from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
@@ -21,6 +21,7 @@ from waltap_postgres.errors import (
     PublicationGone,
     PublicationMissing,
     SlotActive,
+    TableLocked,
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
@@ -58,6 +59,7 @@ def alter_membership(
     table_ids: Iterable[tuple[str, str]],
     *,
     wanted: bool,
+    briefly: bool = False,
 ) -> None:
     """Add tables to a publication, or remove them, while a pipeline may run.
 
@@ -69,7 +71,8 @@ def alter_membership(
     # Lock the table against writers before adding it. Rows that an open transaction has already
     # written would not be streamed, and a snapshot that reads the table now would not see them.
     lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
-    run_statements(connection, properties, [alter], lock=lock, tables=chosen)
+    timeout_ms = LOCK_MS if briefly else None
+    run_statements(connection, properties, [alter], lock=lock, tables=chosen, timeout_ms=timeout_ms)
 
 
 # Seconds that a slot may take to return its first changes.
@@ -316,11 +319,12 @@ class PublicationSet:
         return completeness(self._catalogue, self.names, self._captured(), self._version_num)
 
     def publish(
-        self, table_ids: Iterable[tuple[str, str]], *, wanted: bool
-    ) -> list[tuple[str, str]]:
+        self, table_ids: Iterable[tuple[str, str]], *, wanted: bool, briefly: bool = False
+    ) -> list[tuple[str, str]] | None:
         """Add tables to the existing publication, or remove them.
 
-        Return the tables that this changed. Raises: SourceError, OffsetError.
+        Return the tables that this changed; ``briefly`` is as for `PublishingSource.publish`. Raises:
+        SourceError, OffsetError.
         """
         name = self._properties.publication_name
         covered = published(self._catalogue, name) if self._used else None
@@ -348,7 +352,19 @@ class PublicationSet:
         for each, members in ((name, set(new) - apart), (inserts, apart)):
             missing = members - named_members(self._catalogue, each).keys()
             if missing and published(self._catalogue, each) is not None:
-                alter_membership(self._connection, self._properties, each, missing, wanted=True)
+                try:
+                    alter_membership(
+                        self._connection,
+                        self._properties,
+                        each,
+                        missing,
+                        wanted=True,
+                        briefly=briefly,
+                    )
+                except TableLocked:
+                    if briefly:
+                        return None
+                    raise
         return new
 
     def adds_tables(self) -> bool:
