@@ -190,6 +190,13 @@ NAMES_SQL = (
     + RELATION_SQL[RELATION_SQL.rindex("  FROM pg_class c") :]
 )
 
+PRESENT_NAMES_SQL = """
+SELECT n.nspname::text, c.relname::text, a.attnum::int4, a.attname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid
+ WHERE c.oid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
 SEEN_SQL = """
 SELECT s.seen, r.* FROM (SELECT txid_current_snapshot()::text AS seen OFFSET 0) s
   LEFT JOIN ({} AND c.oid = %s) r ON true
@@ -354,14 +361,19 @@ class PostgresCatalogue:
 
         Raises: SourceError.
         """
-        found = self.table_of(relation.oid) if relation.oid else None
         # The table and its columns may have other names by now, and others may have theirs.
-        now = found.relation if found else relation
-        present = {column.number: column for column in now.columns if column.number}
-        of = {c.name: present.get(c.number or 0, c) for c in relation.columns}
+        found = self.query(PRESENT_NAMES_SQL, (relation.oid,))
+        present = {number: name for *_, number, name in found}
+        table = sql_name(*found[0][:2]) if found else sql_name(relation.schema, relation.table)
+        of = {
+            column.name: msgspec.structs.replace(
+                column, name=present.get(column.number, column.name)
+            )
+            for column in relation.columns
+            if column.name in {*columns, *key}
+        }
         names = [sql_name(of[name].name) for name in columns]
         where = one_of_sql([bounded(of[name]) for name in key], keys)
-        table = sql_name(now.schema, now.table)
         query = f"SELECT {', '.join(names)} FROM {table} WHERE {where}"
         try:
             result = self._connection.execute(query.encode()).pgresult
