@@ -298,6 +298,24 @@ def test_a_time_behind_a_transaction_is_found_that_was_applied_long_after_a_snap
     assert versions(state_at(output, state, 100)) == {"s.a": 1, "s.c": 7}
 
 
+def test_a_table_has_its_own_versions_whatever_those_of_the_former_owner_of_its_name(
+    tmp_path: Path,
+) -> None:
+    """Two tables exchange names, or a new one takes a name, at the version that the other table had."""
+    output = SparkOutput(str(tmp_path))
+    had = {"s.a": stored_table("a", 2), "s.b": stored_table("b", 1)}
+    before = noted(output, replace(START, number=1, tables=had), START)
+    for renamed, found in (
+        ({"s.a": ("s", "b"), "s.b": ("s", "a")}, {"s.a": 2, "s.b": 2}),
+        ({"s.a": ("s", "c")}, {"s.a": 2, "s.b": 1, "s.c": 2}),
+    ):
+        tables = {name: stored_table(name.removeprefix("s."), at) for name, at in found.items()}
+        at = LogPosition(1, 200, 0)
+        state = replace(before, number=2, log_position=at, tables=tables)
+        state = noted(output, state, before, renamed)
+        assert versions(state_at(output, state, at)) == found
+
+
 def test_files_of_cuts_go_when_they_are_old(tmp_path: Path) -> None:
     output, state, old = SparkOutput(str(tmp_path)), START, 2 * CUTS_MOST
     for number in range(1, 3 * CUTS_MOST + 2):

@@ -65,7 +65,10 @@ def noted(
         for name, table in state.tables.items()
         if table is not before.tables.get(name) and table.stored_table.targets
     }
-    for name, had in before.tables.items():
+    called = {had: name for name, had in was.items()}
+    for before_name, had in before.tables.items():
+        # versions are numbers of one table: another table that took the name may have the same
+        name = called.get(before_name, before_name)
         if name in moved and had.stored_table.targets and _versions(had) == moved[name]:
             del moved[name]
     cut = VersionMap(
