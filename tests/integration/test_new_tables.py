@@ -162,6 +162,23 @@ def test_a_table_that_is_made_while_the_engine_runs_is_reported(
     assert reported == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
 
 
+@pytest.mark.parametrize(("policy", "event"), [("warn", "uncaptured"), ("snapshot", "snapshot")])
+def test_a_table_that_is_made_during_the_initial_snapshot_is_new(
+    old: Database, pipeline: PipelineRig, policy: str, event: str
+) -> None:
+    """The publication is older, and the snapshot does not read the table."""
+    pipeline.settings |= FILTERED | {"waltap.new.tables": policy}
+    held, release = pipeline.destination.hold()
+    with pipeline.running(ready=False) as there:
+        there.until(held.is_set, "the snapshot")
+        made(old)
+        release.set()
+        there.until(lambda: there.notices.new_tables, "the news")
+        assert there.notices.new_tables == [("public.fresh", event)]
+        if policy == "snapshot":
+            there.until(lambda: len(pipeline.destination.ids("fresh", "r")) == 50, "its rows")
+
+
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
 def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
     old: Database, pipeline: PipelineRig, settings: dict[str, str]

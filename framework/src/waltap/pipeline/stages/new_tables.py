@@ -121,6 +121,8 @@ class NewTables:
         self._document = StateDocument(path, _KnownTables)
         self._known: _KnownTables | None = None
         self._names: dict[str, tuple[str, str]] = {}
+        # The tables before the start made its publications.
+        self._older: dict[str, tuple[str, str]] = {}
         self._captured: set[str] = set()
         self.captured: tuple[str, ...] = ()
         self._polls, self._interrupted = 0, set[str]()
@@ -140,10 +142,11 @@ class NewTables:
         captured, even if this start is killed.
         """
         self._lost = lost
+        self._older = tables_of(connector).existing_tables()
         before = self._document.load()
         gaps = before.interrupted(connector) if before is not None else set()
         if before is not None and gaps:
-            self._warn_of_gaps(gaps, tables_of(connector).existing_tables())
+            self._warn_of_gaps(gaps, self._older)
             before.captured = sorted(set(before.captured) - gaps)
             before.others = sorted(gaps | set(before.others))
             before.left_out = sorted(gaps | set(before.left_out))
@@ -195,6 +198,12 @@ class NewTables:
                     self._say("joined", name)
                 else:
                     self._join(published, identifier, name)
+        # Tables that came during the start, such as a long snapshot, are news to the first poll.
+        self._names = {
+            identifier: name
+            for identifier, name in self._names.items()
+            if identifier in captured or self._older.get(identifier) == name
+        }
         self._unsaved = True
         self.save_known()
 
