@@ -108,6 +108,27 @@ def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: PipelineRig) 
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
+def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(
+    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
+    database = pipeline.database
+    with (
+        database.connect(autocommit=False) as other,
+        pipeline.running(**settings, **{"database.query.timeout.ms": 3000}) as run,
+    ):
+        other.execute(f"ALTER PUBLICATION {pipeline.slot} SET (publish = 'insert')")
+        run.stop()
+        assert (database.slots(), pipeline.offset()) == ({}, None)
+        assert "publications that this run made stay" in caplog.text
+    pipeline.catch_up(**settings)
+    assert (database.slots(), publications(pipeline), pipeline.offset()) == (
+        {},
+        {pipeline.slot: ["t"]},
+        None,
+    )
+
+
 def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: PipelineRig) -> None:
     database = pipeline.database
     with pipeline.running(**{"publication.drop.on.stop": "true"}) as run:

@@ -112,6 +112,8 @@ class PostgresConnector(
         self._exported: str | None = None
         self.reconnectable = not properties.slot_temporary
         self._reading = self._made_slot = False
+        # A run with a temporary slot leaves nothing on the server, also if it ends by an error.
+        self._leaves_nothing = properties.slot_temporary
         self._captured: list[CatalogTable] | None = None
         self._chunks: PostgresChunks | None = None
         self._watch = watch(properties, context.stopping)
@@ -663,9 +665,11 @@ class PostgresConnector(
         self._release()
         if properties.slot_drop_on_stop and not properties.slot_temporary:
             self.drop_slot()
-        if properties.publication_drop_on_stop:
+        self._leaves_nothing = properties.slot_drop_on_stop or properties.slot_temporary
+        # The offset of a dropped slot must go first, whatever becomes of the publications.
+        if properties.publication_drop_on_stop and not self._leaves_nothing:
             self._publications.drop(self.context.made.publications)
-        return properties.slot_drop_on_stop or properties.slot_temporary
+        return self._leaves_nothing
 
     def _release(self) -> None:
         if self._replication is not None:
@@ -677,10 +681,12 @@ class PostgresConnector(
         if self._chunks is not None:
             self._chunks.close()
         self._release()
-        if self.properties.slot_temporary and self.properties.publication_drop_on_stop:
-            # A run that leaves nothing on the server may also end by an error.
-            with suppress(WaltapError):
+        if self._leaves_nothing and self.properties.publication_drop_on_stop:
+            try:
                 self._publications.drop(self.context.made.publications)
+            except (WaltapError, StopRequested) as error:
+                why = str(error) or "the server did not answer in time"
+                log.warning("publications that this run made stay: %s", why)
         self._connection.close()
 
 
