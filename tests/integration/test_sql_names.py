@@ -1,10 +1,12 @@
 """Names and keys in targets that take for the same what differs at the source: case, accents, spaces, length."""
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from tests.harness.sql import Place, finish, mended
 
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.relation import FormerOwner, Relation
+from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnNameTaken,
     SqlKeyUnfit,
@@ -112,6 +115,72 @@ def test_tables_that_exchange_their_names_keep_their_rows(
     sink.close()
     assert place.rows("people", "id", "v") == [("2", "second"), ("3", "second")]
     assert place.rows("guests", "id", "v") == [("1", "first"), ("4", "first")]
+
+
+@MOVING
+def test_versions_of_tables_that_exchange_their_names_stay_in_order(
+    place: Place, tmp_path: Path
+) -> None:
+    source = Model()
+    source.insert(FIRST, ["1", "first"])
+    source.insert(SECOND, ["1", "second"])
+    before = source.commit()
+    source.update(SECOND, ["1"], v="under its old name")
+    parts = [source.commit()]
+    people = called(SECOND, "people", FIRST, "old")
+    source.rows["public.people"] = source.rows["public.guests"]
+    source.update(people, ["1"], v="under its new name")
+    parts.append(source.commit())
+    with contextlib.closing(place.opened(tmp_path, history_mode="instead")) as sink:
+        sink.write(batch(before))
+        sink.write(batch(*parts))
+        sink.flush()
+    assert place.rows("old_history", "id", "v", "_op") == [("1", "first", "c")]
+    assert [
+        v for v, current in place.rows("people_history", "v", "_is_current") if current[0] in "1t"
+    ] == ["under its new name"]
+
+
+def test_a_table_that_gets_its_old_name_back_has_its_last_rows(
+    place: Place, tmp_path: Path
+) -> None:
+    source, away = Model(), called(FIRST, "away")
+    with contextlib.closing(place.opened(tmp_path)) as sink:
+        sink.write(batch(source.inserted(FIRST, ["1", "0"])))
+        parts = []
+        for number, table in enumerate((FIRST, away, FIRST), 1):
+            source.rows[table.name] = [("1", "any")]
+            source.update(table, ["1"], v=str(number))
+            parts.append(source.commit())
+        sink.write(batch(*parts))
+        sink.flush()
+    assert place.rows("people", "id", "v") == [("1", "3")]
+
+
+@pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
+@pytest.mark.parametrize("whole", [True, False], ids=["between transactions", "within one"])
+def test_a_batch_with_two_versions_of_a_table_is_written_once(
+    place: Place, whole: bool, tmp_path: Path
+) -> None:
+    """MariaDB's DDL commits what precedes it."""
+    columns: dict[str, Any] = {"numbers": [1, 2], "key": (), "identity": "f", "oid": FIRST.oid}
+    older = relation("public.people", [("id", "int4"), ("v", "text")], **columns)
+    newer = relation("public.people", [("id", "int4"), ("w", "text")], **columns)
+    source = Model()
+    parts = [source.inserted(older, ["1", "a"])]
+    with contextlib.closing(place.opened(tmp_path)) as sink:
+        sink.write(batch(*parts))
+        place.execute("ALTER TABLE people ADD CONSTRAINT small CHECK (id < 4)")
+        source.insert(older, ["2", "b"])
+        parts = [source.commit()] if whole else []
+        source.insert(newer, ["3", "c"])
+        parts += [source.commit()] if whole else []
+        parts.append(source.inserted(newer, ["4", "d"]))
+        with pytest.raises(SinkError, match="small"):
+            sink.write(batch(*parts))
+    place.execute("ALTER TABLE people DROP CONSTRAINT small")
+    place.deliver(tmp_path, *parts)
+    assert place.rows("people", "id", "w") == [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")]
 
 
 @MOVING

@@ -1,16 +1,14 @@
 """Turn changes into statements: net changes by key where possible."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from waltap.changes.decode.message import (
     Change,
     Delete,
     InsertBlock,
-    LogicalMessage,
     Truncate,
     Update,
 )
-from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import CHANGED, DELETES, INSERTS, TRUNCATES, UPDATES, runs
 from waltap.changes.mapping.type_mapping import TypeMapper
@@ -22,6 +20,9 @@ from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
+
+AppliedPart = TransactionPart | SnapshotRows
+Parts = Sequence[AppliedPart]
 
 # After a new row existed already, so many batches insert by upserts.
 UNSURE_FOR = 64
@@ -75,30 +76,63 @@ class SqlApplier:
 
     # --- taking changes ---------------------------------------------------------------------------
 
-    def unbound(self, parts: Iterable[TransactionPart | SnapshotRows]) -> list[TargetShape]:
-        """Return the shapes of ``parts`` that have no bound table yet."""
-        relations: dict[Relation, None] = {}
-        shapes: list[TargetShape | None] = []
+    def by_version(self, parts: Parts) -> list[list[AppliedPart]]:
+        """Divide ``parts`` so that no piece has two versions of a table."""
+        pieces: list[list[AppliedPart]] = [[]]
+        held: dict[int | TargetName, TargetShape] = {}
         for part in parts:
-            if isinstance(part, SnapshotRows):
-                shapes.append(self._shapes.read(part.relation))
-                continue
-            for change in part.changes:
-                if isinstance(change, Truncate):
-                    relations.update(dict.fromkeys(change.relations))
-                elif not isinstance(change, LogicalMessage):
-                    relations[change.relation] = None
-        found: list[TargetShape] = []
-        shapes += map(self._shapes.of, relations)
-        for shape in dict.fromkeys(shapes):
-            if shape is None:
-                continue
+            rest, done = part, 0
+            for at, shapes in self._shapes_in(part):
+                keys = {key: shape for shape in shapes for key in self._identities(shape)}
+                if any(held.get(key, shape) is not shape for key, shape in keys.items()):
+                    if at > done:
+                        assert isinstance(rest, TransactionPart)
+                        first, rest = rest.split(at - done)
+                        pieces[-1].append(first)
+                        done = at
+                    pieces.append([])
+                    held.clear()
+                held.update(keys)
+            pieces[-1].append(rest)
+        return pieces
+
+    def _identities(self, shape: TargetShape) -> Iterator[int | TargetName]:
+        yield shape.relation.oid
+        # Tables that share a topic share their target on purpose.
+        if "{topic}" not in self._properties.table_format:
+            yield shape.name
+
+    def _shapes_in(self, part: AppliedPart) -> Iterator[tuple[int, list[TargetShape]]]:
+        """Yield the index of each run of changes with its shapes."""
+        if isinstance(part, SnapshotRows):
+            shape = self._shapes.read(part.relation)
+            yield 0, [] if shape is None else [shape]
+            return
+        at = 0
+        for kind, relation, run in runs(part.changes):
+            if relation is not None:
+                shapes = [self._shapes.of(relation)]
+            elif kind is TRUNCATES:
+                shapes = [self._shapes.of(each) for change in run for each in change.relations]  # type: ignore[union-attr]
+            else:
+                shapes = []
+            yield at, [shape for shape in shapes if shape is not None]
+            at += len(run)
+
+    def unbound(self, parts: Parts) -> list[TargetShape]:
+        """Return the shapes of ``parts`` that have no bound table yet."""
+        found: dict[TargetShape, None] = {}
+        for part in parts:
+            for _, shapes in self._shapes_in(part):
+                found.update(dict.fromkeys(shapes))
+        needed: list[TargetShape] = []
+        for shape in found:
             versions = None if self.history is None else self.history.of(shape)
             if versions is not None:
-                found.append(versions)
+                needed.append(versions)
             if not self._is_history_only(shape):
-                found.append(shape)
-        return [shape for shape in found if not self._tables.is_bound(shape)]
+                needed.append(shape)
+        return [shape for shape in needed if not self._tables.is_bound(shape)]
 
     def _is_history_only(self, shape: TargetShape) -> bool:
         """Return whether the table's history replaces it."""
@@ -141,27 +175,35 @@ class SqlApplier:
     def _changes_of(self, shape: TargetShape) -> NetChanges:
         net = self._net_changes.get(shape.name)
         if net is None or net.shape is not shape:
-            if net or self._succeeds(shape):
-                self.apply()  # its rows have other columns, or its table is renamed
+            self._follow(shape)
             net = self._net_changes[shape.name] = NetChanges(shape)
         return net
 
     def _insert(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
         if shape.key_of is None:
-            if shape not in self._appended and self._succeeds(shape):
-                self.apply()
-            self._appended.setdefault(shape, []).extend(rows)
+            self._append(shape, rows)
         else:
             self._changes_of(shape).insert(rows)
 
-    def _succeeds(self, shape: TargetShape) -> bool:
-        """Return whether rows of another shape wait that has its relation or name."""
-        waiting = [net.shape for net in self._net_changes.values() if net]
-        return any(
-            other is not shape
-            and (other.relation.oid == shape.relation.oid or other.name == shape.name)
-            for other in (*waiting, *self._appended)
-        )
+    def _append(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
+        if shape not in self._appended:
+            self._follow(shape)
+        self._appended.setdefault(shape, []).extend(rows)
+
+    def _follow(self, shape: TargetShape) -> None:
+        """Write waiting rows of other shapes that have its relation or name."""
+        others = [net.shape for net in self._net_changes.values()]
+        oid = shape.relation.oid
+        alike = [
+            other
+            for other in (*others, *self._appended)
+            if other is not shape and (other.relation.oid == oid or other.name == shape.name)
+        ]
+        if any(other in self._appended or self._net_changes[other.name] for other in alike):
+            self.apply()
+        # An earlier version may return, and must then be seen as another one.
+        for other in alike:
+            self._net_changes.pop(other.name, None)
 
     def _keyed(self, shape: TargetShape, kind: str, run: Sequence[Change], ts: int) -> None:
         net = self._changes_of(shape)
@@ -241,7 +283,7 @@ class SqlApplier:
         if self._is_history_only(shape):
             return
         if shape.key_of is None:
-            self._appended.setdefault(shape, []).extend(rows)
+            self._append(shape, rows)
         elif self._inserts_only:
             self._changes_of(shape).insert(rows)
         else:

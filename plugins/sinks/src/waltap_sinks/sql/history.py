@@ -87,8 +87,11 @@ class HistoryWriter:
             return None
         log = self._logs.get(versions.name)
         if log is None or log.shape is not versions:
-            if log is not None:
-                self._apply(log)  # its rows have other columns
+            self.apply()  # another version or name of its table may have rows
+            oid = versions.relation.oid
+            self._logs = {
+                n: each for n, each in self._logs.items() if each.shape.relation.oid != oid
+            }
             log = self._logs[versions.name] = HistoryChanges(versions)
         return log
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
 from waltap.base.redaction import without_frames
-from waltap.changes.transactions.position import Position, lsn_text
+from waltap.changes.transactions.position import START, Position, lsn_text
 from waltap.changes.transactions.transaction import (
     Batch,
     Part,
@@ -20,7 +20,7 @@ from waltap.ports.sink.refusal import FailStop, failing
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import delivered_changes
 from waltap.ports.source.connector import PreflightCheck
-from waltap_sinks.sql.applier import SqlApplier
+from waltap_sinks.sql.applier import AppliedPart, Parts, SqlApplier
 from waltap_sinks.sql.errors import (
     SqlCommitUnknown,
     SqlConflictMidway,
@@ -77,8 +77,6 @@ def _unfinished(batch: Batch) -> int | None:
 # From this number of changes on a batch is applied while the engine makes the next one. Below it
 # the switch of threads costs more than it saves, and errors would be one `write` late for nothing.
 BACKGROUND_EVENTS = 512
-
-Parts = Sequence[TransactionPart | SnapshotRows]
 
 
 class SqlSink(Sink):
@@ -289,7 +287,7 @@ class SqlSink(Sink):
         return self._durable
 
     def _take(self, batch: Batch) -> None:
-        waiting: list[TransactionPart | SnapshotRows] = []
+        waiting: list[AppliedPart] = []
         unfinished = _unfinished(batch)
         for part in batch.parts:
             if isinstance(part, SnapshotRows):
@@ -304,17 +302,18 @@ class SqlSink(Sink):
                     waiting = []
                 waiting.append(piece)
                 self._open_commit = None if piece.complete else piece.commit_lsn
+        last = self._of_one_version(waiting)
         if self._open_commit is None:
-            if waiting and batch.events >= BACKGROUND_EVENTS and self._may_apply_in_background():
-                self._hand_over(waiting, batch.position)
-            elif waiting:
-                self._apply(waiting, batch.position)
+            if last and batch.events >= BACKGROUND_EVENTS and self._may_apply_in_background():
+                self._hand_over(last, batch.position)
+            elif last:
+                self._apply(last, batch.position)
             # A batch without changes for this target only moves the position, at the next flush.
             elif not self._begun and (self._position is None or batch.position > self._position):
                 self._position = batch.position
-        elif waiting:
+        elif last:
             is_full = self._rows_open + batch.events >= self._properties.transaction_rows
-            self._apply(waiting, batch.position if is_full else None)
+            self._apply(last, batch.position if is_full else None)
 
     def _before_large(self, waiting: Parts) -> None:
         """Commit durably before a transaction that stays open.
@@ -323,10 +322,27 @@ class SqlSink(Sink):
         """
         if waiting:
             position = self._end_of(waiting)
-            self._apply(waiting, position, durable=True)
+            self._apply(self._of_one_version(waiting), position, durable=True)
         elif not self._begun and self._stored is not None and self._stored != self._durable:
             self._begin()
             self._commit(self._stored, durable=True)
+
+    def _of_one_version(self, parts: Parts) -> Parts:
+        """Return the end of ``parts`` that has one version of each table.
+
+        The rest is committed before, where DDL ends a transaction. Dead letters that come again
+        are one commit.
+        """
+        if self._target.transactional_ddl or self._redelivers:
+            return parts
+        *earlier, last = self._applier.by_version(parts)
+        for some in earlier:
+            position = self._stored or START
+            for part in some:
+                if isinstance(part, TransactionPart):
+                    position = part.position(position)
+            self._apply(some, position)
+        return last
 
     # --- one batch while the next is made ---------------------------------------------------------
 
