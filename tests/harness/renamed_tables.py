@@ -39,6 +39,10 @@ def tables_of(rig: Rig) -> LiveTables:
     return LiveTables(rig.spark, rig.output)
 
 
+def rows(tables: LiveTables, of: Relation) -> list[tuple[int, str]]:
+    return sorted(map(tuple, tables.current(of.name).collect()))
+
+
 def history(rig: Rig, name: str) -> list[tuple[int, str]]:
     tables = LiveTables(rig.spark, rig.output, allow_stale=True)
     rows = tables.changes(f"public.{name}").select("_commit_lsn", "_seq", "id", "v").collect()
@@ -157,11 +161,18 @@ def two_exchange_their_names_while_drivers_die(rig: Rig) -> None:
     rig.db.insert(y, ["3", "three"])
     rig.db.insert(new, ["9", "nine"])
     rig.commit()
-    died = len(list(moments(rig)))
+    opened, died = tables_of(rig), 0
+    for _each in moments(rig):
+        died += 1
+        assert rows(tables_of(rig), a) == [(1, "a"), (2, "a")], "the next commit has begun"
     assert died > 2
     check(rig, other, y, new)
     assert history(rig, "z") == [(1, "a"), (2, "a"), (1, "other")]
     assert history(rig, "a") == [(1, "z"), (2, "z"), (3, "three")]
+    rig.insert(new, ["8", "eight"])
+    if rig.choice.name != "parquet":
+        assert rows(opened, a) == [(1, "a"), (2, "a")], "opened before the exchange"
+        assert rows(opened, z) == [(1, "z"), (2, "z")]
 
 
 def a_name_is_taken_in_the_commit_of_its_rename(rig: Rig) -> None:

@@ -55,6 +55,7 @@ from waltap_spark.schema.expression import (
 )
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import TableState, TargetMove, TargetTable
+from waltap_spark.state.version_maps import name_now
 
 # A rename in a catalogue is no commit of the table, so the table's log lacks it. A driver therefore
 # notes the tables' own ids, with their names before and after, before it renames the first one
@@ -393,6 +394,27 @@ class MergingFormat(StepwiseFormat):
             log.warning("%s keeps its name, and is not %s: %s", old, new, first_words(error))
             return False
         return True
+
+    def located(self, spark: SparkSession, table: TableState, number: int) -> TableState:
+        """Return ``table`` with its targets' names in the catalogue.
+
+        A later commit may have renamed them, or has begun to; their old names may be other tables'.
+        """
+        intent = self._output.intent() if self._in_catalogue and table.place is None else None
+        newest = None if intent is None or intent.number <= number else self._output.state()
+        if newest is None:
+            return table
+        name = name_now(self._output, newest, number, table.name)
+        now = newest.tables.get(name, table).stored_table.targets
+        begun = self._output.begun(newest)
+        moves = {move.old: move for move in (() if begun is None else begun.moves)}
+        targets = {}
+        for what, target in table.stored_table.targets.items():
+            at = now[what].at if what in now else target.at
+            if at in moves:
+                at = _found(moves[at], partial(self.identity_of, spark)) or at
+            targets[what] = msgspec.structs.replace(target, at=at)
+        return table.with_storage(targets=targets)
 
     def aligned(
         self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]

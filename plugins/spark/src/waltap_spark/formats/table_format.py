@@ -285,6 +285,10 @@ class TableFormat(ABC):
         """Rename targets that are not renamed yet; return changed tables."""
         return {}
 
+    def located(self, spark: SparkSession, table: TableState, number: int) -> TableState:
+        """Return ``table`` of commit ``number`` with the present names of its targets."""
+        return table
+
     def aligned(
         self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:

@@ -12,6 +12,7 @@ import datetime as dt
 import logging
 from collections.abc import Sequence
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -56,6 +57,8 @@ class LiveTables:
         # Problems that were reported; a caller that prints one adds its text.
         self.reported = set[str]()
         self._state: OutputState | None = None
+        # The commit whose names the tables have.
+        self._number = 0
         self._format: TableFormat | None = None
         self._format_name = ""
         self.refresh()
@@ -66,6 +69,7 @@ class LiveTables:
         Frames and views that were made before stay at their commit.
         """
         self._state = self.output.state()
+        self._number = 0 if self._state is None else self._state.number
         choice = self._choice or choice_of(self._state)
         if self._format is None or self._format_name != choice.name:
             context = TableFormatContext(output=self.output, options=ApplyOptions(), identity=str)
@@ -86,6 +90,7 @@ class LiveTables:
             )
         then = LiveTables(self.spark, self.output, self._choice, allow_stale=self._allow_stale)
         then._state = state_at(self.output, self._state, _moment(moment))
+        then._number = self._number
         return then
 
     @property
@@ -158,8 +163,24 @@ class LiveTables:
         if name in self._sharers():
             return self._format.read_together(self.spark, tables, what)
         table = self._table(name)
-        frame = self._format.read(self.spark, table, what)
+        frame = self._read(self._format, table, what)
         return frame.drop(*table.hidden) if what == "current" and table.hidden else frame
+
+    def _read(self, kind: TableFormat, table: TableState, what: What) -> DataFrame:
+        """Read ``table``, also while a driver renames it in a catalogue."""
+        at = kind.located(self.spark, table, self._number)
+        while True:
+            failed: Exception | None = None
+            try:
+                frame = kind.read(self.spark, at, what)
+            except (PySparkException, WaltapError) as error:
+                failed = error
+            had, at = at, kind.located(self.spark, table, self._number)
+            if at != had:
+                continue
+            if failed is not None:
+                raise failed
+            return frame
 
     def register(self) -> list[str]:
         """Make temporary views of all tables and histories.

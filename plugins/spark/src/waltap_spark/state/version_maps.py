@@ -187,6 +187,18 @@ def _called_then(name: str, later: Iterable[VersionMap]) -> str:
     return name
 
 
+def name_now(output: SparkOutput, state: OutputState, number: int, name: str) -> str:
+    """Return the name in ``state`` of the table called ``name`` at commit ``number``."""
+    later: list[VersionMap] = []
+    for block in _blocks(output, state):
+        later = [*(cut for cut in block.cuts if cut.number > number), *later]
+        if block.cuts and block.cuts[0].number <= number:
+            break
+    for cut in later:
+        name = next((after for after, had in cut.was.items() if had == name), name)
+    return name
+
+
 def _as_of(
     state: OutputState, cut: VersionMap, versions: Versions, later: list[VersionMap]
 ) -> OutputState:
