@@ -582,3 +582,42 @@ def test_a_check_names_a_damaged_file_and_what_helps(log: WrittenLog, damage: st
     assert "damaged files: 1;" in checked.found
     assert path.name in checked.found
     assert re.search(rf"Restore \S*{path.name} from a copy", checked.remedy)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_entries_of_a_table_that_takes_a_name_are_in_the_order_of_its_names(
+    log: WrittenLog, parts: int
+) -> None:
+    """Also within a transaction of several parts, behind others of the same manifest."""
+    here = relation("public.here", [("id", "int4")], oid=7)
+    there = relation("public.there", [("id", "int4")], oid=8)
+    taken = relation("public.here", [("id", "int4")], oid=8)
+    log.db.insert(here, ["1"])
+    log.db.insert(there, ["2"])
+    first = log.db.commit()
+    log.db.insert(taken, ["3"], ["4"])
+    with log.open():
+        log.write(first)
+        log.write(*map(batch, in_parts(log.db.commit(), *((2,) if parts == 1 else (1, 1)))))
+        log.flush()
+    entries = [(entry.oid, entry.table) for entry in log.newest.tables]
+    assert [name for oid, name in entries if oid == 8] == ["there", "here"]
+    assert [oid for oid, name in entries if name == "here"] == [7, 8]
+
+
+def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(
+    log: WrittenLog,
+) -> None:
+    before, now = (relation(f"public.{name}", [("id", "int4")], oid=7) for name in "ab")
+    first = log.db.inserted(before, ["1"])
+    piece = SnapshotRows(
+        relation=now, rows=[("1",)], ts=1, lsn=log.db.lsn, xid=7, kind="blocking",
+        all_rows=True, restarts=True, complete=True,
+    )  # fmt: skip
+    with log.open():
+        log.write(first)
+        at = Position(log.db.lsn)
+        log.write(Batch(parts=[piece], position=at, events=1, ends_transaction=True))
+        log.flush()
+    found = [(entry.table, entry.snapshot_id is not None) for entry in log.newest.tables]
+    assert found == [("a", False), ("b", True)]

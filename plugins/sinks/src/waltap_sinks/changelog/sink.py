@@ -424,9 +424,9 @@ class ChangeLogSink(Sink):
         table_id = part.relation.schema, part.relation.table
         if part.restarts:
             if (unfinished := self._replacing.pop(oid, None)) is not None:  # its reading broke off
-                buffer = self._complete.current.pop((*table_id, unfinished, 0), None)
-                if buffer is not None:
-                    buffer.abandon()
+                current = self._complete.current
+                for key in [key for key in current if key[2] == unfinished]:  # its name may differ
+                    current.pop(key).abandon()
             self._replacing[oid] = self._next_snapshot_id
             self._next_snapshot_id += 1
         snapshot_id = self._replacing.get(oid)
@@ -437,6 +437,7 @@ class ChangeLogSink(Sink):
             buffer.add_snapshot(part, self._reread_at(batch))
         if part.complete:
             del self._complete.current[*table_id, snapshot_id, 0], self._replacing[oid]
+            self._end_former_name(self._complete, part.relation)
             changes = self._complete.current.pop((*table_id, None, None), None)
             if changes is not None:
                 self._finish(self._complete, changes)
@@ -615,13 +616,19 @@ class ChangeLogSink(Sink):
             for key in [key for key, buffer in current.items() if buffer.snapshot_id is None]:
                 self._finish(self._complete, current.pop(key))
             self._complete.finished += self._open.finished
+        named = {each.version.relation.oid: key for key, each in self._open.current.items()}
+        for key, buffer in [*current.items()]:
+            oid = buffer.version.relation.oid
+            # Entries are in the order of a table's names, see `_end_former_name`.
+            if oid and buffer.snapshot_id is None and named.get(oid, key) != key:
+                self._finish(self._complete, current.pop(key))
         for key, buffer in self._open.current.items():
             earlier = current.get(key)
             if earlier is not None and buffer.follows(earlier):
                 earlier.extend(buffer)
                 continue
             if earlier is not None:
-                self._finish(self._complete, earlier)
+                self._finish(self._complete, current.pop(key))
             current[key] = buffer
         self._open = PendingTables()  # its buffers continue
         self._drop_open()
