@@ -200,7 +200,11 @@ def chosen(played: bool) -> Any:
 
 UNDECIDED: Final = {("past", "columns that come and go within a transaction")}
 """A row that is updated, and deleted behind ALTER TABLE in the same transaction, keeps what the update made of it
-where deletes are `soft`."""
+where deletes are `soft` (decision 30)."""
+UNDECIDED_IN_PLACE: Final = UNDECIDED | {
+    ("past", "a table that is created again under its name, and files made few")
+}
+"""Behind DROP TABLE, too, in tables that are written in place."""
 EVERY_WAY: Final = [
     pytest.param(
         name, group, engine, id=f"{group} {engine}: {name}",
@@ -228,7 +232,7 @@ def test_tables_follow_their_source(
     [
         pytest.param(name, group, marks=chosen(name.startswith(IN_DELTA.get(group, "none"))))
         for name, group in product(NAMED, GROUPS)
-        if (group, name) not in UNDECIDED
+        if (group, name) not in UNDECIDED_IN_PLACE
     ],
 )
 def test_tables_that_are_written_in_place_follow_their_source(
