@@ -199,6 +199,25 @@ def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
     assert 51 in destination.ids("fresh", "c")
 
 
+@pytest.mark.parametrize(("policy", "event"), [("warn", "incomplete"), ("snapshot", "snapshot")])
+def test_a_table_that_gets_a_captured_name_while_the_engine_runs_lacks_rows(
+    old: Database, pipeline: PipelineRig, policy: str, event: str
+) -> None:
+    """The publication of all tables has its changes from then on."""
+    own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
+    pipeline.settings |= FILTERED | own | {"table.include.list": r"public\.(old|fresh)"}
+    made(old, "staged")
+    destination = pipeline.destination
+    with pipeline.running() as there:
+        old.execute("ALTER TABLE staged RENAME TO fresh")
+        there.until(lambda: there.notices.new_tables, "the news")
+        assert there.notices.new_tables == [("public.fresh", event)]
+        old.execute("INSERT INTO fresh VALUES (51)")
+        wanted = set(range(1 if policy == "snapshot" else 51, 52))
+        there.until(lambda: set(destination.ids("fresh")) == wanted, "the rows")
+    assert run(pipeline) == []
+
+
 def test_a_new_table_has_its_rows_after_a_lock_of_the_signal_table(
     old: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,10 +240,12 @@ class NewTables:
                 if self._names.get(identifier) == (schema, table):
                     continue
                 name = f"{schema}.{table}"
-                if published.streams_new(schema, table):
-                    self._say("incomplete" if identifier in self._names else "created", name)
+                streams_new = published.streams_new(schema, table)
+                if streams_new and identifier not in self._names:
+                    self._say("created", name)
                     self._capture(identifier, name)
-                elif identifier in tables.captured_tables():  # another session published it
+                # It has another name by now, or another session published it.
+                elif streams_new or identifier in tables.captured_tables():
                     self._join(published, identifier, name)
                 else:
                     event = self._added(published, (schema, table))
