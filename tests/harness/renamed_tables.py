@@ -5,7 +5,7 @@ from itertools import count
 
 import msgspec
 import pytest
-from tests.harness.changelog import relation
+from tests.harness.changelog import batch, copy_of, relation
 from tests.harness.spark import Died, Rig, dying
 
 from waltap.changes.decode.relation import FormerOwner, Relation
@@ -175,6 +175,30 @@ def two_exchange_their_names_while_drivers_die(rig: Rig) -> None:
         assert rows(opened, z) == [(1, "z"), (2, "z")]
 
 
+def an_exchange_is_read_again(rig: Rig) -> None:
+    """By a pipeline without its offset, whose slot is behind; each change is in a commit of its own then."""
+    a, z, other, y = table("a", 1), table("z", 2), table("z", 1), table("a", 2)
+    filled(rig, a, z)
+    sent = []
+    rig.db.update(a, ["2"], v="second")
+    sent.append(rig.db.commit())
+    rig.db.update(z, ["1"], v="first")
+    sent.append(rig.db.commit())
+    renamed(rig, (a, other), (z, y))
+    rig.db.insert(y, ["3", "three"])
+    rig.db.update(other, ["1"], v="other")
+    sent.append(rig.db.commit())
+    for _each in range(2):
+        for part in sent:
+            rig.sink.write(batch(copy_of(part)))
+            rig.sink.flush()
+            rig.apply()
+        rig.start_over()
+    check(rig, other, y)
+    assert history(rig, "z") == [(1, "a"), (2, "a"), (2, "second"), (1, "other")]
+    assert history(rig, "a") == [(1, "z"), (2, "z"), (1, "first"), (3, "three")]
+
+
 def a_name_is_taken_in_the_commit_of_its_rename(rig: Rig) -> None:
     """The new table is told before the renamed one is."""
     a, b, new = table("a", 1), table("b", 1), table("a", 2)
@@ -276,6 +300,7 @@ COURSES = (
     a_new_table_takes_its_name,
     a_new_table_states_who_had_its_name,
     two_exchange_their_names_while_drivers_die,
+    an_exchange_is_read_again,
     a_name_is_taken_in_the_commit_of_its_rename,
     the_owner_of_a_taken_name_is_set_aside,
     a_suspended_one_waits_under_its_new_name,

@@ -130,6 +130,35 @@ def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own() -> 
     assert played(before, again) == ({1: "b"}, {"s.b": ["a1", "b1"]})
 
 
+@pytest.mark.parametrize("split", range(5), ids="commits of {} and more entries".format)
+def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(split: int) -> None:
+    before = tables(of("z", 1, former_names=("s.a",)), of("a", 9, former_names=("s.z",)))
+    again = log(at("a", 1), at("z", 9), at("z", 1), at("a", 9), epoch=2)
+    paths: dict[int, list[str]] = {}
+    for part in filter(None, (again[:split], again[split:])):
+        found = find_renames(part, before)
+        after = found.applied(before, in_place=True)
+        for name, task in plan(part, after, found.routes).items():
+            paths.setdefault(after[name].oid, []).extend(
+                path for group in task.groups for path in group.segments
+            )
+        before = after
+    assert {each.oid: each.table for each in before.values()} == {1: "z", 9: "a"}
+    assert paths == {1: ["a1", "z1"], 9: ["z9", "a9"]}
+
+
+@pytest.mark.parametrize("stated", [True, False], ids=["with its owner", "unstated"])
+def test_a_table_that_has_only_its_new_name_in_what_is_read_again_is_its_own(stated: bool) -> None:
+    """The other one was renamed away before, and has changes of before."""
+    before = tables(of("old", 1, former_names=("s.a",)), of("a", 9, former_names=("s.new",)))
+    former = FormerOwner(oid=1, schema="s", table="old") if stated else None
+    last = at("a", 9, former_owner=former)
+    again = log(at("a", 1), last, at("old", 1), epoch=2)
+    assert played(before, again) == (
+        {1: "old", 9: "a"}, {"s.old": ["a1", "old1"], "s.a": ["a9"]},
+    )  # fmt: skip
+
+
 def test_a_table_is_renamed_during_its_first_snapshot() -> None:
     part = StagedSegment(snapshot_id=1, path="p", fingerprint="f", rows=1, key=("id",), oid=1)
     before = tables(of("a", 0, columns={}, staged=(part,)))

@@ -270,11 +270,10 @@ class _Walk:
         if owner is not None and owner.number is not None and owner.number[1] == entry.oid:
             return owner
         found = self._numbered.get(number)
-        if found is None and owner is None:
-            # a pipeline without its offset reads changes of before the rename again
-            past = self._formerly.get((entry.name, entry.oid))
-            if past is not None and past.number is not None and past.number[0] < number[0]:
-                return past
+        # a pipeline without its offset reads changes of before the rename again
+        past = self._formerly.get((entry.name, entry.oid)) if found is None else None
+        if past is not None and past.number is not None and past.number[0] < number[0]:
+            return past
         return found
 
     def _rename(self, table: _Table, entry: TableEntry, owner: _Table | None) -> None:
@@ -289,6 +288,8 @@ class _Walk:
         del self._named[name]
         if not table.displaced:
             table.former_names.append(name)
+            if table.number is not None and not table.by_name:
+                self._formerly[name, table.number[1]] = table
 
     def _displace(self, table: _Table) -> None:
         """Give ``table`` a spare name."""
