@@ -21,6 +21,9 @@ from waltap_transforms.structs import defaults_of, filled
 
 # Most schemas in the cache: documents with random member names would otherwise fill the memory.
 MAX_SHAPES = 10_000
+# Levels of a document. Converters cannot write much deeper schemas: orjson has 254 levels, of which
+# a JSON Schema takes four for an object, and Python's stack ends at 1000 calls.
+MAX_LEVELS = 50
 
 _INT32, _INT64 = range(-(2**31), 2**31), range(-(2**63), 2**63)
 _SCALARS = {
@@ -82,32 +85,36 @@ class JsonPayload:
         value: dict[str, Any] = _value(document, schema)
         return schema, value
 
-    def _shape(self, key: str | None, node: Any) -> Shape | None:
+    def _shape(self, key: str | None, node: Any, level: int = 0) -> Shape | None:
         """Return the shape of ``node``, None for a member to leave out."""
+        if level > MAX_LEVELS:
+            raise NotExpanded("it is nested too deeply")
         if isinstance(node, dict):
             fields: dict[str, Shape] = {}
             for given, member in node.items():
                 field = self._field_name(given)
+                if any("\ud800" <= character <= "\udfff" for character in field):
+                    raise NotExpanded("half of a surrogate pair is no name of a field")
                 path = f"{key}.{field}" if key and key.strip() else field
-                shape = self._shape(path, member)
+                shape = self._shape(path, member, level + 1)
                 if shape is not None:
                     # Two names may become equal when they are adjusted; the first one wins.
                     fields.setdefault(field, shape)
             return "struct", key, tuple(fields.items()), True
         if isinstance(node, list):
-            return ("array", self._element(key, node)) if node else None
+            return ("array", self._element(key, node, level + 1)) if node else None
         if node is None:
             return ConnectKind.BYTES if self._nulls else None
         return _scalar(node)
 
-    def _element(self, key: str | None, nodes: list[Any]) -> Shape:
+    def _element(self, key: str | None, nodes: list[Any], level: int) -> Shape:
         some = [node for node in nodes if node is not None]
         # The items of an array share one schema.
         if len({_type(node) for node in some}) > 1:
             raise NotExpanded("an array has elements of several types")
         if some and isinstance(some[0], dict):
-            return self._joined([self._shape(key, node) for node in some])
-        shape = self._shape(None, some[0] if some else None)
+            return self._joined([self._shape(key, node, level) for node in some])
+        shape = self._shape(None, some[0] if some else None, level)
         if shape is None:
             raise NotExpanded("an array has nothing that names its type")
         return shape
