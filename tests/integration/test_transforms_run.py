@@ -333,6 +333,16 @@ def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs: Shop)
     assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}
 
 
+def test_values_are_not_read_of_a_table_that_inherits(docs: Shop) -> None:
+    docs.database.psql(
+        "CREATE TABLE heir () INHERITS (docs); INSERT INTO heir SELECT id, 'another', 'another' FROM docs;"
+        "UPDATE ONLY docs SET note = 'second' WHERE id < 3"
+    )
+    runs(docs)
+    found = {row["id"]: (row["body"], row["spare"]) for row in updated(docs)}
+    assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}
+
+
 def test_a_row_or_a_column_that_is_gone_stops_the_pipeline_or_leaves_placeholders(
     docs: Shop,
 ) -> None:

@@ -191,7 +191,7 @@ NAMES_SQL = (
 )
 
 PRESENT_NAMES_SQL = """
-SELECT n.nspname::text, c.relname::text, a.attnum::int4, a.attname::text
+SELECT n.nspname::text, c.relname::text, c.relkind = 'p', a.attnum::int4, a.attname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid
  WHERE c.oid = %s AND a.attnum > 0 AND NOT a.attisdropped
@@ -365,6 +365,8 @@ class PostgresCatalogue:
         found = self.query(PRESENT_NAMES_SQL, (relation.oid,))
         present = {number: name for *_, number, name in found}
         table = sql_name(*found[0][:2]) if found else sql_name(relation.schema, relation.table)
+        # Rows of tables that inherit from it may have the same keys.
+        only = "ONLY " if found and not found[0][2] else ""
         of = {
             column.name: msgspec.structs.replace(
                 column, name=present.get(column.number, column.name)
@@ -374,7 +376,7 @@ class PostgresCatalogue:
         }
         names = [sql_name(of[name].name) for name in columns]
         where = one_of_sql([bounded(of[name]) for name in key], keys)
-        query = f"SELECT {', '.join(names)} FROM {table} WHERE {where}"
+        query = f"SELECT {', '.join(names)} FROM {only}{table} WHERE {where}"
         try:
             result = self._connection.execute(query.encode()).pgresult
         except psycopg.Error as error:
