@@ -1,6 +1,6 @@
 """Finding the events that fail: by trying pieces, in order, and taking them out without moving others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,8 +19,17 @@ from waltap.changes.transactions.transaction import (
     SnapshotRows,
     TransactionPart,
 )
-from waltap.errors import RecordError
-from waltap.ports.sink.refusal import BatchLocation, alone, every_event, failing, less
+from waltap.errors import RecordError, SinkError
+from waltap.ports.sink.refusal import (
+    BatchLocation,
+    RecordsRefused,
+    RefusedEvent,
+    alone,
+    every_event,
+    failing,
+    less,
+)
+from waltap.ports.transforms.rewrite import rewrite_columns
 from waltap.services.dead_letters.dead_letter import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
 from waltap.services.dead_letters.queue import DeadLetterQueue
@@ -198,3 +207,71 @@ def test_what_is_made_again_is_counted_once(
     assert make.order.total == 3 + kept
     assert make.order.counts() == {ITEMS.name: 3 + kept}
     assert [int(r.value or b"") for r in made.records or ()] == list(range(4, 4 + kept))
+
+
+# --- a sink may refuse one event after the other ----------------------------------------------------------
+
+
+def kept_of(folder: Path) -> tuple[PoisonEventHandler, DeadLetterStore]:
+    """Return a handler that makes every refused event a dead letter, and their store."""
+    store = DeadLetterStore(folder)
+    dead_letters = DeadLetterQueue(store, VirtualClock(), describe=lambda r: r, form=lambda: None)
+    policy = FailurePolicy(events=FailureHandling.DEAD_LETTER, records=FailureHandling.DEAD_LETTER)
+    return PoisonEventHandler(policy, "", TransactionOrder(), dead_letters), store
+
+
+def records_by(keys: str) -> Callable[[Batch], Batch]:
+    """Return a format: the key of the row n is the n-th letter, and a space stands for none."""
+
+    def make(given: Batch) -> Batch:
+        changes = [c for part in given.parts for c in part.changes]  # type: ignore[union-attr]
+        serials = [int(str(change.new[1])) for change in changes]  # type: ignore[union-attr]
+        records = [Record("t", keys[n].strip().encode() or None, b"%d" % n) for n in serials]
+        return msgspec.structs.replace(given, records=records)
+
+    return make
+
+
+@pytest.mark.parametrize("keys", ["aaaa", "    ", "abca", "abcd"])
+def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(
+    tmp_path: Path, keys: str
+) -> None:
+    undeliverable, store = kept_of(tmp_path)
+    whole, make = batch(transaction(4, 0, 0x180)), records_by(keys)
+    own = make(whole)
+    for bad in (b"0", b"1", b"3"):
+        index = [record.value for record in own.records or ()].index(bad)
+        refusal = RecordsRefused([RefusedEvent(index=index, error=SinkError("too large"))])
+        undeliverable.refused(whole, own, make, refusal)
+    assert [record.value for record in own.records or ()] == [b"2"]
+    found = [
+        (each.location.index, each.record and each.record.value, each.change and each.change.new[1])
+        for each in store.all()
+    ]
+    assert found == [(0, "0", "0"), (1, "1", "1"), (3, "3", "3")]
+
+
+def test_changes_that_are_refused_one_by_one_are_kept_as_the_server_sent_them(
+    tmp_path: Path,
+) -> None:
+    """A redelivered dead letter goes through the transforms again."""
+    undeliverable, store = kept_of(tmp_path)
+    transform = rewrite_columns(lambda _relation, _column: lambda values: [f"{v}!" for v in values])
+    rows = SnapshotRows(
+        relation=ITEMS, rows=[(str(n), str(n), "x") for n in range(3)], ts=0, lsn=5, xid=None
+    )
+    whole = Batch(parts=[transaction(3, 0, 0x180), rows], position=Position(0x200), events=6)
+    own = transform(whole)
+    for _ in range(2):
+        for at in (0, 1):
+            part = own.parts[at]
+            error = SinkError("too large")
+            refused = (
+                RefusedEvent(change=part.changes[0], error=error)
+                if isinstance(part, TransactionPart)
+                else RefusedEvent(rows=part, index=0, error=error)  # type: ignore[arg-type]
+            )
+            undeliverable.refused(whole, own, transform, RecordsRefused([refused]))
+    assert own.events == 2
+    found = [(each.op, each.change and each.change.new[1:]) for each in store.all()]
+    assert found == [(op, [str(n), "x"]) for n in range(2) for op in "cr"]

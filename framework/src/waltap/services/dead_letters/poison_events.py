@@ -21,6 +21,7 @@ from waltap.errors import RecordError, WaltapError
 from waltap.ports.sink.refusal import (
     BatchLocation,
     RecordsRefused,
+    RefusedEvent,
     alone,
     every_event,
     failing,
@@ -60,6 +61,7 @@ class PoisonEventHandler:
     ) -> None:
         self._policy, self._sink = policy, sink
         self._order, self._dead_letters = order, dead_letters
+        self._rendered: _RenderedBatch | None = None
 
     def made_without(self, given: Batch, make: Make, savepoint: OrderSavepoint) -> Batch:
         """Return the batch that ``make`` renders, without failing events.
@@ -87,22 +89,38 @@ class PoisonEventHandler:
         ``make`` rendered ``own`` from ``given``. Raises: the error of the first refusal if the policy
         is to stop; DeadLettersUnusable; RecordsRefused again if it names no event of the batch.
         """
+        rendered = self._rendered
+        if rendered is None or rendered.own is not own:
+            rendered = self._rendered = _RenderedBatch.of(own)
         if own.records is not None:
-            cases = self._cases_of_records(given, own, make, error)
+            refused = {
+                rendered.remaining[each.index]: each
+                for each in error.refused
+                if 0 <= each.index < len(rendered.remaining)
+            }
+            cases = self._cases_of_records(given, rendered.whole, make, error, refused)
         else:
-            cases = self._cases_of_changes(given, own, make, error)
+            numbers = dict(zip(every_event(own.parts), rendered.remaining, strict=True))
+            found = locations_of(own.parts, error.refused).items()
+            refused = {numbers[where]: each for where, each in found}
+            cases = self._cases_of_changes(given, rendered.whole, make, error, refused)
         if not cases:
             raise error
         self._handle(cases)
         leave_out(own, error.refused)
+        rendered.remaining = [number for number in rendered.remaining if number not in refused]
 
     # --- which events -----------------------------------------------------------------------------
 
     def _cases_of_records(
-        self, given: Batch, own: Batch, make: Make, error: RecordsRefused
+        self,
+        given: Batch,
+        whole: Batch,
+        make: Make,
+        error: RecordsRefused,
+        refused: dict[int, RefusedEvent],
     ) -> "list[_PoisonEvent]":
-        records = own.records or ()
-        refused = {each.index: each for each in error.refused if 0 <= each.index < len(records)}
+        records = whole.records or ()
         origins = self._origins(given, records, make, max(refused, default=-1))
         cases = []
         for index, each in sorted(refused.items()):
@@ -156,15 +174,20 @@ class PoisonEventHandler:
             return None
 
     def _cases_of_changes(
-        self, given: Batch, own: Batch, make: Make, error: RecordsRefused
+        self,
+        given: Batch,
+        whole: Batch,
+        make: Make,
+        error: RecordsRefused,
+        refused: dict[int, RefusedEvent],
     ) -> "list[_PoisonEvent]":
-        locations = locations_of(own.parts, error.refused)
-        origins = self._origins_of_events(given, own, make)
+        locations = list(every_event(whole.parts))
+        origins = self._origins_of_events(given, whole, make)
         return [
             self._case(given, origins[where], error, each.error)
             if where in origins
-            else self._case(own, where, error, each.error)
-            for where, each in locations.items()
+            else self._case(whole, where, error, each.error)
+            for where, each in ((locations[number], each) for number, each in refused.items())
         ]
 
     def _origins_of_events(
@@ -244,6 +267,25 @@ class PoisonEventHandler:
             record=case.record,
             event=None if case.piece is None else self._dead_letters.envelope(case.piece),
         )
+
+
+class _RenderedBatch(msgspec.Struct):
+    """A batch that a sink refuses in part, perhaps one event after the other.
+
+    Without it a second refusal would be taken for one of the first events with the same key.
+    """
+
+    # without the refused events
+    own: Batch
+    # as rendered
+    whole: Batch
+    # the numbers in `whole` of the records, or events, of `own`
+    remaining: list[int]
+
+    @classmethod
+    def of(cls, own: Batch) -> "_RenderedBatch":
+        count = events_in(own.parts) if own.records is None else len(own.records)
+        return cls(own, msgspec.structs.replace(own), list(range(count)))
 
 
 class _PoisonEvent(msgspec.Struct, frozen=True):
