@@ -289,6 +289,29 @@ def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     assert place.rows("others", "id") == [("1",), ("2",), ("3",)], "its name leads to it"
 
 
+@pytest.mark.parametrize(
+    ("versions", "rows"),
+    [
+        ([{"id": 1, "x": 2}, {"id": 1}, {"id": 1, "x": 3}], [None, None, "x3"]),
+        ([{"id": 1, "x": 2, "y": 3}, {"id": 1, "y": 3}, {"id": 1, "x": 3}], ["y1", "y2", "x3"]),
+        ([{"id": 1, "x": 2, "x_2": 3}, {"id": 1, "x_2": 3, "x": 4}], [None, "x2"]),
+    ],
+    ids=["added", "renamed", "the other name is taken"],
+)
+def test_a_column_with_the_name_of_a_dropped_one_has_none_of_its_values(
+    place: Place, versions: list[dict[str, int]], rows: list[str | None], tmp_path: Path
+) -> None:
+    source = Model()
+    with contextlib.closing(place.opened(tmp_path)) as sink:
+        for number, columns in enumerate(versions, 1):
+            types = [(name, "int4" if name == "id" else "text") for name in columns]
+            table = relation("public.people", types, numbers=[*columns.values()])
+            row = [str(number), *(f"{name}{number}" for name in [*columns][1:])]
+            sink.write(batch(source.inserted(table, row)))
+        sink.flush()
+    assert place.rows("people", "id", "x") == [(str(n), x) for n, x in enumerate(rows, 1)]
+
+
 def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_path: Path) -> None:
     source = Model()
     first = source.inserted(FIRST, ["1", "first"])

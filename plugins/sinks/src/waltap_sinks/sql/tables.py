@@ -3,8 +3,9 @@
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
@@ -39,6 +40,8 @@ from waltap_sinks.sql.targets.target import (
 )
 
 log = logging.getLogger(__name__)
+
+NO_NAMES: Final[Mapping[int, str]] = {}
 
 
 class TargetTables:
@@ -135,7 +138,8 @@ class TargetTables:
         if ignored is not None:
             raise ignored
         before = described.columns
-        if evolves and self._evolve(shape, described, known):
+        names = {} if known is None else dict(known.columns)
+        if evolves and self._evolve(shape, described, names):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
         soft = self._soft(shape, described)
@@ -155,7 +159,7 @@ class TargetTables:
             # A statement of the user would not find the table, which is gone with the failure.
             target.run(self._index_statement(name, [column.name for column in shape.key]))
             described = self._described(shape) or described
-        self._note(shape, known, None if renewed else snapshot_reason)
+        self._note(shape, known, None if renewed else snapshot_reason, names)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -427,11 +431,14 @@ class TargetTables:
         log.info("renamed %s to %s in the target", known.name, name)
 
     def _evolve(
-        self, shape: TargetShape, described: TargetDescription, known: KnownTable | None
+        self, shape: TargetShape, described: TargetDescription, names: dict[int, str]
     ) -> bool:
-        """Change the table to fit ``shape``; return whether it changed."""
+        """Change the table to fit ``shape``; return whether it changed.
+
+        ``names`` has its columns by the source's numbers, and dropped ones by their new names after.
+        """
         columns = dict(described.columns)
-        done = self._rename_columns(shape, columns, known)
+        done = self._rename_columns(shape, columns, names)
         for column in shape.columns:
             existing = columns.get(column.name)
             wanted = self._target.type_for(column)
@@ -463,28 +470,30 @@ class TargetTables:
             )  # fmt: skip
 
     def _rename_columns(
-        self, shape: TargetShape, columns: dict[str, ExistingColumn], known: KnownTable | None
+        self, shape: TargetShape, columns: dict[str, ExistingColumn], names: dict[int, str]
     ) -> bool:
         """Follow renames by the source's column numbers, also of swapped names."""
-        if known is None:
-            return False
         wanted = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         moved = {
             old: wanted[number]
-            for number, old in known.columns.items()
+            for number, old in names.items()
             if wanted.get(number, old) != old and old in columns
         }
-        unchanged = {old for n, old in known.columns.items() if wanted.get(n) == old}
+        unchanged = {old for n, old in names.items() if wanted.get(n) == old}
         new_names = set(wanted.values())
-        replaced = [
-            old
-            for number, old in known.columns.items()
+        replaced = {
+            number: old
+            for number, old in names.items()
             if number not in wanted and old in new_names and old in columns and old not in unchanged
-        ]
+        }
         # A new column has a dropped one's name: the old values move aside under its number.
-        for old in replaced:
-            number = next(n for n, name in known.columns.items() if name == old)
-            self._rename(shape.name, columns, old, f"{old}_{number}")
+        for number, old in replaced.items():
+            taken = {name.casefold() for name in (*columns, *new_names)}
+            spare = with_suffix(old, f"_{number}")
+            while spare.casefold() in taken:
+                spare = with_suffix(spare, f"_{number}")
+            self._rename(shape.name, columns, old, spare)
+            names[number] = spare
         for old in [old for old, new in moved.items() if new in moved or new in columns]:
             if moved[old] in columns and moved[old] not in moved:
                 del moved[old]  # the target has a column with that name already
@@ -511,7 +520,7 @@ class TargetTables:
         if known is not None:
             self._metadata.note(shape.relation.oid, replace(known, types={}, stale=()))
         found = self.of(shape, renewed=True)
-        self._note(shape, None)
+        self._note(shape, None, None, self._metadata.known[shape.relation.oid].columns)
         return found
 
     def _snapshot_reasons(
@@ -533,12 +542,20 @@ class TargetTables:
         return stale
 
     def _note(
-        self, shape: TargetShape, known: KnownTable | None, snapshot_reason: str | None = None
+        self,
+        shape: TargetShape,
+        known: KnownTable | None,
+        snapshot_reason: str | None = None,
+        names: Mapping[int, str] = NO_NAMES,
     ) -> None:
         numbers: Sequence[tuple[int | None, str]] = [
             (column.column.number, column.name) for column in shape.columns
         ]
         columns = {number: name for number, name in numbers if number is not None}
+        # A dropped column stays in the target. Its name may return, as another column's.
+        present = set(columns.values())
+        dropped = {n: name for n, name in names.items() if n not in columns and name not in present}
+        columns = {**dropped, **columns}
         types: dict[int, tuple[str, int]] = {}
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
