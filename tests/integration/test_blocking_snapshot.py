@@ -19,6 +19,7 @@ from tests.harness.pipeline import PipelineRig, Run, until
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.pipeline.stages import blocking_snapshot
 from waltap.ports.snapshot.later_changes import LaterChanges
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.requested import RequestedTables
 
@@ -267,6 +268,27 @@ def test_a_partition_that_is_attached_before_the_reading_is_read(
         ask(pipeline, "p")
         run.until(lambda: completed(run), "the snapshot")
     assert rows(pipeline, "p") == [1, 11]
+
+
+def test_a_table_that_is_renamed_while_its_snapshot_opens_is_not_read_under_its_old_name(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows would follow a later change of one of them."""
+    database, real = pipeline.database, PostgresCatalogue.visible_until
+    moves = ["ALTER TABLE t RENAME TO w; UPDATE w SET v = 'new' WHERE id = 1"]
+
+    def renamed(self: PostgresCatalogue) -> tuple[int, bool] | None:
+        if moves:
+            database.psql(moves.pop())
+        return real(self)
+
+    monkeypatch.setattr(PostgresCatalogue, "visible_until", renamed)
+    with pipeline.running() as run:
+        ask(pipeline, "t", "u")
+        run.until(lambda: len(rows(pipeline, "u")) == 15, "the rows")
+        run.until(lambda: pipeline.destination.ids("w", "u") == [1], "the change")
+    assert rows(pipeline, "t") == []
+    assert "no such table is captured" in warnings(caplog)
 
 
 def test_a_locked_table_is_read_after_the_lock(pipeline: PipelineRig) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from tests.harness.json_events import IDENTITIES, table
 
@@ -17,6 +18,7 @@ UNTIL = 1000
 T = table("t", "id text", "v text", "large text", key=("id",))
 OTHER = table("other", "id text", key=("id",))
 BAG = table("bag", "v text", key=(), identity="f")
+RENAMED = msgspec.structs.replace(T, table="renamed")
 ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
 
 
@@ -103,6 +105,9 @@ def test_columns_that_are_not_streamed_keep_their_values() -> None:
     ("change", "of"),
     [
         (Truncate((OTHER, T), 1), T),
+        (Truncate((OTHER, RENAMED), 1), T),
+        (Update(RENAMED, 1, ("1", "new", "x")), T),
+        (Insert(msgspec.structs.replace(OTHER, table="t"), 1, ("1",)), T),
         (Insert(table("t", "id text", "dropped text", key=("id",)), 1, ("1", "x")), T),
         (Delete(BAG, 1, ("x",), OldTuple.FULL), BAG),
         (Delete(T, 1, (ABSENT, "a", ABSENT), OldTuple.KEY), T),

@@ -104,6 +104,7 @@ class LaterChanges:
             name: _TableChanges(relation, identifying(relation), whole=name in self.whole)
             for name, relation in reading.relations.items()
         }
+        self._names = {each.oid: name for name, each in reading.relations.items() if each.oid}
         self._count = 0
         # The stream has delivered what the snapshot contains; without such an LSN it is due at once.
         self.due = reading.until is None
@@ -133,18 +134,31 @@ class LaterChanges:
     def _add(self, change: Change, *, certain: bool) -> bool:
         """Keep a change of the tables; return whether the snapshot is still usable.
 
-        It is not after a truncate, after too many changes, or if the row cannot be found. ``certain``: the
-        snapshot does not contain the change; else it may.
+        It is not after a truncate or a rename, after too many changes, or if the row cannot be found.
+        ``certain``: the snapshot does not contain the change; else it may.
         """
         if isinstance(change, Truncate):
-            return not any(relation.name in self._tables for relation in change.relations)
+            return not any(
+                relation.name in self._tables or self._is_moved(relation)
+                for relation in change.relations
+            )
         if not isinstance(change, Insert | Update | Delete):
             return True
+        if self._is_moved(change.relation):
+            return False
         table = self._tables.get(change.relation.name)
         if table is None:
             return True
         self._count += 1
         return self._count <= MANY and table.add(change, certain=certain)
+
+    def _is_moved(self, relation: Relation) -> bool:
+        """Return whether a table was renamed, or another one has its name."""
+        if not relation.oid:
+            return False
+        known = self.reading.relations.get(relation.name)
+        taken = known is not None and known.oid not in {0, relation.oid}
+        return taken or self._names.get(relation.oid, relation.name) != relation.name
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         """Return a piece of the snapshot with the changes of its rows.
