@@ -95,6 +95,15 @@ def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
         log.expire(log_positions[3], FAR)
 
 
+def test_a_reader_that_registers_again_is_waited_for_as_before(log: ChangeLog) -> None:
+    """Spark registers its reader with each batch; the operator has said how long it may be silent."""
+    path = log.store.path("")
+    assert run("readers", path, "--register", "weekly", "--hold-hours", "240").exit_code == 0
+    log.readers.register("weekly", by="Spark")
+    assert log.readers.advance("weekly", NOTHING).hold_s == 240 * 3600
+    assert log.readers.register("weekly", hold_s=60).hold_s == 60
+
+
 def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
     path, log_positions = log.store.path(""), [step.log_position for step in log.manifests()]
     shown = run("readers", path, "--register", "night", "--at", str(log_positions[1]))

@@ -259,6 +259,18 @@ def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: So
     assert "first" not in end, "what follows is all wanted"
 
 
+def test_an_lsn_to_start_at_counts_also_where_the_log_has_nothing_yet(log: SourceLog) -> None:
+    schema = struct_of({"id": '"integer"', "name": '"string"', "_commit_lsn": '"long"'})
+    lsn = log.db.lsn + 0x1000
+    given = {"path": log.path, "table": PEOPLE.name, "startingPosition": text(lsn)}
+    stream = Frame(given, schema).stream()
+    began = stream.initialOffset()
+    log.people("early")
+    log.db.lsn = lsn
+    log.people("Bob")
+    assert names(stream, began, latest(stream, began)) == ["Bob"]
+
+
 def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(
     log: SourceLog,
 ) -> None:
@@ -408,6 +420,25 @@ def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log: SourceLo
     log.people("Bob")
     for rows in both(frame):
         assert [row["name"] for row in rows] == ["Bob"]
+
+
+@pytest.mark.parametrize("asked_alone", [False, True])
+def test_a_query_without_changes_reports_that_its_reader_is_alive(
+    log: SourceLog, asked_alone: bool
+) -> None:
+    """A job that finds nothing for days has no batch; what comes then must wait for its next run."""
+    log.people("Ann")
+    stream = log.stream(reader="daily")
+    end = latest(stream, stream.initialOffset())
+    stream.commit(end)
+    path = Path(log.log.store.path("readers/daily.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seen": 0.0}))
+    stream = log.stream(reader="daily")
+    assert (stream.latestOffset() if asked_alone else latest(stream, end)) == end
+    log.people("Bob")
+    log.people("Cid")
+    assert log.log.expire(log.newest.log_position, "9") == 1, "what the reader has read"
+    assert names(stream, end, latest(stream, end)) == ["Bob", "Cid"]
 
 
 def test_a_column_may_be_called_like_that_which_names_the_tables(log: SourceLog) -> None:

@@ -78,16 +78,19 @@ class LogReaders:
         name: str,
         log_position: LogPosition = NOTHING,
         *,
-        hold_s: float = HOLD_S,
+        hold_s: float | None = None,
         by: str = "",
     ) -> LogReader:
         """Register a reader, for which manifests after ``log_position`` are kept.
 
-        An existing reader with that name keeps its position. Return it.
+        An existing reader with that name keeps its position, and its ``hold_s`` unless one is
+        given. Return it.
         """
         found = self.get(name)
         if found is not None:
             log_position = found.log_position
+        if hold_s is None:
+            hold_s = HOLD_S if found is None else found.hold_s
         return self._write(
             LogReader(name=name, log_position=log_position, seen=time.time(), hold_s=hold_s, by=by)
         )

@@ -32,8 +32,8 @@ except ImportError:  # before Spark 4.2 a source is asked for its end without a 
 
 __all__ = ["LIMITED", "ChangeLogStream", "SupportsTriggerAvailableNow", "read_limit", "share_of"]
 
-# How often an empty batch moves the offset past other tables' changes, and a registered reader
-# reports that it is alive.
+# How often an empty batch moves the offset past other tables' changes, and a registered reader of a
+# quiet log reports that it is alive.
 PROGRESS_S: Final = 60.0
 
 
@@ -57,13 +57,16 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._passed: tuple[LogPosition, LogPosition] | None = None
         self._at: tuple[LogPosition, int | None] | None = None
         self._next_progress = time.monotonic() + PROGRESS_S
+        # At once: a query may end before it has a batch, as those that a scheduler starts.
+        self._next_report = time.monotonic()
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         last, start = self._log.last(), self._options.start
         log_position, first = start_log_position(self._log, start, last), None
-        if start.lsn is not None and last is not None:
-            first = FirstLsn(last.log_position.epoch, start.lsn)
+        if start.lsn is not None:
+            # An LSN that is given before the log has anything is of its first epoch.
+            first = FirstLsn(1 if last is None else last.log_position.epoch, start.lsn)
         if self._options.reader:
             self._log.readers.register(self._options.reader, log_position, by="Spark")
         return offset_of(self._identity, log_position, first)
@@ -87,9 +90,11 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         no change of the tables came. Raises: ChangeLogExpired, ChangeLogDamaged.
         """
         if start is None:  # Spark 4.1 asks so
+            self._report(None)
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.log_position)
         begin, self._first = self._log_position(start), FirstLsn.of(start) or self._first
+        self._report(begin)
         at, found = begin, _BatchEstimate()
         if self._passed is not None and self._passed[0] == begin:
             at = self._passed[1]
@@ -107,6 +112,14 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         if found.rows == 0:
             self._passed = (begin, at)
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
+
+    def _report(self, log_position: LogPosition | None) -> None:
+        """Report that the registered reader is alive, which keeps its position."""
+        now = time.monotonic()
+        if self._options.reader and now >= self._next_report:
+            at = self._log.begin if log_position is None else log_position
+            self._log.readers.register(self._options.reader, at, by="Spark")
+            self._next_report = now + PROGRESS_S
 
     def passed(self, begin: LogPosition) -> LogPosition:
         """Return the position up to which no change follows ``begin``."""
