@@ -2,11 +2,13 @@
 
 import json
 import os
+import resource
 import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -169,6 +171,32 @@ def test_where_no_socket_can_be_made_the_pipeline_is_reported_and_goes_on(
         assert "no control socket" in caplog.text
         with pytest.raises(ControlSocketUnusable, match=f"process {os.getpid()}"):
             ask(tmp_path, LOG)
+
+
+def test_a_client_is_served_when_the_process_may_open_files_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (
+        socket.socket(socket.AF_UNIX) as client,
+        Engine().socket(tmp_path),
+        address(tmp_path / CONTROL) as name,
+    ):
+        client.settimeout(60)
+        lowest_free = os.open(os.devnull, os.O_RDONLY)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            client.connect(name)
+            until = time.monotonic() + 60
+            while "control socket" not in caplog.text and time.monotonic() < until:
+                time.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert caplog.text.count("control socket") == 1
+        client.sendall(b'{"do": "signal", "type": "log"}\n')
+        with client.makefile("rb") as answers:
+            assert json.loads(answers.readline())["ok"]
 
 
 # --- processes that are gone --------------------------------------------------------------------

@@ -205,6 +205,7 @@ def ask(folder: Path, request: Request, *, patience_s: float = PATIENCE_S) -> Co
 MOST_CLIENTS = 16
 PERMISSIONS = 0o600
 JOIN_S = 5.0
+RETRY_S = 0.5
 TOO_LONG = b'{"ok":false,"reason":"the request is longer than a signal may be"}\n'
 
 
@@ -280,6 +281,7 @@ class ControlSocket:
     def _accept(
         self, listener: socket.socket, woken: socket.socket, selector: selectors.BaseSelector
     ) -> None:
+        failing = False
         with listener, woken, selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(woken, selectors.EVENT_READ)
@@ -287,9 +289,15 @@ class ControlSocket:
                 try:
                     client, _ = listener.accept()
                 except OSError as error:
-                    # too many open files: waiting clients run into their time-outs
-                    log.warning("control socket: %s", error.strerror)
-                    return
+                    if not failing:
+                        log.warning("control socket: %s", error.strerror)
+                    failing = True
+                    # too many open files: waiting clients are served when some were closed
+                    selector.unregister(listener)
+                    selector.select(RETRY_S)
+                    selector.register(listener, selectors.EVENT_READ)
+                    continue
+                failing = False
                 self._serve(client)
 
     def _serve(self, client: socket.socket) -> None:
