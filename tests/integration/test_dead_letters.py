@@ -222,6 +222,10 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
         2,
     )
     assert dead_letters(pipeline, "redeliver").returncode == 1
+    assert dead_letters(pipeline, "redeliver", "--re-render").returncode == 1
+    assert [(each.record, each.attempts) for each in dead_letters_of(pipeline)] == [
+        (dead_letter.record, 3)
+    ]
     _allow(kafka, topic, 200_000)
     answer = dead_letters(pipeline, "redeliver")
     assert answer.returncode == 0, answer.stdout + answer.stderr

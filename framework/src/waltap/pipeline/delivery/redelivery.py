@@ -75,11 +75,11 @@ class Redelivery:
         """
         waiting = [each for each in dead_letters if again or each.redelivered_ms is None]
         for name in dict.fromkeys(each.sink for each in waiting):
-            of_sink = [_without_record(e) if re_render else e for e in waiting if e.sink == name]
+            of_sink = [each for each in waiting if each.sink == name]
             branch = self._branch(name)
             sink = branch.stages.make()
             try:
-                yield from self._deliver(of_sink, sink, branch.render)
+                yield from self._deliver(of_sink, sink, branch.render, re_render=re_render)
             finally:
                 sink.close()
 
@@ -94,7 +94,12 @@ class Redelivery:
         )
 
     def _deliver(
-        self, dead_letters: Sequence[DeadLetter], sink: Sink, render: Callable[[Batch], Batch]
+        self,
+        dead_letters: Sequence[DeadLetter],
+        sink: Sink,
+        render: Callable[[Batch], Batch],
+        *,
+        re_render: bool,
     ) -> Iterator[RedeliveryResult]:
         offset = self.offsets.load()
         stored = Positions() if offset is None else offset.positions
@@ -117,7 +122,9 @@ class Redelivery:
                 own = stored.get(dead_letter.location.partition, Position(0))
                 position = max(own, sink_positions.get(dead_letter.location.partition, own))
                 try:
-                    batch = _batch(dead_letter, position, render)
+                    # the stored dead letter keeps its record
+                    given = _without_record(dead_letter) if re_render else dead_letter
+                    batch = _batch(given, position, render)
                     batch.redelivers = with_this
                     sink.write(batch)
                 except RecordsRefused as error:
