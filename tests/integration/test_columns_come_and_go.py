@@ -136,6 +136,7 @@ def test_columns_that_are_left_out_come_and_go_within_one_flush(
 # --- labels and attributes -------------------------------------------------------------------------------
 
 MOOD = "CREATE TYPE mood AS ENUM ('sad', 'ok');"
+HEADER = {"type": "insert-header", "header": "of", "value.literal": "x"}
 IN_LINES = {"sink.type": "jsonl", "topic.prefix": "x", "value.converter.schemas.enable": "true"}
 
 
@@ -163,16 +164,19 @@ def seen(out: Path) -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
+@pytest.mark.parametrize("transforms", [[], [HEADER]], ids=["plain", "transformed"])
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
 def test_a_label_is_known_from_its_first_row_on(
-    pipeline: PipelineRig, lines: Path, plugin: str
+    pipeline: PipelineRig, lines: Path, plugin: str, transforms: list[dict[str, str]]
 ) -> None:
     database = pipeline.database
+    pipeline.tables = {"transforms": transforms}
     with pipeline.running(**{"plugin.name": plugin}) as run:
         database.execute("INSERT INTO t VALUES (1, 'ok')")
         run.until(lambda: len(seen(lines)) == 1, "the first row")
         database.execute("ALTER TYPE mood ADD VALUE 'glad'")
         database.execute("INSERT INTO t VALUES (2, 'glad')")
+        run.until(lambda: len(seen(lines)) == 2, "the second row")
         database.execute("ALTER TYPE mood ADD VALUE 'mad' BEFORE 'sad'")
         database.execute("UPDATE t SET m = 'mad' WHERE id = 1")
         run.until(lambda: len(seen(lines)) == 3, "all rows")

@@ -130,6 +130,7 @@ class EventStage:
         except MISFITS:
             # An enum's label may be new: read the types again, then convert with care.
             table = self._tables.renewed(intent.table.plan.seen, intent.table)
+            table = self._tables.careful(table)
             intent.rows = table.read if intent.rows is intent.table.read else table.streamed
             intent.table = table
             return record(event.op, event.topic, intent, event)
@@ -403,7 +404,7 @@ class ConvertedFormat(Format):
                 del frame.out[before:]
                 table = self._tables.renewed(relation, table)
                 try:
-                    self._change(kind, table, change, frame)
+                    self._change(kind, self._tables.careful(table), change, frame)
                 except MISFITS as cause:
                     raise table.plan.wrong_tuple("records", change.lsn) from cause
 
@@ -657,8 +658,9 @@ class ConvertedFormat(Format):
                 frame.out.append(self._read(table, row, lsn, frame, part))
             except MISFITS:
                 table = self._tables.renewed(part.relation, table)
+                careful = self._tables.careful(table)
                 try:
-                    frame.out.append(self._read(table, row, lsn, frame, part))
+                    frame.out.append(self._read(careful, row, lsn, frame, part))
                 except MISFITS as cause:
                     raise table.plan.wrong_tuple("records", part.lsn or 0) from cause
         return table

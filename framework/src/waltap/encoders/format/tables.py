@@ -41,7 +41,7 @@ class ConnectTable:
     shape: TableShape
     streamed: ImageLayout
     read: ImageLayout
-    # Whether the types were read again. If so, each conversion names its column in errors.
+    # Whether the types were read again without news. If so, each conversion names its column in errors.
     renewed: bool = False
     # Direct writers of rows: True has the writers of snapshot rows, False of streamed rows.
     compiled: "dict[bool, Any]" = field(default_factory=dict)
@@ -79,17 +79,25 @@ class ConnectTables(EventPlans[ConnectTable]):
     def renewed(self, relation: Relation, table: ConnectTable) -> ConnectTable:
         """Return the table for a row that ``table`` cannot convert.
 
-        An enum may have a new label. Any other value that does not fit becomes null, or an error that
-        names the column.
+        An enum may have a new label. If there is none, any value that does not fit becomes null, or an
+        error that names the column. The row itself needs the table of `careful`.
         """
+        known = self.compiled.get(relation)
+        if known is not None and known is not table:
+            return known
         if table.renewed:
             return table
         described = self.described(relation) or table.plan.relation
         now = self._format.renew(described)
-        renewed = self._made(EventPlan(relation, now, self._context), careful=True)
+        plan = EventPlan(relation, now, self._context)
+        renewed = self._made(plan, careful=now is described)
         if self.described(relation) is not None:
             self.replace(relation, now, renewed)
         return renewed
+
+    def careful(self, table: ConnectTable) -> ConnectTable:
+        """Return the table that converts any row."""
+        return table if table.renewed else self._made(table.plan, careful=True)
 
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
         name = self._capture.schema_name(f"{topic}.Envelope")
