@@ -4,6 +4,7 @@ import datetime as dt
 import decimal
 import json
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from waltap_sinks.changelog import LogPosition
 from waltap_spark.errors import (
     ColumnsGrew,
     MomentUnreadable,
+    OffsetOfAnother,
     SourceOption,
     ValuesUnfit,
     VersionGone,
@@ -439,6 +441,23 @@ def test_a_query_without_changes_reports_that_its_reader_is_alive(
     log.people("Cid")
     assert log.log.expire(log.newest.log_position, "9") == 1, "what the reader has read"
     assert names(stream, end, latest(stream, end)) == ["Bob", "Cid"]
+
+
+def test_a_running_query_notices_that_its_log_was_begun_anew(
+    log: SourceLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server is another, whose LSNs are lower: nothing would come, without an error."""
+    monkeypatch.setattr("waltap_spark.source.stream.PROGRESS_S", 0.0)
+    log.people("Ann")
+    stream = log.stream()
+    end = latest(stream, stream.initialOffset())
+    log.close()
+    shutil.rmtree(log.path)
+    log.db.lsn = 0x1000
+    with log.open(has_offset=False):
+        log.people("Bob")
+        with pytest.raises(OffsetOfAnother, match="is no longer in"):
+            latest(stream, end)
 
 
 def test_a_column_may_be_called_like_that_which_names_the_tables(log: SourceLog) -> None:

@@ -32,8 +32,8 @@ except ImportError:  # before Spark 4.2 a source is asked for its end without a 
 
 __all__ = ["LIMITED", "ChangeLogStream", "SupportsTriggerAvailableNow", "read_limit", "share_of"]
 
-# How often an empty batch moves the offset past other tables' changes, and a registered reader of a
-# quiet log reports that it is alive.
+# How often an empty batch moves the offset past other tables' changes, a registered reader of a quiet
+# log reports that it is alive, and the log's id is read.
 PROGRESS_S: Final = 60.0
 
 
@@ -87,14 +87,14 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         """Return the end of the next batch.
 
         This is the first manifest that would exceed ``limit``, or the last manifest; ``start`` if
-        no change of the tables came. Raises: ChangeLogExpired, ChangeLogDamaged.
+        no change of the tables came. Raises: ChangeLogExpired, ChangeLogDamaged, OffsetOfAnother.
         """
         if start is None:  # Spark 4.1 asks so
-            self._report(None)
+            self._keep_up(None)
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.log_position)
         begin, self._first = self._log_position(start), FirstLsn.of(start) or self._first
-        self._report(begin)
+        self._keep_up(begin)
         at, found = begin, _BatchEstimate()
         if self._passed is not None and self._passed[0] == begin:
             at = self._passed[1]
@@ -113,13 +113,22 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             self._passed = (begin, at)
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
 
-    def _report(self, log_position: LogPosition | None) -> None:
-        """Report that the registered reader is alive, which keeps its position."""
+    def _keep_up(self, log_position: LogPosition | None) -> None:
+        """Check the log's id, and report that the reader is alive.
+
+        It does so once in `PROGRESS_S`. Raises: OffsetOfAnother.
+        """
         now = time.monotonic()
-        if self._options.reader and now >= self._next_report:
+        if now < self._next_report:
+            return
+        self._next_report = now + PROGRESS_S
+        # A log of another server may have lower LSNs: nothing would come, without an error.
+        if self._identity and self._log.identity() != self._identity:
+            where = self._log.store.location
+            raise OffsetOfAnother(f"the change log {self._identity} is no longer in {where}")
+        if self._options.reader:  # a registered reader keeps its position
             at = self._log.begin if log_position is None else log_position
             self._log.readers.register(self._options.reader, at, by="Spark")
-            self._next_report = now + PROGRESS_S
 
     def passed(self, begin: LogPosition) -> LogPosition:
         """Return the position up to which no change follows ``begin``."""
