@@ -31,7 +31,13 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
 from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
-from waltap_spark.errors import ApplierFailed, JvmEnded, OutputInUse, TablesSuspended
+from waltap_spark.errors import (
+    ApplierFailed,
+    JvmEnded,
+    OutputInUse,
+    OutputMismatch,
+    TablesSuspended,
+)
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.sink.sink import SparkSink
@@ -533,3 +539,13 @@ def test_what_a_run_to_the_end_applied_leaves_the_log(rig: Followed) -> None:
         assert first is not None
         assert first == last, "the newest stays"
         rig.check_rows()
+
+
+def test_another_log_in_the_place_of_the_followed_one_is_not_expired(rig: Followed) -> None:
+    properties = SparkProperties(path="").model_copy(update={"retention_hours": -2.0})
+    rig.work(3)
+    (Path(rig.log.store.path("")) / "log.json").write_text('{"id": "another"}')
+    before = [each.log_position for each in rig.log.manifests()]
+    with pytest.raises(OutputMismatch, match="another change log"):
+        LogFollower(rig.log, rig.applier, properties).once()
+    assert [each.log_position for each in rig.log.manifests()] == before

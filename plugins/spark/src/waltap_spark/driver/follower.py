@@ -18,7 +18,7 @@ from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.batch_size import AdaptiveBatchSize
-from waltap_spark.errors import RowsAwaited, TablesSuspended
+from waltap_spark.errors import OutputMismatch, RowsAwaited, TablesSuspended
 from waltap_spark.state.output import applied_by_all
 
 log = logging.getLogger(__name__)
@@ -120,13 +120,14 @@ class LogFollower:
     def expire(self, *, at_once: bool = False) -> None:
         """Remove old applied changes from the change log.
 
-        Without ``at_once`` it does so once in `EXPIRE_EVERY_S`.
+        Without ``at_once`` it does so once in `EXPIRE_EVERY_S`. Raises: OutputMismatch.
         """
         now = time.monotonic()
         if now < self._next_expiry and not at_once:
             return
         self._next_expiry = now + EXPIRE_EVERY_S
         state = self._applier.state
+        self._require_same_log()
         if any(table.staged for table in state.tables.values()):
             return  # an unfinished snapshot still needs its segments in the log
         limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=self._properties.retention_hours)
@@ -134,3 +135,19 @@ class LogFollower:
             self._log.expire(applied_by_all(state), bucket_of(limit))
         except WaltapError as error:
             log.warning("retiring failed", extra={"error_code": error.code})
+
+    def _require_same_log(self) -> None:
+        """Check that no other log is in the place. Raises: OutputMismatch."""
+        state, place = self._applier.state, self._log.store.location
+        try:
+            found = self._log.identity()
+        except WaltapError as error:
+            log.warning("the id of %s cannot be read: %s", place, error)
+            return
+        if state.log_id and found != state.log_id:
+            # Its LSNs may be lower: it would be taken for applied, and removed.
+            raise OutputMismatch(
+                f"another change log is in {place} than the tables were made from",
+                output=self._applier.location,
+                changelog=place,
+            )
