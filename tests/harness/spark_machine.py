@@ -597,7 +597,11 @@ class Machine:
             self._die(step.dies)
         self.rig.apply()
         self.check(whole=whole)
-        rows = {kind: in_order(self.held(kind)) for kind in ("plain", "bare") if kind in self.kinds}
+        rows = {
+            kind: in_order(self.held(kind))
+            for kind in ("plain", "bare")
+            if kind in self.kinds and self.doubts.get(kind) not in {"lacks", "unsure"}
+        }
         self.cuts.append(
             (self.rig.applier.state.log_position, [c.name for c in self.columns], rows)
         )
