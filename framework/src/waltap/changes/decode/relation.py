@@ -166,6 +166,12 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def table_id(self) -> tuple[str, str]:
         return self.schema, self.table
 
+    def is_same_table(self, other: "Relation") -> bool:
+        """Return whether both describe one table, perhaps under two names."""
+        if self.oid and other.oid:
+            return self.oid == other.oid
+        return self.name == other.name  # not every wire has the OID
+
     def same_shape(self, other: "Relation") -> bool:
         """Return whether ``other`` decodes and renders exactly like this relation."""
         return _shape(self) == _shape(other)

@@ -92,6 +92,10 @@ class NamedTable(NamedTuple):
     # As in `Relation`; 0: the source does not know.
     oid: int = 0
 
+    @property
+    def table_id(self) -> tuple[str, str]:
+        return self.schema, self.table
+
 
 class ChunkSource(Protocol):
     """Read tables and write watermarks for an incremental snapshot."""

@@ -482,7 +482,7 @@ class IncrementalSnapshots:
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             wanted = requests(signal, arguments, known, self._patterns())
-            readable = {each[:2] for tables in known.values() for each in tables}
+            readable = {each.table_id for tables in known.values() for each in tables}
             streamed = as_streamed(wanted, known)
             if not any((request.schema, request.table) in readable for request in streamed):
                 raise SignalUnusable(f"no such table is captured: {some(streamed)}")

@@ -109,11 +109,12 @@ class IncrementalState(msgspec.Struct):
 
     def chunk_of(self, relation: Relation) -> ChunkState | None:
         """Return the progress in a table that may have been renamed."""
-        chunk = self.chunks.get(relation.name)
-        if chunk is None or (chunk.oid and relation.oid and chunk.oid != relation.oid):
-            found = (each for each in self.chunks.values() if each.oid == relation.oid)
-            return next(found, None) if relation.oid else None
-        return chunk
+        for chunk in self.chunks.values():
+            if chunk.oid and chunk.oid == relation.oid:
+                return chunk
+        chunk_of_name = self.chunks.get(relation.name)
+        unknown = chunk_of_name is not None and not (chunk_of_name.oid and relation.oid)
+        return chunk_of_name if unknown else None
 
     def finish_head(self, *, waits: bool) -> SnapshotRequest:
         """Remove the head from the queue, and return it.

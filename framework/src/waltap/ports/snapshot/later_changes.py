@@ -104,7 +104,7 @@ class LaterChanges:
             name: _TableChanges(relation, identifying(relation), whole=name in self.whole)
             for name, relation in reading.relations.items()
         }
-        self._names = {each.oid: name for name, each in reading.relations.items() if each.oid}
+        self._oids = {each.oid for each in reading.relations.values()} - {0}
         self._count = 0
         # The stream has delivered what the snapshot contains; without such an LSN it is due at once.
         self.due = reading.until is None
@@ -154,11 +154,8 @@ class LaterChanges:
 
     def _is_moved(self, relation: Relation) -> bool:
         """Return whether a table was renamed, or another one has its name."""
-        if not relation.oid:
-            return False
         known = self.reading.relations.get(relation.name)
-        taken = known is not None and known.oid not in {0, relation.oid}
-        return taken or self._names.get(relation.oid, relation.name) != relation.name
+        return relation.oid in self._oids if known is None else not known.is_same_table(relation)
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         """Return a piece of the snapshot with the changes of its rows.

@@ -76,9 +76,9 @@ class SnapshotWindow:
 
     def _is_of(self, relation: Relation) -> bool:
         """Return whether a change of ``relation`` concerns the rows."""
-        mine, named = relation.oid == self.relation.oid, relation.name == self.relation.name
-        if mine == named or not (relation.oid and self.relation.oid):
-            return named
+        same = relation.is_same_table(self.relation)
+        if same == (relation.name == self.relation.name):
+            return same
         # The chunk must be read again: its rows belong under the new name, or to no table.
         self.renamed = True
         return False

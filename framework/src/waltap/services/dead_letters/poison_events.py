@@ -91,19 +91,19 @@ class PoisonEventHandler:
         """
         rendered = self._rendered
         if rendered is None or rendered.own is not own:
-            rendered = self._rendered = _RenderedBatch.of(own)
+            rendered = self._rendered = _RenderedBatch.of(given, own, make)
         if own.records is not None:
             refused = {
                 rendered.remaining[each.index]: each
                 for each in error.refused
                 if 0 <= each.index < len(rendered.remaining)
             }
-            cases = self._cases_of_records(given, rendered.whole, make, error, refused)
+            cases = self._cases_of_records(rendered, error, refused)
         else:
             numbers = dict(zip(every_event(own.parts), rendered.remaining, strict=True))
             found = locations_of(own.parts, error.refused).items()
             refused = {numbers[where]: each for where, each in found}
-            cases = self._cases_of_changes(given, rendered.whole, make, error, refused)
+            cases = self._cases_of_changes(rendered, error, refused)
         if not cases:
             raise error
         self._handle(cases)
@@ -113,15 +113,10 @@ class PoisonEventHandler:
     # --- which events -----------------------------------------------------------------------------
 
     def _cases_of_records(
-        self,
-        given: Batch,
-        whole: Batch,
-        make: Make,
-        error: RecordsRefused,
-        refused: dict[int, RefusedEvent],
+        self, batch: "_RenderedBatch", error: RecordsRefused, refused: "_Refused"
     ) -> "list[_PoisonEvent]":
-        records = whole.records or ()
-        origins = self._origins(given, records, make, max(refused, default=-1))
+        given, records = batch.given, batch.whole.records or ()
+        origins = self._origins(given, records, batch.make, max(refused, default=-1))
         cases = []
         for index, each in sorted(refused.items()):
             record = records[index]
@@ -174,15 +169,11 @@ class PoisonEventHandler:
             return None
 
     def _cases_of_changes(
-        self,
-        given: Batch,
-        whole: Batch,
-        make: Make,
-        error: RecordsRefused,
-        refused: dict[int, RefusedEvent],
+        self, batch: "_RenderedBatch", error: RecordsRefused, refused: "_Refused"
     ) -> "list[_PoisonEvent]":
+        given, whole = batch.given, batch.whole
         locations = list(every_event(whole.parts))
-        origins = self._origins_of_events(given, whole, make)
+        origins = self._origins_of_events(given, whole, batch.make)
         return [
             self._case(given, origins[where], error, each.error)
             if where in origins
@@ -269,12 +260,18 @@ class PoisonEventHandler:
         )
 
 
+_Refused = dict[int, RefusedEvent]
+"""Number in the rendered batch → refusal."""
+
+
 class _RenderedBatch(msgspec.Struct):
     """A batch that a sink refuses in part, perhaps one event after the other.
 
     Without it a second refusal would be taken for one of the first events with the same key.
     """
 
+    given: Batch
+    make: Make
     # without the refused events
     own: Batch
     # as rendered
@@ -283,9 +280,9 @@ class _RenderedBatch(msgspec.Struct):
     remaining: list[int]
 
     @classmethod
-    def of(cls, own: Batch) -> "_RenderedBatch":
+    def of(cls, given: Batch, own: Batch, make: Make) -> "_RenderedBatch":
         count = events_in(own.parts) if own.records is None else len(own.records)
-        return cls(own, msgspec.structs.replace(own), list(range(count)))
+        return cls(given, make, own, msgspec.structs.replace(own), list(range(count)))
 
 
 class _PoisonEvent(msgspec.Struct, frozen=True):

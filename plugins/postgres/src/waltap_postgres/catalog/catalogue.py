@@ -493,18 +493,18 @@ class PostgresCatalogue:
         """
         rows = self.query(NAMES_SQL)
         names = {oid: NamedTable(schema, table, oid) for schema, table, oid, *_ in rows}
-        found = {name[:2]: [name] for name in names.values()}
+        found = {name.table_id: [name] for name in names.values()}
         if via_root:
             for *_, oid, partition, _ in rows:
                 if partition:
-                    found[names[oid][:2]] = []
+                    found[names[oid].table_id] = []
         elif any(partitioned for *_, partitioned in rows):
             for *_, oid, _, partitioned in rows:
                 if partitioned:
-                    found[names[oid][:2]] = []
+                    found[names[oid].table_id] = []
             for root, leaf in self.query(PARTITIONS_SQL):
                 if root in names and leaf in names:
-                    found[names[root][:2]].append(names[leaf])
+                    found[names[root].table_id].append(names[leaf])
         return found
 
     def names(self) -> list[NamedTable]:

@@ -88,10 +88,10 @@ class PostgresChunks:
     def known_tables(self) -> dict[tuple[str, str], list[NamedTable]]:
         if self._debezium:
             names = self._catalogue.names()
-            return {name[:2]: [name] for name in names if self._captures(*name[:2])}
+            return {each.table_id: [each] for each in names if self._captures(*each.table_id)}
         via_root = self._properties.publish_via_partition_root
         return {
-            name: [table for table in tables if self._captures(*table[:2])]
+            name: [table for table in tables if self._captures(*table.table_id)]
             for name, tables in self._catalogue.streamed(via_root=via_root).items()
             if self._captures(*name)
         }
