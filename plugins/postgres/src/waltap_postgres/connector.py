@@ -631,6 +631,7 @@ class PostgresConnector(
             version_num=self.server.version_num,
             watch=self._watch,
             debezium=self.context.debezium,
+            by_name=not self.context.decoder.capabilities.relation_messages,
             narrowed=self._publications.narrowed,
             wait_s=self._publications.wait_s,
         )

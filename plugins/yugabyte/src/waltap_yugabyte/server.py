@@ -61,6 +61,9 @@ class YugabyteCatalogue(PostgresCatalogue):
     def named_since(self, xid: int) -> list[CatalogTable]:
         return []
 
+    def name_version(self, oid: int) -> str | None:
+        return None
+
     def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
         return bool(
             self.query(

@@ -80,6 +80,8 @@ class ReadChunk(msgspec.Struct):
     until: int | None = None
     # Nothing was read: another session locks the table, or changed it. The engine streams and tries again.
     locked: bool = False
+    # Returns whether the table had no other name since. None: the stream's relations have its OID.
+    keeps_name: Callable[[], bool] | None = None
     # Order of the last row, as for `ChunkSource.chunk`.
     order: Sequence[int] = ()
 

@@ -251,6 +251,7 @@ class IncrementalSnapshots:
         self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
         self._chunk_relation: Relation | None = None
+        self._keeps_name: Callable[[], bool] | None = None
         self._signal_relations: dict[Relation, bool] = {}
 
     @property
@@ -580,8 +581,11 @@ class IncrementalSnapshots:
 
     def _closed(self, now: int) -> list[Tuple]:
         """Return the remaining rows of the window, and read the next chunk."""
-        window, self._window = self._window, None
+        window = self._window
         assert window is not None
+        if self._keeps_name is not None and not self._keeps_name():
+            window.renamed = True
+        self._window = None
         self._chunk_relation, self._until = window.relation, None
         if not window.renamed:
             self.state.advance_to(self._chunk_end)
@@ -706,6 +710,7 @@ class IncrementalSnapshots:
         self._chunk_end = end
         self._window = SnapshotWindow(identifier, relation, chunk.rows, self._identifying(relation))
         self._saw, self._until = chunk.saw or _nothing, chunk.until
+        self._keeps_name = chunk.keeps_name
         self._scanned += 0 if self._moved.reading else len(chunk.rows)
         if reported:
             return True

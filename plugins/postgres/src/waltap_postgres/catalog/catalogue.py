@@ -533,6 +533,15 @@ class PostgresCatalogue:
             (xid,),
         )
 
+    def name_version(self, oid: int) -> str | None:
+        """Return a text that changes with the table's name, "" if it was dropped.
+
+        None: the server has none.
+        """
+        # A new name or schema writes the row type's entry, as only a new owner does otherwise.
+        rows = self.query("SELECT xmin::text FROM pg_type WHERE typrelid = %s", (oid,))
+        return str(rows[0][0]) if rows else ""
+
     def gone(self, oids: Collection[int]) -> tuple[frozenset[int], int]:
         """Return the dropped ones of the relations, and a later WAL end."""
         rows = self.query(

@@ -56,6 +56,7 @@ class PostgresChunks:
         version_num: int,
         watch: ServerWaits,
         debezium: bool = False,
+        by_name: bool = False,
         narrowed: Narrowed = everything_published,
         wait_s: Callable[[tuple[str, str]], float] = lambda _table: 0.0,
     ) -> None:
@@ -64,10 +65,11 @@ class PostgresChunks:
         ``narrowed`` returns the published parts of tables with filters. ``wait_s`` returns the
         seconds until a table may be read. ``debezium``: read a table with its children, and a
         partitioned table by its own name; the stream sends such rows under the child's name.
+        ``by_name``: the stream knows tables by their names only.
         """
         self._wait_s = wait_s
         self._narrowed, self._published = narrowed, dict[tuple[str, str], PublishedSubset]()
-        self._watch, self._debezium = watch, debezium
+        self._watch, self._debezium, self._by_name = watch, debezium, by_name
         self._partitioned: dict[tuple[str, str], bool] = {}
         self._catalogue, self._properties, self._connection = catalogue, properties, connection
         self._captures, self._version_num = captures, version_num
@@ -269,6 +271,7 @@ class PostgresChunks:
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
             unchanged = self._is_unchanged(session, relation)
+            named = seen.name_version(relation.oid) if self._by_name else None
             session.execute("COMMIT")
         except QueryCancelled as error:
             self.close()
@@ -286,6 +289,9 @@ class PostgresChunks:
             rows,
             None if text is None else SnapshotVisibility.of_snapshot(text).saw,
             None if until is None else until[0],
+            keeps_name=None
+            if named is None
+            else lambda: self._catalogue.name_version(relation.oid) == named,
         )
 
     def _is_unchanged(self, session: PostgresSession, relation: Relation) -> bool:
