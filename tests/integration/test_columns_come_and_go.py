@@ -193,11 +193,16 @@ def test_a_label_is_known_from_its_first_row_on(
     sql=MOOD
     + "CREATE DOMAIN moods AS mood[]; CREATE TABLE t (id int PRIMARY KEY, m mood[], d moods)"
 )
-@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+@pytest.mark.parametrize(
+    ("plugin", "transforms"),
+    [("pgoutput", []), ("wal2json", []), ("pgoutput", [HEADER])],
+    ids=["pgoutput", "wal2json", "transformed"],
+)
 def test_a_label_in_an_array_is_known_from_its_first_row_on(
-    pipeline: PipelineRig, lines: Path, plugin: str
+    pipeline: PipelineRig, lines: Path, plugin: str, transforms: list[dict[str, str]]
 ) -> None:
     database = pipeline.database
+    pipeline.tables = {"transforms": transforms}
     with pipeline.running(**{"plugin.name": plugin}) as run:
         database.execute("INSERT INTO t VALUES (1, '{ok,sad}')")
         run.until(lambda: len(seen(lines)) == 1, "the first row")

@@ -126,14 +126,15 @@ def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: PipelineRig) -
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}  # what could be read is there
 
 
-def test_a_table_that_is_gone_needs_no_repair(pipeline: PipelineRig) -> None:
+@pytest.mark.parametrize("gone", [["public.u"], ["public.t", "public.u"]], ids=["one", "all"])
+def test_a_table_that_is_gone_needs_no_repair(pipeline: PipelineRig, gone: list[str]) -> None:
     lose(pipeline)
     with pytest.raises(SlotMissing):
         pipeline.run()
-    pipeline.database.execute("DROP TABLE u")
-    assert set(repaired(pipeline)) == {"public.t"}
+    pipeline.database.execute(f"DROP TABLE {', '.join(gone)}")
+    assert set(repaired(pipeline)) == {"public.t", "public.u"}.difference(gone)
     (closed,) = gaps(pipeline).all()
-    assert "No longer captured, and not read: public.u." in closed.remark
+    assert f"No longer captured, and not read: {', '.join(gone)}." in closed.remark
 
 
 def test_a_repair_beside_the_pipeline_is_refused(pipeline: PipelineRig) -> None:

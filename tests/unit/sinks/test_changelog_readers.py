@@ -101,6 +101,8 @@ def test_a_reader_that_registers_again_is_waited_for_as_before(log: ChangeLog) -
     assert run("readers", path, "--register", "weekly", "--hold-hours", "240").exit_code == 0
     log.readers.register("weekly", by="Spark")
     assert log.readers.advance("weekly", NOTHING).hold_s == 240 * 3600
+    assert run("readers", path, "--register", "weekly").exit_code == 0
+    assert log.readers.advance("weekly", NOTHING).hold_s == 240 * 3600
     assert log.readers.register("weekly", hold_s=60).hold_s == 60
 
 

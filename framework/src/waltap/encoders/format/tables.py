@@ -1,6 +1,6 @@
 """Convert tuples of a pipeline's relations to Connect values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,14 +142,17 @@ class ConnectTables(EventPlans[ConnectTable]):
                 None if column.mapping.converted else relation.columns[column.index].data_type
             )
             root = None if data_type is None else root_type(data_type)
+            if root is not None and root.kind is TypeKind.ARRAY:
+                root = root.element
             if root is None or root.kind is not TypeKind.ENUM:
                 return convert
             labels = frozenset(root.labels)
 
             def of_labels(value: Any) -> Any:
-                if value.__class__ is str and value not in labels:
+                converted = convert(value)
+                if value.__class__ is str and not labels.issuperset(_written(converted)):
                     raise KeyError("a label that the type did not have")
-                return convert(value)
+                return converted
 
             return of_labels
 
@@ -188,3 +191,12 @@ class ConnectTables(EventPlans[ConnectTable]):
             return with_care
 
         return guard
+
+
+def _written(value: Any) -> Iterator[str]:
+    """Yield the labels in an enum's value, or in an array of any depth."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _written(item)
+    elif value is not None:
+        yield value

@@ -110,7 +110,7 @@ class GapRepair:
     def _ask(self) -> None:
         """Request the tables when the stream runs, and stop after their reading."""
         engine = self.engine
-        while not (engine.state == "streaming" and engine.status().captured_tables):
+        while engine.state != "streaming":
             if self._ended.wait(POLL_S):
                 return
         captured = engine.status().captured_tables

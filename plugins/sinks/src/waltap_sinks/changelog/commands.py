@@ -116,11 +116,15 @@ def readers(
         typer.Option("--at", metavar="POSITION", help="Its position; by default the log's end."),
     ] = None,
     hold_hours: Annotated[
-        float,
+        float | None,
         typer.Option(
-            "--hold-hours", metavar="N", min=0, help="Hours that the log waits for a silent reader."
+            "--hold-hours",
+            metavar="N",
+            min=0,
+            help="Hours that the log waits for a silent reader, "
+            f"by default {HOLD_S / 3600:g} or as before.",
         ),
-    ] = HOLD_S / 3600,
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the log's readers and their positions; register or forget a reader.
@@ -132,9 +136,8 @@ def readers(
         log.readers.forget(forget)
     if register is not None:
         log_position = log.end if at is None else _log_position(at)
-        log.readers.register(
-            register, log_position, hold_s=hold_hours * 3600, by="the command line"
-        )
+        hold_s = None if hold_hours is None else hold_hours * 3600
+        log.readers.register(register, log_position, hold_s=hold_s, by="the command line")
     now, found = time.time(), log.readers.all()
     if as_json:
         documents = [
