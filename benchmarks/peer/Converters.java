@@ -74,6 +74,9 @@ public final class Converters {
                 String topic = ask.get("topic").asText();
                 SchemaAndValue data = json.toConnectData(topic, mapper.writeValueAsBytes(ask.get("data")));
                 RecordHeaders headers = new RecordHeaders();
+                for (JsonNode each : ask.path("headers")) {
+                    headers.add(each.get("name").asText(), mapper.writeValueAsBytes(each.get("data")));
+                }
                 byte[] bytes = converter.fromConnectData(topic, headers, data.schema(), data.value());
                 answer.put("bytes", bytes == null ? null : Base64.getEncoder().encodeToString(bytes));
                 if (client != null && bytes != null && bytes[0] == 0) {

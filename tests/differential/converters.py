@@ -3,7 +3,7 @@
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.differential import judges
@@ -25,6 +25,8 @@ class Question:
     back: bool = False
     header: str | None = None
     """The name of the header whose value it is; the converter is one of headers then."""
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    """The record's headers, as ``data``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
     lines = (
         f'{{"class":{json.dumps(each.converter)},"topic":{json.dumps(each.topic)},'
         f'"key":{json.dumps(each.key)},"back":{json.dumps(each.back)},'
-        f'"config":{json.dumps(dict(each.config or {}))},{_named(each)}"data":{each.data.decode()}}}'
+        f'"config":{json.dumps(dict(each.config or {}))},{_named(each)}"headers":[{_headers(each)}],'
+        f'"data":{each.data.decode()}}}'
         for each in questions
     )
     return [_answer(json.loads(line)) for line in judges.asked("--converters", lines, class_path)]
@@ -53,6 +56,13 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
 
 def _named(question: Question) -> str:
     return "" if question.header is None else f'"header":{json.dumps(question.header)},'
+
+
+def _headers(question: Question) -> str:
+    return ",".join(
+        f'{{"name":{json.dumps(name)},"data":{data.decode()}}}'
+        for name, data in question.headers.items()
+    )
 
 
 def protobuf_class_path() -> str:

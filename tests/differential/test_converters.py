@@ -5,17 +5,22 @@ import math
 from base64 import b64decode
 from typing import Any
 
+import msgspec
 import pytest
 from tests.differential.converters import Question, ask, protobuf_class_path
 from tests.differential.corpus import CORPORA
 from tests.differential.normalise import SAME
+from tests.harness.change_records import SOURCE, change_records
+from tests.harness.schemas import MAYBE_TEXT, TEXT, of
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.registry import Registry
-from tests.harness.typed_records import typed_records, with_schema
+from tests.harness.typed_records import typed_records, with_schema, with_schema_of
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 
+from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch
+from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
@@ -330,6 +335,90 @@ def test_cloud_events_are_those_of_debeziums_converter(
             continue
         assert found is not None
         assert ordered(found.decode()) == ordered(answer.data.decode())
+
+
+METADATA: dict[str, dict[str, str]] = {
+    "all": {"metadata.source": "header"},
+    "generated": {
+        "metadata.source": "HEADER,id:generate,type:generate",
+        "json.schemas.enable": "true",
+    },
+    "traced": {
+        "metadata.source": "header",
+        "opentelemetry.tracing.attributes.enable": "true",
+        "schema.data.name.source.header.enable": "true",
+        "json.schemas.enable": "true",
+    },
+    "some": {
+        "metadata.source": "value,id:header,type:generate,traceparent:header,dataSchemaName:header",
+        "opentelemetry.tracing.attributes.enable": "true",
+        "schema.data.name.source.header.enable": "true",
+        "extension.attributes.enable": "false",
+    },
+    "named": {
+        "metadata.source": "value,id:generate,type:header,dataSchemaName:header",
+        "json.schemas.enable": "false",
+    },
+    "default": {
+        "metadata.source": "value,id:generate,type:generate,traceparent:header,dataSchemaName:generate"
+    },
+}
+"""Where CloudEvents get their attributes."""
+
+
+@pytest.mark.usefixtures("peer")
+@pytest.mark.parametrize("form", ["json", "json_avro", "avro"])
+def test_attributes_of_cloud_events_come_from_headers(form: str, registry: Registry) -> None:
+    avro = {"avro.schema.registry.url": registry.url, "data.serializer.type": "avro"}
+    more = {"json": {}, "json_avro": avro, "avro": {**avro, "serializer.type": "avro"}}[form]
+    row = of(
+        "struct", "payload", optional=True,
+        fields=(Field("someField1", TEXT), Field("n", of("int32", optional=True))),
+    )  # fmt: skip
+    asked = []
+    for name, given in METADATA.items():
+        # the events have no schema in JSON where the data is Avro
+        config = {key: value for key, value in given.items() if not (more and "json" in key)}
+        for number, record in enumerate(change_records(3, 12)):
+            if record.value is None or "before" not in record.value:
+                continue
+            block = record.value["transaction"]
+            headers: dict[str, tuple[Schema, Any]] = {
+                "id": (of("string", "io.debezium.data.Uuid", 1), f"id {number}"),
+                "type": (MAYBE_TEXT, "UserCreated"),
+                "traceparent": (TEXT, f"00-{number}"),
+                "dataSchemaName": (TEXT, f"of.{form}.Data{number % 3}"),
+            }
+            if config["metadata.source"].lower().startswith("header"):
+                headers |= {"source": (SOURCE, record.value["source"]), "op": (TEXT, "c")}
+                if block is not None:
+                    headers["transaction"] = (envelope.TRANSACTION_BLOCK, block)
+                record = ConnectRecord(
+                    "t", None, None, row, {"someField1": "Ä", "n": number if number % 2 else None}
+                )
+            made = tuple((key, *held) for key, held in headers.items())
+            topic = f"headers_{form}_{name}_{number}"
+            asked.append((topic, config | more, msgspec.structs.replace(record, headers=made)))
+    answers = ask(
+        Question(
+            converter=CLOUD_EVENTS, data=with_schema(record), topic=topic, config=config,
+            headers={key: with_schema_of(schema, held) for key, schema, held in record.headers},
+        )
+        for topic, config, record in asked
+    )  # fmt: skip
+    assert len(answers) == len(asked) > 30
+    for (topic, config, record), answer in zip(asked, answers, strict=True):
+        assert answer.data is not None, f"{config}: {answer.error}"
+        properties = CloudEventsProperties.model_validate(config)
+        ours = CloudEventsConverter(properties, ConverterContext(record_part="value"))
+        write = ours.headed(topic, record.value_schema)
+        assert write is not None
+        found, _ = write(record.value, record.headers)
+        assert found is not None
+        if form == "avro":
+            assert found == answer.data, config
+            continue
+        assert ordered(found.decode()) == ordered(answer.data.decode()), config
 
 
 def recorded(corpus: str) -> list[tuple[str, bool, dict[str, Any], Any]]:

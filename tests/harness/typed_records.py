@@ -12,6 +12,7 @@ from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, OldTuple
 from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ConverterContext
@@ -76,9 +77,14 @@ def typed_records(
 
 def with_schema(record: ConnectRecord) -> bytes:
     """Return a record's value as JsonConverter writes it, schema and all; null stays null."""
+    return with_schema_of(record.value_schema, record.value)
+
+
+def with_schema_of(schema: Schema | None, value: Any) -> bytes:
+    """Return a value as JsonConverter writes it, schema and all; null stays null."""
     properties = JsonConverterProperties.model_validate({"replace.null.with.default": False})
     converter = JsonConverter(properties, ConverterContext(record_part="value"))
-    written = converter.encoder(record.topic, record.value_schema)(record.value)
+    written = converter.encoder("t", schema)(value)
     assert written is not None
     return written
 

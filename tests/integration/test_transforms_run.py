@@ -146,6 +146,48 @@ def test_rows_without_their_event_are_no_cloudevents(shop: Shop) -> None:
     assert shop.records() == []
 
 
+def test_events_of_an_outbox_are_cloudevents_with_their_source_in_headers(shop: Shop) -> None:
+    """The router leaves no source block in the value: HeaderFrom keeps it."""
+    shop.database.psql(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL,"
+        " type text NOT NULL, payload jsonb);"
+        "INSERT INTO outbox VALUES ('59a42efd-b015-44a9-9dde-cb36d9002425', 'User', '7', 'UserCreated',"
+        """ '{"name": "Ä", "n": 7005}')"""
+    )
+    routed = {
+        "table__include__list": "public.outbox",
+        "value__converter": "io.debezium.converters.CloudEventsConverter",
+        "value__converter__metadata__source": "header",
+        "value__converter__json__schemas__enable": "false",
+        "transforms": "keep,outbox",
+        "transforms__keep__type": f"{CONNECT}.HeaderFrom$Value",
+        "transforms__keep__fields": "source,op",
+        "transforms__keep__headers": "source,op",
+        "transforms__keep__operation": "copy",
+        "transforms__outbox__type": "io.debezium.transforms.outbox.EventRouter",
+        "transforms__outbox__table__expand__json__payload": "true",
+        "transforms__outbox__table__fields__additional__placement": "type:header",
+    }
+    runs(shop, **routed)
+    (record,) = shop.records()
+    assert record["topic"] == "outbox.event.User"
+    event = record["value"]
+    assert {name: event[name] for name in ("id", "type", "source", "data", "iodebeziumop")} == {
+        "id": "59a42efd-b015-44a9-9dde-cb36d9002425",
+        "type": "UserCreated",
+        "source": "/debezium/postgresql/shop",
+        "data": {"name": "Ä", "n": 7005},
+        "iodebeziumop": "r",
+    }
+    # an event whose payload stays text has no data
+    shop.database.psql(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'User', '7', 'UserGone', '[1]')"
+    )
+    said = runs(shop, code=1, **routed)
+    assert "WT-3301" in said
+    assert "the value must be a struct" in said
+
+
 # --- converters of columns -------------------------------------------------------------------------------
 
 PLUGIN = """

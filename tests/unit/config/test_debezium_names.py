@@ -127,6 +127,27 @@ def test_a_file_that_debezium_runs_is_taken_and_nothing_in_it_is_without_effect(
     assert (resolution.ignored, resolution.warnings) == ({}, [])
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"metadata.source": "id:header"}, "must be value or header"),
+        ({"metadata.source": "value,subject:header"}, "must be value or header"),
+        ({"metadata.source": "value,value"}, "must be value or header"),
+        (
+            {
+                "metadata.source": "value,traceparent:generate",
+                "opentelemetry.tracing.attributes.enable": "true",
+            },
+            "needs traceparent:header",
+        ),
+    ],
+)
+def test_cloud_events_say_which_headers_they_cannot_read(given: dict[str, str], said: str) -> None:
+    kind = "io.debezium.converters.CloudEventsConverter"
+    named = {f"value.converter.{name}": value for name, value in given.items()}
+    assert said in refused({"value.converter": kind, "key.converter": "json", **named}).what
+
+
 def test_what_belongs_to_a_snapshot_mode_is_its_own() -> None:
     mode = "snapshot.mode.configuration.based"
     names = [f"{mode}.{end}" for end in ("snapshot.data", "start.stream", "snapshot.on.data.error")]

@@ -188,6 +188,7 @@ class FormatResolver:
         self._header = header
         self._key: FormatSpec | None = None
         self._value: FormatSpec | None = None
+        self._only_events = False
 
     def chosen(
         self, choice: SelectionProperties, typed: GivenProperty | None
@@ -208,7 +209,7 @@ class FormatResolver:
             return None
         key, value, header = specs
         if key is value and (value.converter is None or header is value) and _writes_both(value):
-            return self._component("format", value, self._flat)
+            return self._of_values(self._component("format", value, self._flat))
         for record_part, spec in zip(RECORD_PARTS, specs, strict=True):
             if spec.converter is None:
                 what = (
@@ -217,11 +218,18 @@ class FormatResolver:
                 self._findings.add_problem(f"{record_part}.converter", what, value=spec.name)
                 return None
         if key is value and _writes_both(value):
-            return self._headed(value, header)
+            return self._of_values(self._headed(value, header))
         parts = [self._record_part(*each) for each in zip(RECORD_PARTS, specs, strict=True)]
+        self._of_values(parts[RECORD_PARTS.index("value")])
         if any(part is None for part in parts):
             return None
         return _joined(*(part for part in parts if part is not None))
+
+    def _of_values(self, made: Component[FormatSpec] | None) -> Component[FormatSpec] | None:
+        """Return ``made``, the format of values, after a look at its properties."""
+        only = None if self._value is None else self._value.change_events_only
+        self._only_events = made is not None and only is not None and only(made.properties)
+        return made
 
     def refuse_others(self, uses: Sequence[TransformUse], *, all_known: bool) -> None:
         """Record parts of transforms' records that the formats cannot write.
@@ -230,7 +238,7 @@ class FormatResolver:
         """
         if all_known and not any(isinstance(use.spec, RecordTransformSpec) for use in uses):
             self._refuse_structs()
-        if self._value is None or not self._value.change_events_only:
+        if self._value is None or not self._only_events:
             return
         for use in uses:
             spec = use.spec

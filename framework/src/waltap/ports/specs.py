@@ -185,8 +185,9 @@ class FormatSpec(Spec):
     """Properties of keys or values alone, unless they are ``properties``; ``factory`` then uses this
     format
     for whole records. In a profile the names follow ``key.converter.`` and similar prefixes."""
-    change_events_only: bool = False
-    """Writes change events only: a profile whose `RecordTransformSpec` replaces all of them is refused."""
+    change_events_only: "Callable[[Any], bool] | None" = None
+    """Returns whether values, with these properties, are change events only: then a profile whose
+    `RecordTransformSpec` replaces all of them is refused."""
     scalar: bool = False
     """Writes no structs. Keys and values of change events are structs, so a `RecordTransformSpec` must
     replace the values."""

@@ -54,7 +54,7 @@ def register_formats() -> Iterable[FormatSpec]:
         lazy("waltap_formats.cloudevents:CloudEventsConverter"),
         aliases=("io.debezium.converters.CloudEventsConverter",),
         properties=lazy("waltap_formats.properties:CloudEventsProperties"),
-        change_events_only=True,
+        change_events_only=lambda properties: properties.metadata[0] == "value",
     )
     yield _format(
         "string",

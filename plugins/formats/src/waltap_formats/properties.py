@@ -247,6 +247,15 @@ class ProtobufProperties(RegistryProperties):
     )
 
 
+# Entries of `metadata.source`: for all, and for an attribute that a header may have.
+FOR_ALL = ("value", "header")
+FOR_ONE = tuple(
+    f"{name}:{place}"
+    for name in ("id", "type", "traceparent", "dataSchemaName")
+    for place in ("header", "generate")
+)
+
+
 class CloudEventsProperties(Properties):
     """The form of events, and the formats of events and data."""
 
@@ -288,9 +297,31 @@ class CloudEventsProperties(Properties):
     )
     metadata: CommaList = declare(
         "metadata.source",
-        default=("value", "id:generate", "type:generate", "dataSchemaName:generate"),
-        words=("value", "id:generate", "type:generate", "dataSchemaName:generate"),
-        summary="Accepted for Debezium's sake: attributes are made from the value.",
+        default=(
+            "value",
+            "id:generate",
+            "type:generate",
+            "traceparent:header",
+            "dataSchemaName:generate",
+        ),
+        words=FOR_ALL + FOR_ONE,
+        min_length=1,
+        summary="Where source block, operation and transaction are: in the value, or in the headers "
+        "source, op and transaction, which HeaderFrom$Value makes; the complete value is then the data. "
+        "Further entries choose for one attribute: NAME:header reads the header, NAME:generate makes it.",
+        examples=("header", "value,id:header,type:generate"),
+        advanced=True,
+    )
+    tracing: bool = declare(
+        "opentelemetry.tracing.attributes.enable",
+        default=False,
+        summary="Write the header traceparent as an attribute.",
+        advanced=True,
+    )
+    data_name: bool = declare(
+        "schema.data.name.source.header.enable",
+        default=False,
+        summary="Let metadata.source take dataSchemaName, the name of the data's schema, from the header.",
         advanced=True,
     )
     names: Literal["avro", "none"] = declare(
@@ -327,7 +358,26 @@ class CloudEventsProperties(Properties):
             raise ValueError("avro.schema.registry.url is required for Avro")
         if self.serializer == "avro" and self.data_serializer == "json":
             raise ValueError("data.serializer.type must be avro where serializer.type is")
+        if self.tracing and not self.in_header("traceparent"):
+            raise ValueError(
+                "opentelemetry.tracing.attributes.enable needs traceparent:header in metadata.source"
+            )
         return self
+
+    @field_validator("metadata")
+    @classmethod
+    def _places(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value[0] not in FOR_ALL or not set(value[1:]) <= set(FOR_ONE):
+            raise ValueError(f"must be value or header, and then some of {', '.join(FOR_ONE)}")
+        return value
+
+    def in_header(self, name: str) -> bool:
+        """Return whether a header has the attribute ``name``.
+
+        Of several entries the last counts.
+        """
+        found = [each for each in self.metadata if each.startswith(f"{name}:")] or self.metadata[:1]
+        return found[-1].endswith("header")
 
     def avro(self) -> AvroProperties:
         given: dict[str, Any] = {

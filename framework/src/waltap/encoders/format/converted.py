@@ -46,7 +46,7 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.encoders.format.converter import (
     Converter,
-    Encode,
+    EncodeHeaded,
     EventFrame,
     RecordPart,
     WriteCreates,
@@ -305,7 +305,7 @@ class ConvertedFormat(Format):
     def _encoded(self, record: ConnectRecord) -> Record:
         topic = record.topic
         key, _ = self._key.written(topic, record.key_schema, record.key)
-        value, added = self._value.written(topic, record.value_schema, record.value)
+        value, added = self._value.written(topic, record.value_schema, record.value, record.headers)
         headers = added + self._written_headers(topic, record.headers)
         return Record(topic, key, value, headers, record.partition, record.timestamp)
 
@@ -686,16 +686,18 @@ class _PartConverter:
 
     def __init__(self, record_part: RecordPart, converter: Converter) -> None:
         self._record_part, self.converter = record_part, converter
-        self._known: dict[
-            tuple[str, int], tuple[Schema, Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]]
-        ] = BoundedDict(MAX_ENCODERS)
+        self._known = BoundedDict[tuple[str, int], tuple[Schema | None, EncodeHeaded]](MAX_ENCODERS)
 
     def written(
-        self, topic: str, schema: Schema | None, value: Any
+        self,
+        topic: str,
+        schema: Schema | None,
+        value: Any,
+        headers: tuple[ConnectHeader, ...] = (),
     ) -> tuple[bytes | None, tuple[Header, ...]]:
         """Return the bytes of ``value`` and the headers they need.
 
-        Raises: ValueUnfit.
+        ``headers`` are the record's. Raises: ValueUnfit.
         """
         if schema is None and value is None:
             return None, ()
@@ -703,9 +705,9 @@ class _PartConverter:
         entry = self._known.get(key)
         if entry is None:
             # The entry keeps the schema alive, so that no other object gets its id.
-            entry = self._known[key] = schema, self._made(topic, schema)  # type: ignore[assignment]
+            entry = self._known[key] = schema, self._made(topic, schema)
         try:
-            return entry[1](value)  # type: ignore[index]
+            return entry[1](value, headers)
         except MISFITS as cause:
             name = "" if schema is None or schema.name is None else f" ({schema.name})"
             unwritten = f"a {self._record_part} for topic {topic}{name}"
@@ -716,14 +718,12 @@ class _PartConverter:
         for key in [key for key in self._known if key[0] in topics]:
             del self._known[key]
 
-    def _made(
-        self, topic: str, schema: Schema | None
-    ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]]:
+    def _made(self, topic: str, schema: Schema | None) -> EncodeHeaded:
         headed = self.converter.headed(topic, schema)
         if headed is not None:
             return headed
-        encode: Encode = self.converter.encoder(topic, schema)
-        return lambda value: (encode(value), ())
+        encode = self.converter.encoder(topic, schema)
+        return lambda value, _headers: (encode(value), ())
 
 
 def _stamps(now: int) -> dict[str, int]:

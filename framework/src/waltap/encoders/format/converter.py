@@ -16,6 +16,7 @@ from waltap.changes.events.shape import TableShape
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.encoders.format.record_transform import ConnectHeader
 from waltap.errors import RecordError, RetryVerdict
 
 Out = TypeVar("Out")
@@ -86,6 +87,8 @@ class EventFrame:
 
 RecordPart = Literal["key", "value", "header"]
 Encode = Callable[[Any], bytes | None]
+# A value and its record's headers → bytes, and headers to add.
+EncodeHeaded = Callable[[Any, tuple[ConnectHeader, ...]], tuple[bytes | None, tuple[Header, ...]]]
 
 
 class ValueUnfit(RecordError):
@@ -195,11 +198,9 @@ class Converter(abc.ABC):
         """
         return None
 
-    def headed(
-        self, topic: str, schema: Schema | None
-    ) -> Callable[[Any], tuple[bytes | None, tuple[Header, ...]]] | None:
-        """Return the encoder of values that adds headers.
+    def headed(self, topic: str, schema: Schema | None) -> EncodeHeaded | None:
+        """Return the encoder of values that reads or adds headers.
 
-        These precede the record's own headers. None means that `encoder` writes the values.
+        Added ones precede the record's own headers. None means that `encoder` writes the values.
         """
         return None
