@@ -131,6 +131,14 @@ class Lake:
             with contextlib.closing(catalog(self.folder)) as opened:
                 opened.drop_table(f"public.{table}")
 
+    def rename_away(self, table: str = "t") -> None:
+        """Give a table the name that it has, and ``_old``."""
+        if self.kind == "delta":
+            self.path(table).rename(self.path(f"{table}_old"))
+        else:
+            with contextlib.closing(catalog(self.folder)) as opened:
+                opened.rename_table(f"public.{table}", f"public.{table}_old")
+
     def make_anew(self) -> None:
         """Make a table of the same name and columns, without rows."""
         if self.kind == "delta":

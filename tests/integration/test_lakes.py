@@ -11,6 +11,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
 
+from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.sink import Sink
@@ -142,8 +143,7 @@ def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake: Lake) -
         with pytest.raises(LakeTableUnfit, match=r"public\.people: column id is int32.*rename"):
             sink.flush()
         sink.close()
-        folder = lake.path("people")
-        folder.rename(folder.with_name("people_old"))
+        lake.rename_away("people")
         sink = lake.sink()
         sink.open()
         sink.write(batch(part))
@@ -155,6 +155,33 @@ def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake: Lake) -
         sink.flush()
     sink.close()
     assert ids(lake)[-1] == 5_000_000_000
+
+
+def people_with(kind: str) -> Relation:
+    return relation("public.people", [("id", "int4"), ("v", kind)])
+
+
+ALIKE = {
+    "varchar(10)": ("text", "a", "x" * 11),
+    "varchar(9)": ("uuid", "a", "0b5f1a2c-3d4e-4f60-8a7b-000000000001"),
+    "timestamp(3)": ("timestamp", "2024-01-01 00:00:00.5", "2024-01-01 00:00:00.000001"),
+    "json": ("jsonb", "{}", "[]"),
+}
+
+
+@pytest.mark.parametrize("was", ALIKE)
+def test_another_type_of_the_source_that_is_the_same_in_the_lake_is_taken(
+    lake: Lake, was: str
+) -> None:
+    now, old, new = ALIKE[was]
+    source, sink = Model(), lake.sink()
+    sink.open()
+    for kind, number, value in ((was, "1", old), (now, "2", new), (was, "3", old)):
+        sink.write(batch(source.inserted(people_with(kind), [number, value])))
+        sink.flush()
+    sink.close()
+    values = [str(row["v"]).rstrip("0") for row in lake.rows("people")]
+    assert values == [str(text).rstrip("0") for text in (old, new, old)]
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not yet"])

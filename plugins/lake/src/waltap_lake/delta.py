@@ -227,27 +227,30 @@ class _DeltaTable(LakeTable):
             # The update by `lost` also reads commits of another instance of this pipeline.
             if self._committed(epoch) != self._position:
                 raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
-            self._same_types(rows.schema)
             write_deltalake(
-                self._table, rows, mode="append", schema_mode="merge", commit_properties=commit
+                self._table,
+                self._fitting(rows),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=commit,
             )
             self._newest = self._commit_of(self._table.version(), self._table.history(1))
         self._position = position
 
-    def _same_types(self, schema: "pa.Schema") -> None:
-        """Check that the table's columns have the types of ``schema``.
-
-        Raises: LakeTableUnfit.
-        """
+    def _fitting(self, rows: "pa.Table") -> "pa.Table":
+        """Return ``rows`` for the table. Raises: LakeTableUnfit."""
         # delta-rs would cast silently to the table's type while the values fit.
         there = {field.name: field.type for field in pa.schema(self._table.schema().to_arrow())}
-        for field in schema:
+        for field in rows.schema:
             kind = there.get(field.name, field.type)
             if not alike(kind, field.type):
                 raise LakeTableUnfit(
                     f"{self._name}: column {field.name} is {kind}, the source has {field.type} now",
                     table=self._name,
                 )
+        # It refuses another note on a column: varchar(10) became text, and both are strings here.
+        plain = (field.remove_metadata() if field.name in there else field for field in rows.schema)
+        return rows.cast(pa.schema(plain))
 
     def take_out(self, condition: str) -> None:
         with self._lake.failing(self._name):
