@@ -184,6 +184,33 @@ def test_another_type_of_the_source_that_is_the_same_in_the_lake_is_taken(
     assert values == [str(text).rstrip("0") for text in (old, new, old)]
 
 
+def test_decimals_of_another_scale_are_taken_if_no_digit_of_a_row_changes(lake: Lake) -> None:
+    """Iceberg's readers do not convert the digits of older files: 1.25 would become 0.0125."""
+    source, sink = Model(), lake.sink()
+    sink.open()
+    sink.write(batch(source.inserted(people_with("numeric(10,2)"), ["1", "1.25"])))
+    sink.flush()
+    wider = source.inserted(people_with("numeric(12,4)"), ["2", "1.2345"])
+    sink.write(batch(wider))
+    with pytest.raises(LakeTableUnfit, match="column v is decimal128"):
+        sink.flush()
+    sink.close()
+    lake.rename_away("people")
+    sink = lake.sink()
+    sink.open()
+    sink.write(batch(wider))
+    sink.flush()
+    if lake.kind == "iceberg":
+        sink.write(batch(source.inserted(people_with("numeric(10,2)"), ["3", "1.50"])))
+        sink.flush()
+    sink.close()
+    found = lake.table("people")
+    assert found is not None
+    assert str(found.schema.field("v").type) == "decimal128(12, 4)"
+    assert [str(row["v"]) for row in lake.rows("people")][:1] == ["1.2345"]
+    assert [str(row["v"]) for row in lake.rows("people_old")] == ["1.25"]
+
+
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not yet"])
 def test_a_table_whose_relation_is_gone_may_be_taken_away(lake: Lake, *, committed: bool) -> None:
     source, sink = Model(), lake.sink()

@@ -121,6 +121,9 @@ class DeltaLake(LakeConnection):
             except TableNotFoundError:
                 return None
 
+    def takes(self, kind: "pa.DataType", other: "pa.DataType") -> bool:
+        return alike(kind, other)
+
     def close(self) -> None:
         self._positions = None
 
@@ -240,16 +243,12 @@ class _DeltaTable(LakeTable):
     def _fitting(self, rows: "pa.Table") -> "pa.Table":
         """Return ``rows`` for the table. Raises: LakeTableUnfit."""
         # delta-rs would cast silently to the table's type while the values fit.
-        there = {field.name: field.type for field in pa.schema(self._table.schema().to_arrow())}
-        for field in rows.schema:
-            kind = there.get(field.name, field.type)
-            if not alike(kind, field.type):
-                raise LakeTableUnfit(
-                    f"{self._name}: column {field.name} is {kind}, the source has {field.type} now",
-                    table=self._name,
-                )
+        there = pa.schema(self._table.schema().to_arrow())
+        self._lake.require_takes(self._name, there, rows.schema)
         # It refuses another note on a column: varchar(10) became text, and both are strings here.
-        plain = (field.remove_metadata() if field.name in there else field for field in rows.schema)
+        plain = (
+            field.remove_metadata() if field.name in there.names else field for field in rows.schema
+        )
         return rows.cast(pa.schema(plain))
 
     def take_out(self, condition: str) -> None:

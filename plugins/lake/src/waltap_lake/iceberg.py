@@ -106,6 +106,9 @@ class IcebergLake(LakeConnection):
             except NoSuchTableError:
                 return None
 
+    def takes(self, kind: "pa.DataType", other: "pa.DataType") -> bool:
+        return takes(kind, other)
+
     def close(self) -> None:
         catalog, self._catalog, self._positions = self._catalog, None, None
         if catalog is not None:
@@ -189,6 +192,7 @@ class _IcebergTable(LakeTable):
             # `lost` has read the table again, with commits of another instance.
             if self._table.properties.get(self._property) != self._known:
                 raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
+            self._lake.require_takes(self._name, self._table.schema().as_arrow(), rows.schema)
             with self._table.transaction() as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(rows.schema)
@@ -203,6 +207,41 @@ class _IcebergTable(LakeTable):
             warnings.simplefilter("ignore")  # pyiceberg warns if there is nothing to delete
             self._table.refresh()
             self._table.delete(condition)
+
+
+def takes(kind: "pa.DataType", other: "pa.DataType") -> bool:
+    """Return whether a column of the type ``kind`` takes values of ``other``.
+
+    It may become wider. pyiceberg also takes a larger scale, and bytes as text. That is no evolution of
+    Iceberg: other readers see other values.
+    """
+    types = pa.types
+    if types.is_decimal(kind) and types.is_decimal(other):
+        integer_digits = kind.precision - kind.scale
+        narrower = kind.scale > other.scale and integer_digits >= other.precision - other.scale
+        return bool(kind.scale == other.scale or narrower)
+    for of_family in (types.is_integer, types.is_floating, _is_text, _is_bytes):
+        if of_family(kind):
+            return bool(of_family(other))
+    if types.is_struct(kind) and types.is_struct(other):
+        there = {field.name: field.type for field in kind.fields}
+        return all(takes(there.get(field.name, field.type), field.type) for field in other.fields)
+    if kind.num_fields and kind.num_fields == other.num_fields:
+        pairs = ((kind.field(n).type, other.field(n).type) for n in range(kind.num_fields))
+        return _is_list(kind) == _is_list(other) and all(takes(*pair) for pair in pairs)
+    return bool(kind == other)
+
+
+def _is_text(kind: "pa.DataType") -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: "pa.DataType") -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_list(kind: "pa.DataType") -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def descends(metadata: "TableMetadata", wanted: int, number: int) -> bool:

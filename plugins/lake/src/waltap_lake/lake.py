@@ -13,6 +13,7 @@ import msgspec
 from waltap.base.import_rules import pa
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
+from waltap_lake.errors import LakeTableUnfit
 
 # Encode the progress of a pipeline in a lake.
 #
@@ -149,6 +150,10 @@ class LakeConnection(abc.ABC):
     def existing(self, name: LakeTableName) -> LakeTable | None:
         """Return a table, None if it is missing."""
 
+    @abc.abstractmethod
+    def takes(self, kind: "pa.DataType", other: "pa.DataType") -> bool:
+        """Return whether a column of the type ``kind`` takes values of ``other``."""
+
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         """Return ``rows`` cast to the lake's types."""
         kinds = [field.with_type(fitting(field.type, times=self.times)) for field in rows.schema]
@@ -171,6 +176,19 @@ class LakeConnection(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Release all resources. May be called twice."""
+
+    def require_takes(self, name: LakeTableName, schema: "pa.Schema", rows: "pa.Schema") -> None:
+        """Check that the columns of ``schema`` take the columns of ``rows``.
+
+        Raises: LakeTableUnfit.
+        """
+        for field in rows:
+            if field.name not in schema.names:
+                continue
+            kind = schema.field(field.name).type
+            if not self.takes(kind, field.type):
+                text = f"{name}: column {field.name} is {kind}, the source has {field.type} now"
+                raise LakeTableUnfit(text, table=name)
 
 
 def fitting(kind: "pa.DataType", *, times: bool) -> "pa.DataType":
