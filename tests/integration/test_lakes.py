@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, in_parts, relation, replay
+from tests.harness.changelog import batch, context, copy_of, in_parts, relation, replay
 from tests.harness.lakes import Lake
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
@@ -13,6 +13,7 @@ from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import remaining
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.sink import Sink
 from waltap.ports.sink.stored_position import DestinationBehind
@@ -209,6 +210,37 @@ def test_decimals_of_another_scale_are_taken_if_no_digit_of_a_row_changes(lake: 
     assert str(found.schema.field("v").type) == "decimal128(12, 4)"
     assert [str(row["v"]) for row in lake.rows("people")][:1] == ["1.2345"]
     assert [str(row["v"]) for row in lake.rows("people_old")] == ["1.25"]
+
+
+@pytest.mark.parametrize("at_once", ["a batch", "a transaction"])
+def test_a_table_that_is_renamed_away_for_a_type_is_followed_by_one_with_the_rows_behind_it(
+    lake: Lake, at_once: str
+) -> None:
+    """A start reads again what the last flush had, with rows of both types in it."""
+    source, sink = Model(), lake.sink()
+    other = relation("public.t", [("id", "int4")])
+    before, after = people_with("int4"), people_with("text")
+    parts = []
+    for table, row in ((before, ["1", "7"]), (other, ["1"]), (after, ["2", "x"]), (other, ["2"])):
+        source.insert(table, row)
+        if at_once == "a batch":
+            parts.append(source.commit())
+    parts = parts or [source.commit()]
+    sink.open()
+    sink.write(batch(*map(copy_of, parts)))
+    with pytest.raises(LakeTableUnfit, match=r"public\.people: column v is int32"):
+        sink.flush()
+    sink.close()
+    lake.rename_away("people")
+    sink = lake.sink()
+    position = sink.open()
+    assert position is not None
+    sink.write(batch(*remaining(parts, position)))
+    assert sink.flush() == Position(parts[-1].end_lsn)
+    sink.close()
+    assert [row["v"] for row in lake.rows("people_old")] == [7]
+    assert [row["v"] for row in lake.rows("people")] == ["x"]
+    assert lake.ids() == [1, 2]
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not yet"])

@@ -4,7 +4,8 @@ Each commit of a table has the position behind its rows.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -49,6 +50,11 @@ class PendingBuffers:
     def __init__(self) -> None:
         self._buffers: list[TableBuffer] = []
 
+    @property
+    def version(self) -> TableVersion:
+        """Return the version of the last rows."""
+        return self._buffers[-1].version
+
     def buffer(self, version: TableVersion) -> TableBuffer:
         if not self._buffers or self._buffers[-1].version.fingerprint != version.fingerprint:
             self._buffers.append(TableBuffer(version))
@@ -64,15 +70,15 @@ class PendingBuffers:
         for buffer in self._buffers:
             buffer.convert()
 
-    def rows(self) -> "pa.Table | None":
+    def rows(self, fitted: "Callable[[pa.Table], pa.Table]") -> "pa.Table | None":
         """Return all rows as one table, None if there are none.
 
-        Columns that a version lacks are null.
+        Columns that a version lacks are null. ``fitted`` casts the rows of a version.
 
         Raises: pyarrow.ArrowInvalid if a column has types in two versions that have no common type.
         """
         tables: Sequence[pa.Table] = [
-            pa.Table.from_batches(batches)
+            fitted(pa.Table.from_batches(batches))
             for buffer in self._buffers
             if (batches := buffer.batches)
         ]
@@ -191,9 +197,11 @@ class LakeSink(Sink):
         """
         self._fail_stop.check()
         with self._write_stop:
+            before = self._position or Position(0)
             for part in batch.parts:
                 if isinstance(part, TransactionPart):
-                    self._take_part(part)
+                    self._take_part(part, before)
+                    before = part.position(before)
                 elif isinstance(part, SnapshotRows):
                     self._take_rows(part, batch)
             if self._position is None or batch.position > self._position or batch.snapshot:
@@ -220,14 +228,29 @@ class LakeSink(Sink):
                 self._commit()
         return self._offset.position
 
-    def _take_part(self, part: TransactionPart) -> None:
+    def _take_part(self, part: TransactionPart, before: Position) -> None:
+        """Collect the changes of ``part``, which follows the position ``before``."""
         if self._position is not None and part.commit_lsn < self._position.end_lsn:
             return  # sent again after a reconnect
-        for relation, changes, numbers in by_relation(part):
-            version = self._versions.of(relation)
-            if version is None:
-                continue
-            name = self._name(relation.schema, relation.table)
+        groups = [
+            (version, self._name(relation.schema, relation.table), changes, numbers)
+            for relation, changes, numbers in by_relation(part)
+            if (version := self._versions.of(relation)) is not None
+        ]
+        retyped = self._first_retyped(groups)
+        if retyped is not None:
+            # No commit has a column in two types. Rows of the former one are committed before, so a
+            # start continues behind them, with a new table if need be.
+            at = bisect_left(part.numbers(), retyped)
+            if at:
+                first, part = part.split(at)
+                self._take_part(first, before)
+                before = first.position(before)
+            self._position = before
+            self._commit()
+            self._take_part(part, before)
+            return
+        for version, name, changes, numbers in groups:
             self._table(name, version)
             # The buffers have redelivered changes; a table ahead of the offset has some, too.
             skipped = max(
@@ -237,6 +260,33 @@ class LakeSink(Sink):
             if skipped < len(changes):
                 buffer = self._pending.setdefault(name, PendingBuffers()).buffer(version)
                 buffer.add_changes(part, changes[skipped:], numbers[skipped:])
+
+    def _first_retyped(
+        self, groups: Iterable[tuple[TableVersion, LakeTableName, object, Sequence[int]]]
+    ) -> int | None:
+        """Return the number of the first change with a column of another type.
+
+        The table cannot take the type beside the one of rows before.
+        """
+        last = dict[LakeTableName, TableVersion]()
+        for version, name, _changes, numbers in groups:
+            pending = self._pending.get(name)
+            had = last.get(name) or (pending and pending.version)
+            if had and had.fingerprint != version.fingerprint and not self._join(had, version):
+                return numbers[0]
+            last[name] = version
+        return None
+
+    def _join(self, one: TableVersion, other: TableVersion) -> bool:
+        """Return whether one commit may have rows of both versions."""
+        had, has = (
+            self._lake.fitted(each.segment_schema.empty_table()).schema for each in (one, other)
+        )
+        return all(
+            self._lake.takes(had.field(field.name).type, field.type)
+            for field in has
+            if field.name in had.names
+        )
 
     # --- snapshots --------------------------------------------------------------------------------
 
@@ -415,8 +465,7 @@ class LakeSink(Sink):
     def _rows(self, name: LakeTableName, pending: PendingBuffers) -> "pa.Table | None":
         pending.convert()
         try:
-            rows = pending.rows()
-            return None if rows is None else self._lake.fitted(rows)
+            return pending.rows(self._lake.fitted)
         except pa.ArrowException as error:
             raise LakeTableUnfit(f"{name}: {error}", table=name) from error
 
