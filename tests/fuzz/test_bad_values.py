@@ -45,6 +45,38 @@ def test_a_bad_value_is_a_problem_or_is_taken(sink: bool, name: str, count: int)
             str(problem).encode()
 
 
+HTTP = {"type": "http", "url": "http://h/"}
+AVRO = {"type": "avro", "schema.registry.url": "http://h"}
+HOOK = "notification.webhook."
+LATE = [
+    ("sink", {"type": "files", "path": "x"}, "layout", "{table:d}"),
+    ("sink", {"type": "files", "path": "x"}, "layout", "{table!x}"),
+    ("sink", {"type": "sql", "url": "sqlite:///x"}, "table.name.format", "{table:{x}}"),
+    ("sink", HTTP, "header.X-Own", "Grüße-und-Küsse"),
+    ("sink", HTTP, "header.X-Own", "secret-9\n"),
+    ("sink", HTTP, "auth.token", "schlüssel-9"),
+    ("sink", HTTP, "auth.token", "secret-9\n"),
+    ("sink", HTTP, "url", "http://secret-9..example/"),
+    ("format", AVRO, "schema.registry.url", "http://registry:port"),
+    ("format", AVRO, "bearer.auth.token", "schlüssel-9"),
+    ("engine", {"notification.enabled.channels": "webhook"}, f"{HOOK}url", "http://secret-9..example/"),
+    ("engine", {f"{HOOK}url": "http://h/"}, f"{HOOK}header.X", "schlüssel-9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "others", "name", "value"), LATE)
+def test_a_value_that_only_its_user_could_refuse_is_refused_at_the_start(
+    section: str, others: dict[str, str], name: str, value: str
+) -> None:
+    tables = {"source": {"type": "postgres", "database.dbname": "d"}, "sink": {"type": "null"}}
+    engine = {"notification.enabled.channels": "webhook"} if section == "engine" else {}
+    tables |= {section: engine | others | {name: value}}
+    found = [str(problem) for problem in survey(read_tables(tables, "p.toml"), HOST).problems]
+    assert found
+    assert all(name in problem for problem in found)
+    assert not any("9" in problem for problem in found)
+
+
 FILES = [
     b"", b"\0", b"\xff\xfe", b"{", b"[", b'{"a":{"b":1}}', b'{"config":{}}', b"name=[1]\n[source]\n",
     b'{"name":[],"config":{"a":null}}', b"[source]\ntype=1\n", b"[sink]\ntype={a=1}\n", b"source=1\n",

@@ -35,6 +35,8 @@ ASSIGNED = re.compile(
 )
 """``password=…`` in a query or in libpq's key=value form."""
 
+HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+
 _hidden: set[str] = set()
 _known = re.compile(r"(?!)")
 _passing: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -161,13 +163,39 @@ def whole_address(text: str | None) -> str | None:
     """
     try:
         # A special character in a password splits the address at the wrong character.
-        port = urlsplit(text or "").port
+        parts = urlsplit(text or "")
+        port = parts.port
+        (parts.hostname or "").encode("idna")  # as the resolver does, with errors of its own
     except ValueError:
         port = 0
     if port == 0:
         what = "cannot be read; characters such as / ? # @ : in a password are written %2F %3F …"
         raise ValueError(what)
     return text
+
+
+def header_value(text: str | None) -> str | None:
+    """Return the value of an HTTP header unchanged if HTTP can send it.
+
+    Raises: ValueError, which quotes no part of it.
+    """
+    if HEADER_VALUE.fullmatch(text or "") is None:
+        what = "is no HTTP header's value: printable ASCII, without a blank or line end around it"
+        raise ValueError(what)
+    return text
+
+
+def header_values(named: dict[str, str]) -> dict[str, str]:
+    """Return properties that are HTTP headers unchanged if HTTP can send them.
+
+    Raises: ValueError with the first name, and no value.
+    """
+    for name, value in named.items():
+        try:
+            header_value(value)
+        except ValueError as cause:
+            raise ValueError(f"{name} {cause}") from cause
+    return named
 
 
 def host_of(url: str) -> str:

@@ -321,10 +321,11 @@ class FormatResolver:
         values = {d.name: getattr(filled, d.field) for d in declarations(model)}
         try:
             return Component(spec, model.model_validate(values))
-        except ValidationError as cause:  # of several properties together
+        except ValidationError as cause:  # by a check of the model's own
             for error in cause.errors():
                 what = str(error["msg"]).removeprefix("Value error, ")
-                self._findings.add_problem(f"{record_part}.converter", what, value=spec.name)
+                name = ".".join([f"{record_part}.converter", *map(str, error["loc"][:1])])
+                self._findings.add_problem(name, what, value=None if error["loc"] else spec.name)
             return None
 
 

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import field_validator, model_validator
 
 from waltap.base.property import CommaList, Properties, declare
+from waltap.base.redaction import header_value, whole_address
 
 Strategy = Literal[
     "TopicNameStrategy",
@@ -130,12 +131,14 @@ class RegistryProperties(Properties):
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
-            parts = urlsplit(url)
+            parts = urlsplit(whole_address(url) or "")
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError(
                     "an address is http://HOST:PORT or https://HOST:PORT, with a path if any"
                 )
         return urls
+
+    _of_header = field_validator("bearer_token")(header_value)
 
     def subject(self, record_part: str, topic: str, record: str | None) -> str:
         """Return the subject of the schemas of keys or values.

@@ -17,7 +17,7 @@ from pydantic import field_validator
 from waltap.base.http import HttpAnswer, WebhookSignature
 from waltap.base.plugin_errors import needing
 from waltap.base.property import Properties, declare, declare_family
-from waltap.base.redaction import host_of, whole_address
+from waltap.base.redaction import header_values, host_of, whole_address
 from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
@@ -77,6 +77,7 @@ class WebhookProperties(Properties):
     )
 
     _full_address = field_validator("url")(whole_address)
+    _of_headers = field_validator("headers")(header_values)
 
 
 LONGEST_WAIT_S: Final = 30.0

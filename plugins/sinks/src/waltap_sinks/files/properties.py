@@ -1,26 +1,18 @@
 """Properties of the sink files."""
 
-import string
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, model_validator
 
 from waltap.base.files.properties import StorageProperties
 from waltap.base.property import declare
+from waltap.base.text import braced_names
 
 PARTS: Final = ("table", "topic", "date", "hour")
 
 
 def _layout(text: str) -> str:
-    named = [
-        name for _text, name, _spec, _kind in string.Formatter().parse(text) if name is not None
-    ]
-    unknown = sorted(set(named).difference(PARTS))
-    if unknown:
-        raise ValueError(
-            f"{{{unknown[0]}}} is none of " + ", ".join(f"{{{part}}}" for part in PARTS)
-        )
-    if not {"table", "topic"}.intersection(named):
+    if not {"table", "topic"} & braced_names(text, PARTS):
         raise ValueError(
             "it must name {table} or {topic}: rows of one table are files of their own"
         )

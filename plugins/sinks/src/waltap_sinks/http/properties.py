@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import field_validator, model_validator
 
 from waltap.base.property import Properties, declare, declare_family
-from waltap.base.redaction import whole_address
+from waltap.base.redaction import header_value, header_values, whole_address
 
 
 class HttpProperties(Properties):
@@ -143,6 +143,8 @@ class HttpProperties(Properties):
     )
 
     _full_address = field_validator("url", "oauth_url")(whole_address)
+    _of_header = field_validator("token")(header_value)
+    _of_headers = field_validator("headers")(header_values)
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:

@@ -1,11 +1,11 @@
 """Properties of the sink sql."""
 
-from string import Formatter
 from typing import Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
+from waltap.base.text import braced_names
 from waltap.changes.capture.java_regex import NameMatcher
 
 
@@ -118,27 +118,15 @@ class SqlProperties(Properties):
         advanced=True,
     )
 
-    @model_validator(mode="after")
-    def _format_names_a_table(self) -> "SqlProperties":
-        if self.table_format and not {"{table}", "{topic}"} & set(_fields(self.table_format)):
-            raise ValueError("table.name.format: {table} or {topic} must be in it")
-        return self
+    @field_validator("table_format")
+    @classmethod
+    def _format_names_a_table(cls, value: str) -> str:
+        if value and not {"table", "topic"} & braced_names(value, ("schema", "table", "topic")):
+            raise ValueError("{table} or {topic} must be in it")
+        return value
 
     @field_validator("history_tables")
     @classmethod
     def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         NameMatcher(value)
         return value
-
-
-def _fields(text: str) -> list[str]:
-    try:
-        names = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
-    except ValueError as error:
-        raise ValueError(f"table.name.format: {error}") from error
-    for name in names:
-        if name not in {"schema", "table", "topic"}:
-            raise ValueError(
-                f"table.name.format: {{{name}}} is none of {{schema}}, {{table}}, {{topic}}"
-            )
-    return [f"{{{name}}}" for name in names]
