@@ -2,10 +2,11 @@
 
 import json
 import time
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.http_receiver import notification_of
 from tests.harness.kafka import WAIT_SECONDS, create, read_all
 from tests.harness.servers.kafka import Kafka
@@ -82,6 +83,31 @@ def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, kafka.topic_name("shop")))
     with pytest.raises(KafkaSignalTopicMissing, match="-signal"):
         channel.poll()
+    channel.close()
+
+
+def test_signals_of_a_topic_that_was_made_anew_are_read(kafka: Kafka) -> None:
+    prefix = kafka.topic_name("shop")
+    topic = f"{prefix}-signal"
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    for count in (5, 2):
+        create(kafka.bootstrap, NewTopic(topic, 1))
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in range(count):
+            item = {"id": f"{count}-{number}", "type": "log"}
+            producer.produce(topic, json.dumps(item).encode(), prefix)
+        assert producer.flush(WAIT_SECONDS) == 0
+        found: list[str] = []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(found) < count:
+            assert time.monotonic() < deadline, found
+            with suppress(KafkaSignalTopicMissing):  # while the brokers hear of the new topic
+                found += [signal.identifier for signal in channel.poll()]
+        assert found == [f"{count}-{number}" for number in range(count)]
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
+        while topic in admin.list_topics(timeout=WAIT_SECONDS).topics:
+            time.sleep(0.05)
     channel.close()
 
 

@@ -74,8 +74,9 @@ class KafkaSignals:
         partition = TopicPartition(self._topic, PARTITION)
         try:
             first, end = consumer.get_watermark_offsets(partition, ASK_S)
-            if self._at is None:
-                self._begin(consumer, partition, first)
+            # The end is before the last record that was read: this is another topic of that name.
+            if self._at is None or self._at > end:
+                self._begin(consumer, partition, first, end)
             assert self._at is not None
             if self._at >= end:
                 consumer.poll(0)
@@ -103,12 +104,13 @@ class KafkaSignals:
         if consumer is not None:
             consumer.close()
 
-    def _begin(self, consumer: Consumer, partition: TopicPartition, first: int) -> None:
+    def _begin(self, consumer: Consumer, partition: TopicPartition, first: int, end: int) -> None:
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
-        # Without a commit the offset is negative; retention may have deleted a committed one.
-        self._at = max(noted.offset, first)
+        # Without a commit the offset is negative. Retention may have deleted a committed one, and one
+        # beyond the end is of a topic of that name before this one.
+        self._at = noted.offset if first <= noted.offset <= end else first
         consumer.assign([TopicPartition(partition.topic, partition.partition, self._at)])
 
     def _read(self, consumer: Consumer, end: int) -> list[Message]:
