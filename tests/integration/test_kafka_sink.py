@@ -345,6 +345,24 @@ def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
 
 
 @BOTH
+def test_what_comes_instead_of_large_records_waits_for_a_full_queue(
+    place: Place, guarantee: str
+) -> None:
+    place.create()
+    made = place.opened(
+        delivery__guarantee=guarantee,
+        transactional__id=place.topic,
+        oversize__records="dead_letter",
+        oversize__topic=f"{place.topic}-large",
+        producer__queue__buffering__max__messages="5",
+        producer__message__max__bytes="2000",
+    )
+    each = [place.record(b"%d" % n, bytes(size)) for n in range(30) for size in (9, 9, 3000)]
+    assert flushed(made, 1, *each) == at(1)
+    assert (len(place.read()), len(place.read("-large"))) == (60, 30)
+
+
+@BOTH
 @pytest.mark.parametrize("limit", ["client", "topic"])
 def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(
     place: Place, guarantee: str, limit: str

@@ -306,11 +306,8 @@ class KafkaSink(Sink):
                         produce(topic, record.value, record.key, **headers)
                     else:
                         produce(topic, record.value, record.key, **headers, **_target(record))
-                # The queue is full: serve reports until there is room.
                 except BufferError:
-                    producer.poll(STEP_S)
-                    self._check_wait()
-                    self._context.may_write()
+                    self._wait_for_room(producer)
                 except KafkaException as raised:
                     error = self._named(kafka_error(raised), record)
                     if not isinstance(error, KafkaRecordTooLarge):
@@ -349,10 +346,14 @@ class KafkaSink(Sink):
             self._refused.append((record, error))
             return
         instead = self._oversize.instead_of(record)
-        if instead is not None:
-            self._producer_of(instead.topic).produce(
-                instead.topic, instead.value, instead.key, headers=list(instead.headers)
-            )
+        while instead is not None:
+            producer = self._producer_of(instead.topic)
+            try:
+                producer.produce(instead.topic, instead.value, instead.key)
+            except BufferError:
+                self._wait_for_room(producer)
+            else:
+                return
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -362,6 +363,12 @@ class KafkaSink(Sink):
             while producer.flush(STEP_S):
                 self._check_wait()
         self._raise_undelivered()
+
+    def _wait_for_room(self, producer: Producer) -> None:
+        """Serve reports of a client whose queue is full. Raises: SinkError, StopRequested."""
+        producer.poll(STEP_S)
+        self._check_wait()
+        self._context.may_write()
 
     def _check_wait(self) -> None:
         """Check whether to continue waiting. Raises: SinkError, StopRequested."""
