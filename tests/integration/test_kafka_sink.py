@@ -362,6 +362,22 @@ def test_what_comes_instead_of_large_records_waits_for_a_full_queue(
     assert (len(place.read()), len(place.read("-large"))) == (60, 30)
 
 
+def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(place: Place) -> None:
+    place.create()
+    impatient = {"producer.topic.metadata.propagation.max.ms": "1000"}
+    impatient["producer.topic.metadata.refresh.interval.ms"] = "500"
+    made = place.opened(**impatient)
+    assert flushed(made, 1, place.record(b"1")) == at(1)
+    admin = AdminClient({"bootstrap.servers": place.kafka.bootstrap})
+    admin.delete_topics([place.topic])[place.topic].result(WAIT_SECONDS)
+    with pytest.raises(SinkError) as gone:
+        flushed(made, 2, place.record(b"2"))
+    assert gone.value.retry is RetryVerdict.RECONNECT
+    made.close()
+    assert flushed(place.opened(**impatient), 2, place.record(b"2")) == at(2)
+    assert place.keys() == [b"2"]
+
+
 @BOTH
 @pytest.mark.parametrize("limit", ["client", "topic"])
 def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(

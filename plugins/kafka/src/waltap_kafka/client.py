@@ -160,12 +160,19 @@ class KafkaFailures:
         )
 
     def of(
-        self, error: KafkaError, *, topic: str = "", size: int = 0, expired: bool = False
+        self,
+        error: KafkaError,
+        *,
+        topic: str = "",
+        size: int = 0,
+        expired: bool = False,
+        placed: bool = True,
     ) -> SinkError:
         """Return the error for ``error``.
 
         ``topic`` and ``size`` (bytes) are the record's. ``expired`` means that the transaction was
-        open for longer than the broker allows.
+        open for longer than the broker allows. Without ``placed`` no record named a partition, so a
+        missing one was deleted with its topic.
         """
         code, text = error.code(), redacted(error.str())
         where = f"topic {topic}: " if topic else ""
@@ -182,9 +189,10 @@ class KafkaFailures:
             return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
         if code in REFUSALS | AWAY:
             return self.refused(error)
-        if code in MISSING and not self.creates_topics:
+        missing = code in MISSING or (code == KafkaError._UNKNOWN_PARTITION and not placed)
+        if missing and not self.creates_topics:
             return KafkaTopicMissing(f"{where}{text}", topic=topic)
-        if code in UNFIT:
+        if code in UNFIT and not missing:
             return KafkaTopicUnusable(f"{where}{text}", topic=topic)
         return KafkaNotDelivered(f"{where}{text}")
 

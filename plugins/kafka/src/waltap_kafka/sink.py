@@ -93,6 +93,8 @@ class KafkaSink(Sink):
         self._narrow_bytes = 0
         # The client of each topic that had a record.
         self._routes: dict[str, Producer] = {}
+        # Topics of records that name their partition.
+        self._placed: set[str] = set()
         self._transactions: KafkaTransactions | None = None
         self._accepted = Positions()
         # The position that `open` returned: later batches up to it were delivered.
@@ -305,7 +307,7 @@ class KafkaSink(Sink):
                     if record.partition is None and record.timestamp is None:
                         produce(topic, record.value, record.key, **headers)
                     else:
-                        produce(topic, record.value, record.key, **headers, **_target(record))
+                        produce(topic, record.value, record.key, **headers, **self._target(record))
                 except BufferError:
                     self._wait_for_room(producer)
                 except KafkaException as raised:
@@ -328,7 +330,7 @@ class KafkaSink(Sink):
             self._drain()
             try:
                 producer.produce(
-                    record.topic, record.value, record.key, **headers, **_target(record)
+                    record.topic, record.value, record.key, **headers, **self._target(record)
                 )
                 self._drain()
             except KafkaException as raised:
@@ -354,6 +356,16 @@ class KafkaSink(Sink):
                 self._wait_for_room(producer)
             else:
                 return
+
+    def _target(self, record: Record) -> dict[str, Any]:
+        """Return a record's partition and time as arguments."""
+        target: dict[str, Any] = {}
+        if record.partition is not None:
+            self._placed.add(record.topic)
+            target["partition"] = record.partition
+        if record.timestamp is not None:
+            target["timestamp"] = record.timestamp
+        return target
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -393,23 +405,22 @@ class KafkaSink(Sink):
             return
         if self._undelivered is None:
             size = len(message.key() or b"") + len(message.value() or b"")
-            self._undelivered = self._failures.of(
-                error, topic=message.topic() or "", size=size, expired=self._expired
-            )
+            self._undelivered = self._error(error, message.topic() or "", size)
 
     def _fatal(self, raised: KafkaException) -> SinkError:
         """Return the error of a call that ended the producer."""
-        named = self._failures.of(kafka_error(raised), expired=self._expired)
+        named = self._error(kafka_error(raised))
         # The first failed report has the cause; later errors only follow from it.
         return self._undelivered or named
 
     def _named(self, error: KafkaError, record: Record) -> SinkError:
-        size = len(record.key or b"") + len(record.value or b"")
-        return self._failures.of(error, topic=record.topic, size=size, expired=self._expired)
+        return self._error(error, record.topic, len(record.key or b"") + len(record.value or b""))
 
-    @property
-    def _expired(self) -> bool:
-        return self._transactions is not None and self._transactions.expired
+    def _error(self, error: KafkaError, topic: str = "", size: int = 0) -> SinkError:
+        expired = self._transactions is not None and self._transactions.expired
+        return self._failures.of(
+            error, topic=topic, size=size, expired=expired, placed=topic in self._placed
+        )
 
     def _raise_undelivered(self) -> None:
         if self._undelivered is not None:
@@ -448,11 +459,3 @@ class KafkaSink(Sink):
 
 def _index(batch: Batch, record: Record) -> int:
     return next(at for at, each in enumerate(batch.records or ()) if each is record)
-
-
-def _target(record: Record) -> dict[str, Any]:
-    """Return a record's partition and time as arguments."""
-    target: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
-    if record.timestamp is not None:
-        target["timestamp"] = record.timestamp
-    return target
