@@ -298,6 +298,9 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path
         ("producer__ssl__truststore__location", "trust.jks", "keytool"),
         ("producer__interceptor__classes", "com.acme.Mine", "Java classes"),
         ("producer__transactional__id", "x", "give it as transactional.id"),
+        ("producer__max__request__size", "1e6", "a whole number"),
+        ("producer__batch__size", "1000.5", "a whole number"),
+        ("producer__transaction__timeout__ms", "0x4000", "a whole number"),
     ],
 )
 def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
@@ -360,6 +363,16 @@ def test_what_comes_instead_of_large_records_waits_for_a_full_queue(
     each = [place.record(b"%d" % n, bytes(size)) for n in range(30) for size in (9, 9, 3000)]
     assert flushed(made, 1, *each) == at(1)
     assert (len(place.read()), len(place.read("-large"))) == (60, 30)
+
+
+def test_a_queue_that_is_smaller_than_a_record_takes_it(place: Place) -> None:
+    place.create()
+    given = {"producer.queue.buffering.max.kbytes": "1"}
+    deadline = time.monotonic() + WAIT_SECONDS
+    made = place.opened(**given, stopping=lambda: time.monotonic() > deadline)
+    each = [place.record(b"%d" % n, bytes(50_000)) for n in range(50)]
+    assert flushed(made, 1, *each) == at(1)
+    assert len(place.read()) == 50
 
 
 def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(place: Place) -> None:

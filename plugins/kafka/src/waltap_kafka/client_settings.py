@@ -12,7 +12,6 @@ from waltap.errors import ConfigurationError, PropertyProblem
 
 # Java client's name → librdkafka's, where the value has the same meaning.
 RENAMED: Final = {
-    "max.request.size": "message.max.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "compression.gzip.level": "compression.level",
@@ -182,6 +181,17 @@ def _memory(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     return {"queue.buffering.max.kbytes": str(max(1, int(value) // 1024))}
 
 
+def _whole(name: str) -> Special:
+    """Return the check of a number that waltap reads too: librdkafka takes 1e3 as 1."""
+
+    def checked(value: str, _named: Mapping[str, str]) -> dict[str, str]:
+        if not (value.isascii() and value.isdecimal()):
+            raise ValueError("a whole number")
+        return {name: value}
+
+    return checked
+
+
 def _none_of(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     if value:
         raise ValueError("it names Java classes")
@@ -197,6 +207,11 @@ def _acks(value: str, _named: Mapping[str, str]) -> dict[str, str]:
 SPECIAL: Final[Mapping[str, Special]] = {
     "acks": _acks,
     "request.required.acks": _acks,
+    "batch.size": _whole("batch.size"),
+    "max.request.size": _whole("message.max.bytes"),
+    "message.max.bytes": _whole("message.max.bytes"),
+    "queue.buffering.max.kbytes": _whole("queue.buffering.max.kbytes"),
+    "transaction.timeout.ms": _whole("transaction.timeout.ms"),
     "buffer.memory": _memory,
     "interceptor.classes": _none_of,
     "metric.reporters": _none_of,

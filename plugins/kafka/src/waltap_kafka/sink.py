@@ -443,6 +443,10 @@ class KafkaSink(Sink):
     def _producer_settings(self) -> dict[str, object]:
         batch = BATCH_BYTES_ONCE if self._once else BATCH_BYTES
         made = {**DEFAULTS, "batch.size": batch, **self._clients.settings}
+        # A queue that is smaller than a record would be full for ever.
+        least = int(str(made["message.max.bytes"])) // 1024 + 1
+        kilobytes = max(least, int(str(made["queue.buffering.max.kbytes"])))
+        made |= {"queue.buffering.max.kbytes": kilobytes}
         made |= {"delivery.report.only.error": True, "on_delivery": self._reported}
         if self._once:
             made["transactional.id"] = self._failures.transactional_id
