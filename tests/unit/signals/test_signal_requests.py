@@ -70,7 +70,17 @@ def test_conditions_go_with_their_tables() -> None:
 def test_a_surrogate_key_and_a_condition_in_the_older_form_go_with_all() -> None:
     found = asked(data_collections=["a.b", "a.c"], surrogate_key="k", additional_condition="id > 5")
     assert [(r.surrogate_key, r.condition) for r in found] == [("k", "id > 5")] * 2
-    assert asked(data_collections=["a.b"], surrogate_key="")[0].surrogate_key is None
+    for blank in ("", "  "):
+        assert asked(data_collections=["a.b"], surrogate_key=blank)[0].surrogate_key is None
+
+
+def test_null_members_count_as_missing_and_blanks_around_names_do_not_count() -> None:
+    """As in Debezium, whose tools write null for what they leave out."""
+    nulls = dict.fromkeys(("type", "additional_conditions", "surrogate_key"))
+    (found,) = asked(data_collections=[" a.b ", "a.b"], **nulls)
+    assert (found.name, found.condition, found.surrogate_key) == ("a.b", None, None)
+    assert not found.blocking
+    assert asked(data_collections=None) == []
     assert read("  ") == [], "empty data asks for nothing"
 
 

@@ -224,10 +224,16 @@ class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def names(arguments: dict[str, object]) -> list[str]:
     """Return the ``data-collections`` of a signal. Raises: SignalUnusable."""
-    given = arguments.get("data-collections", [])
+    given = _given(arguments, "data-collections", [])
     if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
         raise SignalUnusable("data-collections must be a list of schema.table patterns")
-    return [str(entry) for entry in given]
+    return [str(entry).strip() for entry in given]
+
+
+def _given(arguments: dict[str, object], name: str, default: object) -> object:
+    """Return a member of a signal's data, ``default`` for a null one."""
+    value = arguments.get(name)
+    return default if value is None else value
 
 
 def requests(
@@ -242,7 +248,7 @@ def requests(
     must match a whole ``schema.table`` of ``known``. An entry without a match is a literal name.
     Raises: SignalUnusable.
     """
-    kind = str(arguments.get("type", "incremental")).lower()
+    kind = str(_given(arguments, "type", "incremental")).lower()
     if kind not in {"incremental", "blocking"}:
         raise SignalUnusable(
             f"snapshot type {kind[:100]!r} is not known; known are incremental, blocking"
@@ -267,7 +273,7 @@ def requests(
             table=table,
             signal=signal.identifier,
             condition=_condition((schema, table), conditions, patterns),
-            surrogate_key=surrogate or None,
+            surrogate_key=surrogate if surrogate and surrogate.strip() else None,
             blocking=kind == "blocking",
         )
         for schema, table in found
@@ -279,7 +285,7 @@ def _conditions(arguments: dict[str, object]) -> list[tuple[str | None, str]]:
 
     The pattern None is for every table.
     """
-    given = arguments.get("additional-conditions", [])
+    given = _given(arguments, "additional-conditions", [])
     if not isinstance(given, list):
         raise SignalUnusable("additional-conditions must be a list")
     conditions: list[tuple[str | None, str]] = []
