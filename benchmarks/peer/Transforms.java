@@ -27,6 +27,10 @@ public final class Transforms {
 
     private static final ObjectMapper MAPPER = new ObjectMapper();
     private static final JsonConverter JSON = new JsonConverter();
+    /** As many entries as Debezium's: EnforceRecordSize counts them. */
+    private static final Map<String, ?> PARTITION = Map.of("server", "t");
+    private static final Map<String, ?> OFFSET = Map.of("lsn", 1, "lsn_proc", 1, "lsn_commit", 1, "txId", 1, "ts_usec", 1,
+            "messageType", "INSERT");
 
     private Transforms() {
     }
@@ -79,7 +83,7 @@ public final class Transforms {
         }
         Integer partition = record.get("partition").isNull() ? null : record.get("partition").asInt();
         Long timestamp = record.get("timestamp").isNull() ? null : record.get("timestamp").asLong();
-        return new SourceRecord(Map.of(), Map.of(), record.get("topic").asText(), partition, key.schema(), key.value(),
+        return new SourceRecord(PARTITION, OFFSET, record.get("topic").asText(), partition, key.schema(), key.value(),
                 value.schema(), value.value(), timestamp, headers);
     }
 

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import ValidationError
 from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
-from tests.harness.schemas import MAYBE_TEXT, TEXT, struct
+from tests.harness.schemas import BYTES, MAYBE_TEXT, TEXT, of, struct
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.data_types import swapped, with_srid, without_srid
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
@@ -42,6 +42,24 @@ def outbox(**row: Any) -> ConnectRecord:
     record = next(each for each in outbox_records(1, 20) if each.value["op"] == "c")
     value = {**record.value, "after": {**record.value["after"], **row}}
     return msgspec.structs.replace(record, value=value)
+
+
+def test_a_record_that_is_too_large_loses_text_and_no_decimal() -> None:
+    """Debezium takes the decimal for a buffer, and fails."""
+    decimal = of("bytes", DECIMAL, 1, parameters=(("scale", "2"),))
+    row = struct(
+        {"number": decimal, "data": BYTES, "none": MAYBE_TEXT, "short": TEXT, "text": TEXT}
+    )
+    schema = struct({"before": row, "after": row}, "t.Envelope")
+    held = {"number": b"9" * 500, "text": "\U0001f600" * 500, "data": b"x" * 500, "short": "x" * 50}
+    record = ConnectRecord("t", None, None, schema, {"before": None, "after": held})
+    cut = transform("enforce-record-size", max__bytes="3486", min__field__size="50")
+    (made,) = cut([record])
+    text, data = "\U0001f600" * 299 + "\ud83d", b"x" * 299
+    assert made.value["after"] == {**held, "text": text, "data": data}
+    assert record.value["after"] is held
+    assert cut([made]) == [made]
+    assert transform("enforce-record-size", max__bytes="4087")([record]) == [record]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -158,6 +176,9 @@ NO_PROPERTIES = [
     ("schema-change-filter", {}),
     ("swap-geometry-coordinates", {"srids": "WGS84"}),
     ("geometry-format", {"format": "wkt"}),
+    ("enforce-record-size", {"max.bytes": "0"}),
+    ("enforce-record-size", {"max.bytes": "1", "compression.ratio": "0"}),
+    ("enforce-record-size", {"max.bytes": "1", "min.field.size": "-1"}),
 ]  # fmt: skip
 
 

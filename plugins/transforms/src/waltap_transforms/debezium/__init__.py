@@ -3,7 +3,7 @@
 Each one behaves like the class of its name in Debezium 3.6.
 """
 
-from waltap_transforms.debezium.data_types import GEOMETRY, VECTORS
+from waltap_transforms.debezium.data_types import GEOMETRY, RECORD_SIZE, VECTORS
 from waltap_transforms.debezium.event_router import EVENT_ROUTER
 from waltap_transforms.debezium.header_to_value import HEADER_TO_VALUE
 from waltap_transforms.debezium.json_payload import MESSAGE_CONTENT
@@ -31,5 +31,6 @@ DEBEZIUM = (
     VECTORS,
     SOURCE_SCHEMA,
     *GEOMETRY,
+    RECORD_SIZE,
     TRACING,
 )

@@ -1,7 +1,8 @@
-"""SwapGeometryCoordinates, GeometryFormatTransformer and VectorToJson."""
+"""Transforms of column values: geometries, vectors, and EnforceRecordSize."""
 
+import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import msgspec
 from pydantic import field_validator
 
 from waltap.base.property import CommaList, Properties, declare
+from waltap.changes.capture.column_transform import truncated
 from waltap.changes.mapping import double_text, float_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
@@ -19,7 +21,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.specs import debezium_spec, each
-from waltap_transforms.structs import converted
+from waltap_transforms.structs import converted, field_of, is_envelope
 
 # Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
 #
@@ -336,4 +338,171 @@ GEOMETRY = (
         GeometryFormatProperties,
         _geometry_format,
     ),
+)
+
+
+# EnforceRecordSize: cut long columns of records that are too large.
+#
+# Debezium does not write a record to know its size: it adds up what a JVM keeps for it.
+
+_REFERENCE, _NUMBER = 8, 24
+_EMPTY = {
+    ConnectKind.STRUCT: 56,
+    ConnectKind.STRING: 56,
+    ConnectKind.BYTES: 24,
+    ConnectKind.ARRAY: 64,
+    ConnectKind.MAP: 88,
+}
+# Size of a header, and of an entry of the source and position that Debezium stores with a record; the
+# number of those entries, and how many more there are in an incremental snapshot and with a transaction
+# block.
+# Source: what Debezium 3.6 cuts.
+_ENTRY = 100
+_ENTRIES, _OF_INCREMENTAL, _OF_TRANSACTION = 7, 7, 2
+_TIMESTAMP = 8
+_ROWS = ("before", "after")
+
+Measure = Callable[[Any], int]
+
+
+class RecordSizeProperties(Properties):
+    """Largest size of records, and the columns that are cut."""
+
+    max_bytes: int = declare(
+        "max.bytes",
+        ge=1,
+        unit="bytes",
+        summary="Estimated size from which on columns are cut.",
+        examples=("1048576",),
+    )
+    ratio: float = declare(
+        "compression.ratio",
+        default=1.0,
+        gt=0,
+        summary="What the estimated size is multiplied by, for a producer that compresses.",
+    )
+    min_field: int = declare(
+        "min.field.size",
+        default=25_000,
+        ge=0,
+        unit="bytes",
+        summary="Only values that are longer are cut.",
+    )
+
+
+class RecordSize:
+    """Cut the long texts and bytes of rows whose record is too large."""
+
+    def __init__(self, properties: RecordSizeProperties) -> None:
+        self._of = properties
+        self._measures = SchemaMemory(self._measure)
+        self._columns = SchemaMemory(_long_columns)
+
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
+        schema = record.value_schema
+        if record.value is None or schema is None or schema.kind is not ConnectKind.STRUCT:
+            return record
+        excess = math.ceil(self._size(record, schema) * self._of.ratio) - self._of.max_bytes
+        if excess <= 0:
+            return record
+        rows = {
+            image: self._long(schema, image, record.value.get(image) or {})
+            for image in _ROWS
+            if field_of(schema, image) is not None
+        }
+        lengths = {image: sum(map(_length, row.values())) for image, row in rows.items()}
+        total = sum(lengths.values())
+        if not total:
+            return record
+        value = dict(record.value)
+        for image, row in rows.items():
+            # Each row loses its share, and each of its values a share of that.
+            share = math.ceil(lengths[image] / total * excess)
+            for name, old in row.items():
+                remaining = max(0, _length(old) - math.ceil(_length(old) / lengths[image] * share))
+                cut = truncated(old, remaining) if isinstance(old, str) else old[:remaining]
+                value[image] = {**value[image], name: cut}
+        return msgspec.structs.replace(record, value=value)
+
+    def _size(self, record: ConnectRecord, schema: Schema) -> int:
+        size = self._measures.of(schema)(record.value)
+        if record.key_schema is not None:
+            size += self._measures.of(record.key_schema)(record.key)
+        entries = len(record.headers) + _ENTRIES
+        if is_envelope(record):
+            source = record.value.get("source") or {}
+            entries += source.get("xmin") is not None
+            if source.get("snapshot") == "incremental":
+                entries += _OF_INCREMENTAL
+            if record.value.get("transaction") is not None:
+                entries += _OF_TRANSACTION
+        return size + _ENTRY * entries + _TIMESTAMP + len(record.topic.encode("utf-8", "replace"))
+
+    def _long(self, schema: Schema, image: str, row: Mapping[str, Any]) -> dict[str, str | bytes]:
+        """Return the values of ``row`` that may be cut."""
+        columns = self._columns.of(schema, image) if row else ()
+        found = {}
+        for name, default in columns:
+            value = row.get(name)
+            value = default if value is None else value
+            if value is not None and _length(value) > self._of.min_field:
+                found[name] = value
+        return found
+
+    def _measure(self, schema: Schema) -> Measure:
+        """Return the function of the size of values of ``schema``."""
+        empty = _EMPTY.get(schema.kind)
+        if empty is None:
+            return lambda _value: _NUMBER  # null has a size, too
+        content = self._content(schema)
+        return lambda value: 0 if value is None else empty + content(value)
+
+    def _content(self, schema: Schema) -> Measure:
+        """Return the function of the size of a value's content, of no null."""
+        kind, of = schema.kind, self._measures.of
+        if kind is ConnectKind.STRING:
+            return lambda value: len(value.encode("utf-8", "replace"))
+        if kind is ConnectKind.BYTES:
+            return len
+        if kind is ConnectKind.STRUCT:
+            fields = [(each.name, of(each.schema)) for each in schema.fields]
+            base = _REFERENCE * len(fields)
+            return lambda value: base + sum(size(value.get(name)) for name, size in fields)
+        if schema.items is not None:
+            item = of(schema.items)
+            return lambda value: sum(_REFERENCE + item(each) for each in value)
+        assert schema.keys is not None
+        assert schema.values is not None
+        of_key, of_value = of(schema.keys), of(schema.values)
+        return lambda value: sum(
+            2 * _REFERENCE + of_key(key) + of_value(each) for key, each in value.items()
+        )
+
+
+def _length(value: str | bytes) -> int:
+    """Return the length in Java: bytes, or UTF-16 units of a text."""
+    if isinstance(value, bytes) or value.isascii():
+        return len(value)
+    return len(value.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _long_columns(schema: Schema, image: str) -> tuple[tuple[str, Any], ...]:
+    """Return (name, default) of the columns of a row that can be cut."""
+    row = field_of(schema, image)
+    fields = () if row is None else row.schema.fields
+    return tuple(
+        (each.name, each.schema.default)
+        for each in fields
+        if each.schema.kind is ConnectKind.STRING
+        # A part of a decimal or of a bit string would be another value. Debezium fails on them.
+        or (each.schema.kind is ConnectKind.BYTES and each.schema.name is None)
+    )
+
+
+RECORD_SIZE = debezium_spec(
+    "enforce-record-size",
+    "EnforceRecordSize",
+    "Cuts the long columns of records that are too large.",
+    RecordSizeProperties,
+    lambda properties, _context: each(RecordSize(properties)),
 )
