@@ -28,7 +28,7 @@ def run(
 ) -> AbstractContextManager[subprocess.Popen[str]]:
     shop = Shop(folder, database)
     shop.source |= {
-        "schema.include.list": "public", "status.update.interval.ms": 200, "waltap.sink.stall.ms": 500,
+        "schema.include.list": "public", "status.update.interval.ms": 200, "waltap.stall.ms": 500,
         "waltap.stop.timeout.ms": 1000, "offset.flush.interval.ms": 0,
     }  # fmt: skip
     shop.sink = sink
@@ -192,7 +192,7 @@ def test_a_registry_that_hangs_is_named_without_its_login(pipeline: PipelineRig,
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         pipeline.settings |= {
             "sink.type": "null", "key.converter": "json", "value.converter": "avro",
-            "waltap.sink.stall.ms": 500,
+            "waltap.stall.ms": 500,
             "value.converter.schema.registry.url": url.replace("//", "//user:secret-of-registry@"),
         }  # fmt: skip
         with pipeline.running() as run:

@@ -11,8 +11,9 @@ from tests.harness.examined import examine
 
 import waltap.plugin
 from waltap.base.plugin_errors import DuplicateName
-from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.base.property import CommaList, Properties, declarations, declare, declare_family
 from waltap.changes.decode.decoder import DecoderCapabilities
+from waltap.cli.reference.properties import components
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import resolve, survey
@@ -312,6 +313,13 @@ def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host: 
 
 
 # --- values ----------------------------------------------------------------------------------------
+
+
+def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink() -> None:
+    """`--set` and a connector's file give such names to the sink."""
+    of_all = [m for heading, _, m in components(Host()) if not heading.startswith("Sink")]
+    names = {name for m in of_all for d in declarations(m) for name in {*d.names} - {*d.deprecated}}
+    assert not [name for name in names if name.startswith(("sink.", "waltap.sink"))]
 
 
 def test_a_number_may_stand_where_a_text_is_wanted_and_an_alias_for_the_name(host: Host) -> None:

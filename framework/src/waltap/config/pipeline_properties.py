@@ -114,7 +114,8 @@ class EngineProperties(Properties):
         unit="ms",
     )
     stall_ms: int = declare(
-        "waltap.sink.stall.ms",
+        "waltap.stall.ms",
+        deprecated={"waltap.sink.stall.ms": "waltap.stall.ms"},
         default=15000,
         ge=100,
         advanced=True,

@@ -225,7 +225,7 @@ class PipelineRun:
     def warn_if_stalled(self) -> None:
         """Log a call of the sink that does not return.
 
-        The first warning comes after `waltap.sink.stall.ms`, others when that time has doubled.
+        The first warning comes after `waltap.stall.ms`, others when that time has doubled.
         """
         found = self.state.counts.calls.in_flight()
         if found is None or not self._stalls(found):

@@ -161,7 +161,7 @@ class PipelineStatus:
     unflushed_ms: int | None = None
     # Duration of the sink's present call or missing acknowledgement, None without one.
     write_ms: int | None = None
-    # Whether ``write_ms`` is above ``waltap.sink.stall.ms``.
+    # Whether ``write_ms`` is above ``waltap.stall.ms``.
     stalled: bool = False
     open_transactions: int = 0
     # Buffered bytes of transactions, and the part of them in files.
