@@ -161,6 +161,19 @@ def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
     made.close()
 
 
+@pytest.mark.parametrize("name", ["shop.public.ROOMS", "READONLY", "LOADING", "NOAUTH"])
+def test_names_and_rows_do_not_change_what_an_error_means(
+    redis: Any, redis_sink: Callable[..., Sink], name: str
+) -> None:
+    redis.set(name, "text")
+    made = redis_sink()
+    made.open()
+    with pytest.raises(StreamUnfit, match=f"XADD {name}: WRONGTYPE") as refused:
+        made.write(batch(1, Record(name, KEY, b"MISCONF")))
+    assert "MISCONF" not in str(refused.value)
+    made.close()
+
+
 def test_entries_beside_a_key_that_is_no_stream_are_not_promised(
     redis: Any, redis_sink: Callable[..., Sink]
 ) -> None:
@@ -245,6 +258,10 @@ def test_nats_without_a_stream_or_with_messages_too_large_is_reported(
     made.open()
     with pytest.raises(StreamUnfit, match="WT-5564"):
         made.write(batch(1, Record("some.t", KEY, b"x" * 2_000_000)))
+    made.close()
+    made.open()
+    with pytest.raises(StreamUnfit, match="header-a:b"):
+        made.write(batch(1, Record("some.t", KEY, VALUE, headers=(("a:b", b"1"),))))
     made.close()
 
 

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +110,8 @@ class NatsServer(StreamServer["Client"]):
             return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
             return StreamFull(text, location=location, property="max_bytes, max_msgs")
-        if isinstance(error, (js.errors.APIError, errors.MaxPayloadError, errors.BadSubjectError)):
+        unfit = (errors.MaxPayloadError, errors.BadSubjectError, errors.BadHeaderError)
+        if isinstance(error, (js.errors.APIError, *unfit)):
             return StreamUnfit(text, location=location, property="topic.prefix")
         return StreamUnavailable(text or repr(error), location=location)
 
@@ -117,7 +119,8 @@ class NatsServer(StreamServer["Client"]):
 async def _end(client: "Client | None") -> None:
     """Close the connection and cancel the pending tasks."""
     if client is not None:
-        await client.close()
+        with suppress(AssertionError):  # it has not begun to connect
+            await client.close()
         transport = client._transport  # noqa: SLF001 - close() leaves a refused connection open
         if transport is not None:
             transport.close()  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 Each record becomes one entry in the stream of its topic.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,8 @@ RIGHTS: Final = "XADD and INFO; with exactly_once GET, SET, WATCH, MULTI and EXE
 FULL: Final = ("MISCONF", "OOM")
 REFUSED: Final = ("NOAUTH", "WRONGPASS", "NOPERM")
 AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+# The client's words before an error of a pipeline: name and arguments of the command.
+COMMAND: Final = re.compile(r"Command # \d+ \((\S+ \S+).*\) of pipeline caused error: ", re.DOTALL)
 
 Field = str | bytes
 
@@ -79,17 +82,21 @@ class RedisServer(StreamServer["Redis"]):
         import redis
 
         location, text = self.location, str(error)
+        command = COMMAND.match(text)
+        kind = text if command is None else text[command.end() :]
+        # The values of a command are rows, which no message shows.
+        text = kind if command is None else f"{command[1]}: {kind}"
         full = {"location": location, "property": "stream.max.entries"}
         if isinstance(error, (redis.AuthenticationError, redis.exceptions.NoPermissionError)):
             return StreamRefused(text, location=location, rights=RIGHTS)
-        if any(word in text for word in REFUSED):
+        if any(word in kind for word in REFUSED):
             return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, redis.exceptions.OutOfMemoryError):
             return StreamFull(text, **full)
-        if any(word in text for word in FULL):
+        if any(word in kind for word in FULL):
             return StreamFull(text, **full)
         gone = (redis.ConnectionError, redis.TimeoutError)
-        if isinstance(error, gone) or any(word in text for word in AWAY):
+        if isinstance(error, gone) or any(word in kind for word in AWAY):
             return StreamUnavailable(f"{location}: {text}", location=location)
         if isinstance(error, redis.RedisError):
             return StreamUnfit(text, location=location, property="the topic")
