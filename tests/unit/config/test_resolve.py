@@ -315,6 +315,24 @@ def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host: 
 # --- values ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sinks[../../x].name", {"sinks": [{"type": "null", "name": "../../x"}]}),
+        ("sink.stream", {"sink": {"type": "nats-jetstream", "url": "nats://h", "stream": "a b"}}),
+        ("sink.address", {"sink": {"type": "redis", "address": "redis://h"}}),
+        (
+            "sink.table.name.format",
+            {"sink": {"type": "delta", "path": "x", "table.name.format": "{x}{table}"}},
+        ),
+    ],
+)
+def test_a_pattern_is_one_of_the_whole_value(name: str, value: dict[str, Any]) -> None:
+    source = {"type": "postgres", "database.dbname": "d"}
+    found = survey(read_tables({"source": source, **value}, "p.toml"), Host()).problems
+    assert [problem.property for problem in found] == [name]
+
+
 def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink() -> None:
     """`--set` and a connector's file give such names to the sink."""
     of_all = [m for heading, _, m in components(Host()) if not heading.startswith("Sink")]

@@ -78,7 +78,8 @@ def declare(
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
 
-    A property without ``default`` is required. ``checks`` are pydantic's (``ge``, ``pattern``, …).
+    A property without ``default`` is required. ``checks`` are pydantic's (``ge``, …). A ``pattern``
+    must match the whole value.
 
     - ``unit``: the unit of a number, as pages and `waltap explain` show it: ``ms``, ``bytes``, ``rows``.
     - ``secret``: the value is never shown: not in logs, errors, ``waltap explain`` or a ``repr``.
@@ -109,6 +110,8 @@ def declare(
     """
     # Before any other name is bound: the parameters are the attributes.
     extra = {name: value for name, value in locals().items() if name in DEFAULTS}
+    if "pattern" in checks:
+        checks["pattern"] = _anchored(checks["pattern"])
     return Field(
         default,
         alias=name,
@@ -117,6 +120,14 @@ def declare(
         json_schema_extra=extra,
         **checks,
     )
+
+
+def _anchored(pattern: str) -> str:
+    """Return ``pattern`` for a whole value: pydantic searches for it."""
+    if pattern.startswith("^") and pattern.endswith("$"):
+        return pattern
+    inner = pattern.removeprefix("^").removesuffix("$")
+    return f"^(?:{inner})$" if "|" in inner else f"^{inner}$"
 
 
 def declare_family(

@@ -315,7 +315,7 @@ class EngineProperties(Properties):
     otel_endpoint: str | None = declare(
         "waltap.otel.endpoint",
         default=None,
-        pattern=r"^https?://",
+        pattern=r"^https?://\S+$",
         summary="Address for OpenTelemetry traces and metrics, as OTLP over HTTP; needs the "
         "extra otel. Variables OTEL_… set the rest, such as headers and sampler. Empty: "
         "none.",
