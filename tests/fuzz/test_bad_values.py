@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,13 @@ LATE = [
     ("sink", HTTP, "auth.token", "schlüssel-9"),
     ("sink", HTTP, "auth.token", "secret-9\n"),
     ("sink", HTTP, "url", "http://secret-9..example/"),
+    ("sink", HTTP, "timeout.ms", 2**31),
+    ("sink", {"type": "redis", "address": "h"}, "socket.timeout.ms", 2**31),
+    ("source", {"type": "postgres", "database.dbname": "d"}, "snapshot.lock.timeout.ms", 2**31),
+    ("source", {"type": "postgres", "database.dbname": "d"}, "money.fraction.digits", 2**15),
+    ("engine", {"waltap.standby": True}, "waltap.lease.ms", 2**31),
+    ("format", AVRO, "schema.registry.request.timeout.ms", 2**31),
+    ("engine", {f"{HOOK}url": "http://h/"}, f"{HOOK}timeout.ms", 2**31),
     ("format", AVRO, "schema.registry.url", "http://registry:port"),
     ("format", AVRO, "bearer.auth.token", "schlüssel-9"),
     ("engine", {"notification.enabled.channels": "webhook"}, f"{HOOK}url", "http://secret-9..example/"),
@@ -66,9 +74,12 @@ LATE = [
 
 @pytest.mark.parametrize(("section", "others", "name", "value"), LATE)
 def test_a_value_that_only_its_user_could_refuse_is_refused_at_the_start(
-    section: str, others: dict[str, str], name: str, value: str
+    section: str, others: dict[str, Any], name: str, value: object
 ) -> None:
-    tables = {"source": {"type": "postgres", "database.dbname": "d"}, "sink": {"type": "null"}}
+    tables: dict[str, Any] = {
+        "source": {"type": "postgres", "database.dbname": "d"},
+        "sink": {"type": "null"},
+    }
     engine = {"notification.enabled.channels": "webhook"} if section == "engine" else {}
     tables |= {section: engine | others | {name: value}}
     found = [str(problem) for problem in survey(read_tables(tables, "p.toml"), HOST).problems]

@@ -158,6 +158,7 @@ class EngineProperties(Properties):
         "waltap.lease.ms",
         default=5000,
         ge=500,
+        le=2**31 - 1,
         advanced=True,
         summary="With waltap.standby: how long a process may be paused or disconnected before "
         "another takes over, within twice this time. A dead process is replaced within "

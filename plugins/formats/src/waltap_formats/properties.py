@@ -114,6 +114,7 @@ class RegistryProperties(Properties):
         "schema.registry.request.timeout.ms",
         default=10_000,
         ge=1,
+        le=2**31 - 1,
         unit="ms",
         summary="How long one answer may take.",
         advanced=True,

@@ -320,6 +320,7 @@ class PostgresProperties(Properties):
         "snapshot.lock.timeout.ms",
         default=10000,
         ge=0,
+        le=2**31 - 1,
         advanced=True,
         summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
         "Later requests for the table wait behind it.",

@@ -71,6 +71,7 @@ class RedisProperties(Properties):
         "socket.timeout.ms",
         default=10_000,
         ge=1,
+        le=2**31 - 1,
         aliases=("connection.timeout.ms",),
         summary="How long to wait for a connection, and for an answer.",
         unit="ms",

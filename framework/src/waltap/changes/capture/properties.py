@@ -173,6 +173,7 @@ class CaptureProperties(Properties):
         "money.fraction.digits",
         default=2,
         ge=0,
+        le=32767,
         summary="Digits after the point of money.",
         advanced=True,
     )

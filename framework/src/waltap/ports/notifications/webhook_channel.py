@@ -52,6 +52,7 @@ class WebhookProperties(Properties):
         "notification.webhook.timeout.ms",
         default=10_000,
         ge=1,
+        le=2**31 - 1,
         summary="How long one try may take to connect, and to answer.",
         unit="ms",
         advanced=True,

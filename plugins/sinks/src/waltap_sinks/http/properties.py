@@ -56,6 +56,7 @@ class HttpProperties(Properties):
         "timeout.ms",
         default=60_000,
         ge=1,
+        le=2**31 - 1,
         summary="How long one try may take, from the connection to the end of the answer.",
         unit="ms",
     )
