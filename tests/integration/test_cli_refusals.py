@@ -67,6 +67,24 @@ def test_used_up_file_descriptors_are_reported_as_that(shop: Shop, sink: str) ->
     shop.run()
 
 
+@pytest.mark.parametrize(
+    ("closed", "path", "code"),
+    [("2>&-", "out", 0), ("0<&- >&- 2>&-", "out", 0), (">&-", "-", 1), (">&- 2>&-", "-", 1)],
+)
+def test_what_is_written_goes_to_no_file_that_has_a_closed_streams_number(
+    shop: Shop, closed: str, path: str, code: int
+) -> None:
+    shop.sink = {"type": "jsonl", "path": path}
+    line = f"{sys.executable} -m waltap run {shop.path} --until-idle 0.3 {closed}"
+    done = subprocess.run(line, shell=True, cwd=shop.folder, capture_output=True, text=True)
+    assert done.returncode == code, text_of(done)
+    if code:
+        assert "standard output cannot be written" in text_of(done) or "2>&-" in closed
+        shop.sink["path"] = "out"
+        shop.run()
+    assert shop.operations("out") == [("r", 1)]
+
+
 # --- a database that never checked its text ----------------------------------------------------------
 
 

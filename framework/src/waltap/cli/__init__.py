@@ -2,8 +2,10 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from signal import SIGINT
 from signal import signal as handle_signal  # `signal` becomes the command of that name
 from typing import Final
@@ -23,6 +25,7 @@ INTERRUPTED: Final = 130
 def main() -> None:
     """Run the command line; the process ends with its exit code."""
     gc.set_threshold(COLLECTED_FROM, 20, 50)
+    _open_streams()
     before = handle_signal(SIGINT, _interrupted)
     with uncollected():
         from waltap.cli.application import run
@@ -32,6 +35,22 @@ def main() -> None:
         run()
     finally:
         gc.freeze()  # the system takes all at once; to look for cycles first takes 40 ms
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the parent process closed.
+
+    Else the next files and connections get their numbers, and what is printed. They are opened for
+    reading only: a sink that writes to standard output must fail, not lose its rows.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
 
 
 @contextmanager
