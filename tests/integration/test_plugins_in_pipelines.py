@@ -1,5 +1,5 @@
-"""Plugins where they meet a pipeline: one that raises, wherever it is called, is named in one clear error and is
-never a bug of waltap; checks get what they ask; notifications lie among the records of a sink."""
+"""Plugins where they meet a pipeline: one that raises, ends the process or gives what nobody can use, wherever it is
+called, is named in one clear error and is never a bug of waltap; checks get what they ask; notifications lie among the records of a sink."""
 
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from waltap.ports.specs import CheckSpec, SinkSpec
 
 PLUGIN = """
 import os
+import sys
 
 from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.plugins.hookspecs import hookimpl
@@ -26,17 +27,21 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.snapshot.snapshotter import Snapshotter
 from waltap.ports.source.connector import PreflightCheck
 from waltap.ports.specs import (
-    CheckSpec, DecoderSpec, FormatSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec,
+    CheckSpec, DecoderSpec, FormatSpec, OffsetStoreSpec, SignalChannelSpec, SinkSpec, SnapshotterSpec,
     TopicNamingSpec, TransformSpec,
 )
 
-PLACE = os.environ["PLACE"]
+PLACE, HOW = os.environ["PLACE"], os.environ.get("HOW", "raises")
 
 
 def here(place, answer=None):
-    if place == PLACE:
-        raise ValueError(f"boom in {place}")
-    return answer
+    if place != PLACE:
+        return answer
+    if HOW == "exits":
+        sys.exit(0)
+    if HOW == "gives 7":
+        return 7
+    raise ValueError(f"boom in {place}")
 
 
 class Bad(Sink):
@@ -68,6 +73,14 @@ class Store(MemoryOffsetStore):
         super().store(offset)
 
 
+class Channel:
+    def poll(self):
+        return here("poll", [])
+
+    def close(self):
+        pass
+
+
 class Mode(Snapshotter):
     def takes_snapshot(self, known):
         return here("snapshot mode", True)
@@ -77,13 +90,17 @@ class Mode(Snapshotter):
 
 
 def transform(properties):
-    here("transform factory")
-    return lambda batch: here("transform", batch)
+    return here("transform factory", lambda batch: here("transform", batch))
 
 
 @hookimpl
 def register_sinks():
     return [SinkSpec(name="bad", summary="s", factory=lambda p, c: Bad())]
+
+
+@hookimpl
+def register_signal_channels():
+    return [SignalChannelSpec(name="bad", summary="s", factory=lambda p: Channel())]
 
 
 @hookimpl
@@ -165,6 +182,13 @@ def raising(shop: Shop, place: str) -> None:
     shop.variables = {"PLACE": place, "COLUMNS": "500", "WALTAP_LOG_LEVEL": "ERROR"}
 
 
+def forget(shop: Shop) -> None:
+    """Drop the slot of the run before."""
+    until(lambda: not any(shop.database.slots().values()), "its reader to be gone")
+    shop.database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE database = current_database()")  # fmt: skip
+
+
 @pytest.mark.parametrize("places", [RUN[::2], RUN[1::2]], ids=["one half", "the other"])
 def test_a_run_names_the_plugin_that_raised(shop: Shop, places: list[str]) -> None:
     install_plugin(shop.folder, PLUGIN, "raising")
@@ -183,14 +207,70 @@ def test_a_run_names_the_plugin_that_raised(shop: Shop, places: list[str]) -> No
                 "acme has a bug",
             ):
                 assert words in text, place
-        until(lambda: not any(shop.database.slots().values()), "its reader to be gone")
-        shop.database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            " WHERE database = current_database()")  # fmt: skip
+        forget(shop)
     raising(shop, "check")
     text = shop.says("doctor FILE", code=1)
     for words in ("acme check", "plugin 'raising' of acme 1.0 raised ValueError: boom in check"):
         assert words in text
     assert "wal_level" in text, "the other checks"
+
+
+USELESS = {
+    "sink open": "acme_raising.Bad.open gave int, not Position or Positions or None",
+    "sink flush": "acme_raising.Bad.flush gave int, not Position or Positions or None",
+    "store factory": "<lambda> gave int, no OffsetStore: clear, load, store is missing",
+    "store load": "acme_raising.Store.load gave int, not Offset or None",
+    "snapshot factory": "<lambda> gave int, no Snapshotter: after, before",
+    "transform factory": "acme_raising.transform gave int, not a function",
+    "transform": "<lambda> gave int, not Batch",
+    "decoder": "<lambda> gave int, no Decoder: capabilities",
+    "format": "<lambda> gave int, no Format: ",
+    "naming": "<lambda> gave int, not str",
+}
+
+
+def test_a_run_names_the_plugin_that_gave_what_nobody_can_use(shop: Shop) -> None:
+    install_plugin(shop.folder, PLUGIN, "raising")
+    for place, words in USELESS.items():
+        raising(shop, place)
+        shop.variables["HOW"] = "gives 7"
+        text = shop.run(code=1)
+        assert "WT-1108" in text, place
+        assert "plugin 'raising' of acme 1.0: acme_raising." in text, place
+        assert words in text
+        forget(shop)
+    for place, words in {
+        "choose hook": "WT-1103 hook raised choose_topic of acme 1.0 raised TypeError: it gave int, not text",
+        "snapshot mode": "acme_raising.Mode.takes_snapshot gave 7",
+    }.items():
+        raising(shop, place)
+        shop.variables["HOW"] = "gives 7"
+        assert words in shop.run(code=2 if place == "choose hook" else 1)
+        forget(shop)
+
+
+def test_a_plugin_that_ends_the_process_is_named_and_the_run_has_failed(shop: Shop) -> None:
+    """A run that ends with 0 counts as a clean end."""
+    install_plugin(shop.folder, PLUGIN, "raising")
+    for place in ("sink write", "sink flush", "store store", "snapshot mode", "transform"):
+        raising(shop, place)
+        shop.variables["HOW"] = "exits"
+        text = shop.run(code=1)
+        assert "plugin 'raising' of acme 1.0 raised SystemExit: 0" in text, place
+        forget(shop)
+    raising(shop, "check")
+    shop.variables["HOW"] = "exits"
+    assert "raised SystemExit: 0" in shop.says("doctor FILE", code=1)
+
+
+@pytest.mark.parametrize("how", ["gives 7", "exits", "raises"])
+def test_a_bad_signal_channel_stops_no_pipeline(shop: Shop, how: str) -> None:
+    install_plugin(shop.folder, PLUGIN, "raising")
+    shop.source |= {"signal.enabled.channels": "bad", "signal.poll.interval.ms": 1}
+    shop.variables = {"PLACE": "poll", "HOW": how}
+    text = shop.run()
+    assert shop.operations() == [("r", 1)]
+    assert "channel bad: WT-1108 plugin 'raising' of acme 1.0" in text
 
 
 # --- checks ------------------------------------------------------------------------------------------

@@ -203,12 +203,26 @@ OF_ACME = "register_sinks of acme 1.0"
 FAULTS: list[tuple[str, type[PluginError], str]] = [
     ("import not_there_at_all", ImportFailed, "acme 1.0 … ModuleNotFoundError … not_there_at_all … pip install"),
     ("raise SystemError('broken at import')", ImportFailed, "SystemError: broken at import"),
+    ("import sys; sys.exit('needs libfoo')", ImportFailed, "SystemExit: needs libfoo"),
     ("WALTAP_API = 99", WrongApiVersion, "wants plugin interface 99 … has 1 … --upgrade acme"),
     (f"{HOOK}def register_sink():\n    return []", MisspeltHook, "register_sink … did you mean register_sinks?"),
     (f"{HOOK}def on_state(pipeline, colour):\n    pass", MisspeltHook, "on_state … colour"),
     ("def register_sinks():\n    return []", MisspeltHook, "register_sinks without @hookimpl"),
     (f"{SINKS}raise RuntimeError('no luck')", HookRaised, f"{OF_ACME} raised RuntimeError: no luck"),
     (f"{SINKS}yield None.name", HookRaised, "AttributeError"),
+    (f"{SINKS}raise SystemExit(3)", HookRaised, f"{OF_ACME} raised SystemExit: 3"),
+    *[
+        (f"from waltap.ports.specs import SinkSpec\n{SINKS}return [SinkSpec(**{{'name': 'acme', 'summary': 's',"
+         f" 'factory': print, **dict({wrong})}})]", WrongSpec, f"{OF_ACME} returned a SinkSpec … {words}")
+        for wrong, words in [
+            ("name=None", "with the name None"),
+            ("aliases=None", "and the aliases None"),
+            ("aliases=(7,)", "and the aliases (7,)"),
+            ("summary=None", "without a summary"),
+            ("factory=None", "whose factory is no function"),
+            ("properties=dict", "whose properties are no Properties"),
+        ]
+    ],
     (f"{SINKS}return ['jsonl']", WrongSpec, "returned a str … iterable of SinkSpec"),
     (f"{SINKS}return [None]", WrongSpec, f"{OF_ACME} returned a NoneType … iterable of SinkSpec"),
     *[

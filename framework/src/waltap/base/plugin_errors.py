@@ -5,8 +5,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
 
 from waltap.errors import PluginError, WaltapError
+
+T = TypeVar("T")
 
 
 class SpecMissing(PluginError):
@@ -43,6 +46,61 @@ WrongSpec = PluginError.define("WrongSpec", "WT-1107")
 RoleIncomplete = PluginError.define("RoleIncomplete", "WT-1113")
 # It may be a sink, a check, a decoder or a transform.
 PluginRaised = WaltapError.define("PluginRaised", "WT-1108")
+
+
+class UnusableResult(TypeError):
+    """The code of a plugin returned an object of the wrong kind.
+
+    `Host.blamed` makes it the error of the plugin that has ``culprit``.
+    """
+
+    def __init__(self, culprit: object, call: str, problem: str) -> None:
+        self.module, name = _name_of(culprit)
+        super().__init__(f"{'.'.join(filter(None, (self.module, name, call)))} {problem}")
+
+
+def _name_of(culprit: object) -> tuple[str, str]:
+    """Return the module and the name of a function, a class or an object's class."""
+    reference = getattr(culprit, "reference", None)
+    if isinstance(reference, str):
+        module, _, name = reference.partition(":")
+        return module, name
+    named = culprit if hasattr(culprit, "__qualname__") else type(culprit)
+    return named.__module__ or "", named.__qualname__
+
+
+def usable(given: T, kinds: type | tuple[type, ...], culprit: object, call: str = "") -> T:
+    """Return ``given``, the result of a plugin's code, if it is of ``kinds``.
+
+    Raises: UnusableResult.
+    """
+    if not isinstance(given, kinds):
+        each = kinds if isinstance(kinds, tuple) else (kinds,)
+        wanted = " or ".join("None" if k is type(None) else k.__name__ for k in each)
+        raise UnusableResult(culprit, call, f"gave {type(given).__name__}, not {wanted}")
+    return given
+
+
+def usable_part(made: T, contract: type | None, factory: object) -> T:
+    """Return a part that a plugin's ``factory`` made, if it fits ``contract``.
+
+    It must have the members of ``contract``; None: be a function. Raises: UnusableResult.
+    """
+    if contract is None:
+        if not callable(made):
+            raise UnusableResult(factory, "", f"gave {type(made).__name__}, not a function")
+        return made
+    members = vars(contract)
+    abstract = getattr(contract, "__abstractmethods__", None) or members
+    wanted = sorted({*abstract, *members.get("__annotations__", ())})
+    missing = [name for name in wanted if name[0] != "_" and not hasattr(made, name)]
+    if missing:
+        raise UnusableResult(
+            factory,
+            "",
+            f"gave {type(made).__name__}, no {contract.__name__}: {', '.join(missing)} is missing",
+        )
+    return made
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from waltap.base.plugin_errors import (
     MisspeltHook,
     PluginRaised,
     SpecMissing,
+    UnusableResult,
     WrongApiVersion,
     WrongSpec,
     extra_for,
@@ -43,6 +44,7 @@ from waltap.ports.specs import (
     ConnectorSpec,
     DecoderSpec,
     FormatSpec,
+    LazyReference,
     NotificationChannelSpec,
     OffsetStoreSpec,
     PredicateSpec,
@@ -66,7 +68,7 @@ from waltap.ports.specs import (
 # it registers a plugin.
 
 
-Failed = Callable[[Exception], Exception | None]
+Failed = Callable[[BaseException], Exception | None]
 """Takes an implementation's exception. Returns the error to raise instead; None ignores it."""
 
 Accept = Callable[[Any], Any]
@@ -74,9 +76,17 @@ Accept = Callable[[Any], Any]
 
 Wrapper = Generator[None, Any, Any]
 
+Raises = tuple[type[BaseException], ...]
+
+RAISED: Raises = (Exception, SystemExit)
+"""What the code of an installed plugin raises: it must not end the process, either."""
+
 
 def guard(
-    implementation: pluggy.HookImpl, failed: Failed, accept: Accept = lambda result: result
+    implementation: pluggy.HookImpl,
+    failed: Failed,
+    accept: Accept = lambda result: result,
+    raises: Raises = RAISED,
 ) -> None:
     """Report an implementation's exceptions to ``failed``, results to ``accept``.
 
@@ -88,14 +98,14 @@ def guard(
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return accept(function(*arguments, **named))
-        except Exception as cause:
+        except raises as cause:
             # Without an error the implementation counts as one without an answer.
             if (error := failed(cause)) is not None:
                 raise error from cause
             return None
 
     def wrap(*arguments: Any, **named: Any) -> Wrapper:
-        wrapper, cause = _begun(function, arguments, named)
+        wrapper, cause = _begun(function, arguments, named, raises)
         if cause is not None:
             if (error := failed(cause)) is not None:
                 raise error from cause
@@ -115,7 +125,7 @@ def guard(
                 return accept(after)
             if held.exception is None:
                 held.force_result(accept(held.get_result()))
-        except Exception as failure:
+        except raises as failure:
             # The wrapper passed the error of a wrapped implementation on.
             if failure is raised:
                 raise
@@ -143,15 +153,18 @@ def is_wrapper(implementation: pluggy.HookImpl) -> bool:
 
 
 def _begun(
-    function: Callable[..., Wrapper], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Wrapper, Exception | None]:
+    function: Callable[..., Wrapper],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    raises: Raises,
+) -> tuple[Wrapper, BaseException | None]:
     """Run a wrapper up to its ``yield``; return it and its exception."""
     wrapper = function(*arguments, **named)
     try:
         next(wrapper)
     except StopIteration:
         return wrapper, RuntimeError("the wrapper did not yield")
-    except Exception as cause:  # noqa: BLE001 - a plugin may raise anything
+    except raises as cause:
         return wrapper, cause
     return wrapper, None
 
@@ -206,6 +219,7 @@ IN_PROCESS = "in process"
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Spec | TypeSpec)
+E = TypeVar("E", bound=BaseException)
 
 
 # --- plugins -------------------------------------------------------------------------------------
@@ -389,11 +403,11 @@ class Host:
             self._notices[hook] = notice
         notice(arguments)
 
-    def blamed(self, error: Exception) -> Exception:
+    def blamed(self, error: E) -> E | WaltapError:
         """Return the error to report instead of ``error``.
 
         A refusal of the operating system becomes SystemRefused. An exception from the code of an installed
-        plugin becomes PluginRaised. Other errors are returned unchanged.
+        plugin, or an unusable result of it, becomes PluginRaised. Other errors are returned unchanged.
         """
         if isinstance(error, WaltapError):
             return error
@@ -406,6 +420,13 @@ class Host:
             # framework is no plugin.
             if plugin.distribution not in {IN_PROCESS, "waltap"}
         }
+        if isinstance(error, UnusableResult):
+            plugin = owners.get(error.module.partition(".")[0])
+            if plugin is None:
+                return error
+            return PluginRaised(
+                f"plugin {plugin.name!r} of {plugin}: {error}", distribution=plugin.distribution
+            )
         # The innermost plugin is to blame: it answers for the code that it calls.
         for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -475,7 +496,7 @@ class Host:
                 continue
             try:
                 module = point.load()
-            except Exception as cause:  # noqa: BLE001 - foreign code may raise anything
+            except RAISED as cause:
                 error = ImportFailed(
                     f"plugin {entry.name!r} of {entry} failed to import: {_brief(cause)}",
                     distribution=distribution,
@@ -529,30 +550,33 @@ class Host:
         The kind of ``hook`` decides whether the error is fatal.
         """
 
-        def raised(cause: Exception) -> PluginError:
+        def raised(cause: BaseException) -> PluginError:
             return HookRaised(
                 f"{hook} of {_who(plugin)} raised {_brief(cause)}", distribution=plugin.distribution
             )
 
-        def contributed(cause: Exception) -> None:
+        def contributed(cause: BaseException) -> None:
             error = cause if isinstance(cause, WrongSpec) else raised(cause)
             error.__cause__ = cause if error is not cause else None
             plugin.fail(PluginHealth.HOOK_RAISED, error)
 
-        def observed(cause: Exception) -> None:
+        def observed(cause: BaseException) -> None:
             self._complain(hook, plugin.identifier, cause)
 
+        # The program that registered a plugin may end itself.
+        raises: Raises = (Exception,) if plugin.distribution == IN_PROCESS else RAISED
         if (kind := next((kind for kind in KINDS if kind.hook == hook), None)) is not None:
             several = is_wrapper(implementation)
             guard(
                 implementation,
                 contributed,
                 lambda result: self._accepted(plugin, kind, result, several=several),
+                raises,
             )
         elif hook.startswith("on_"):
-            guard(implementation, observed)
+            guard(implementation, observed, raises=raises)
         else:
-            guard(implementation, raised)
+            guard(implementation, raised, _answer(hook), raises)
 
     def _accepted(
         self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool
@@ -573,6 +597,14 @@ class Host:
             if not isinstance(spec, kind.spec):
                 raise WrongSpec(
                     f"{kind.hook} of {_who(plugin)} returned a {type(spec).__name__}",
+                    distribution=plugin.distribution,
+                    hook=kind.hook,
+                    expected=kind.spec.__name__,
+                )
+            fault = _fault(spec)
+            if fault:
+                raise WrongSpec(
+                    f"{kind.hook} of {_who(plugin)} returned a {kind.spec.__name__} {fault}",
                     distribution=plugin.distribution,
                     hook=kind.hook,
                     expected=kind.spec.__name__,
@@ -698,7 +730,7 @@ class Host:
             excuses=tuple(excuses),
         )
 
-    def _complain(self, hook: str, plugin: str, cause: Exception) -> None:
+    def _complain(self, hook: str, plugin: str, cause: BaseException) -> None:
         first = (hook, plugin) not in self._complained
         self._complained.add((hook, plugin))
         logger.log(
@@ -718,7 +750,39 @@ def _who(plugin: PluginInfo) -> str:
     return f"{plugin.name} ({plugin})" if plugin.distribution == IN_PROCESS else str(plugin)
 
 
-def _brief(cause: Exception) -> str:
+def _answer(hook: str) -> Accept:
+    """Return the check of a ``choose_*`` hook's answer."""
+    if getattr(hookspecs, hook).__annotations__["return"] != str | None:
+        return lambda result: result
+
+    def text(result: Any) -> Any:
+        if not isinstance(result, str | None):
+            raise TypeError(f"it gave {type(result).__name__}, not text")
+        return result
+
+    return text
+
+
+def _fault(spec: Any) -> str:
+    """Return the fault in the fields of a plugin's spec, or ""."""
+    aliases = getattr(spec, "aliases", ())
+    names = (spec.name, *(aliases if isinstance(aliases, tuple | list) else (None,)))
+    if not all(isinstance(name, str) and name for name in names):
+        return f"with the name {spec.name!r} and the aliases {aliases!r}"
+    if not isinstance(spec.summary, str):
+        return f"without a summary: {spec.name}"
+    for called in ("factory", "claims", "build"):
+        if not callable(getattr(spec, called, callable)):
+            return f"whose {called} is no function: {spec.name}"
+    # Reading the field would import a `lazy` model.
+    model = getattr(spec, "__dict__", {}).get("properties")
+    # Its class is not imported here: every command comes this way.
+    if not (model is None or isinstance(model, LazyReference) or hasattr(model, "model_fields")):
+        return f"whose properties are no Properties: {spec.name}"
+    return ""
+
+
+def _brief(cause: BaseException) -> str:
     """Return type and first line of an exception."""
     lines = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__

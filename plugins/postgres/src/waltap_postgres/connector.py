@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from waltap.base.plugin_errors import usable, usable_part
 from waltap.changes.decode.decoder import Decoder, DecoderContext
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, SnapshotProgress
@@ -479,7 +480,10 @@ class PostgresConnector(
     def stream(self, position: Position) -> ReplicationStream:
         self._descriptions.start(self.captured())
         decoder = self.decoder()
-        params = {**decoder.start_options(), **self.properties.stream_params}
+        options = usable(decoder.start_options(), dict, decoder, "start_options")
+        for text in options.values():
+            usable(text, str, decoder, "start_options")
+        params = {**options, **self.properties.stream_params}
         sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
         return self.dialect.stream(
             self._open_stream(sql),
@@ -525,7 +529,8 @@ class PostgresConnector(
             two_phase_slot=bool(slot and slot.two_phase),
             encoding=self._connection.info.parameter_status("server_encoding") or "UTF8",
         )
-        return self.context.decoder.factory(
+        factory = self.context.decoder.factory
+        decoder = factory(
             DecoderContext(
                 server=server,
                 catalogue=self.catalogue,
@@ -540,6 +545,7 @@ class PostgresConnector(
                 forget=self._forget,
             )
         )
+        return usable_part(decoder, Decoder, factory)
 
     def _forget(self, oid: int, lsn: int) -> None:
         """Forget a dropped relation without commits after ``lsn``."""

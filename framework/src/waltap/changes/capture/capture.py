@@ -9,6 +9,7 @@ from dataclasses import fields
 from functools import lru_cache
 
 from waltap.base.cache import BoundedDict
+from waltap.base.plugin_errors import usable
 from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
 from waltap.changes.capture.java_regex import NameMatcher, java_pattern
 from waltap.changes.capture.properties import KEY_ENTRY, CaptureProperties
@@ -144,7 +145,7 @@ class CaptureRules:
     # --- what things are called -------------------------------------------------------------------
 
     def topic(self, schema: str, table: str) -> str:
-        return self._naming(schema, table)
+        return usable(self._naming(schema, table), str, self._naming)
 
     def unrenamed(self, schema: str, table: str) -> tuple[str, ...]:
         """Return the names that the naming strategy's patterns match.

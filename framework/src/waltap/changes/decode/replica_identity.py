@@ -143,8 +143,12 @@ class ReplicaIdentities:
 
         ``relation`` is described. Raises IdentityUnknown and IdentityAmbiguous.
         """
-        spec = self._by_name.get(self._choose(relation) or "")
-        if spec is not None:
+        if chosen := self._choose(relation):
+            spec = self._by_name.get(chosen)
+            if spec is None:
+                raise IdentityUnknown(
+                    f"replica identity {chosen!r}, which a plugin chooses for {relation.name}, is unknown"
+                )
             return spec.factory(relation)
         claiming = self._by_letter.get(relation.identity, [])
         if len(claiming) > 1:

@@ -66,9 +66,12 @@ def transformed_events(
     name = ""
     for name, transform in transforms if events else ():
         try:
-            events = transform(events)
+            given = transform(events)
         except Exception as cause:
             raise _failed(name, f"raised {type(cause).__name__}") from cause
+        if not isinstance(given, list):
+            raise _failed(name, f"returned {type(given).__name__}, not a list of events")
+        events = given
     # Records between the events, such as BEGIN and END, keep their order. So transforms may
     # remove events, but neither add nor reorder them.
     given_ids = {id(event) for event in events}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from waltap.base.plugin_errors import usable
 from waltap.changes.events import EventTransform
 from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
@@ -22,7 +23,7 @@ from waltap.ports.offsets.offset import SinkProgress
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RelationCachingSink, stored_position_of
 from waltap.ports.sink.sink import Sink
-from waltap.ports.sink.stored_position import require_stored
+from waltap.ports.sink.stored_position import positions_of, require_stored
 from waltap.ports.specs import FormatSpec, SinkSpec
 from waltap.ports.transforms.applied import transformed
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
@@ -135,7 +136,8 @@ class SinkBranch:
             own = transformed(transform, own)
             self.left_out[index] = before - own.events
         if stages.format is not None:
-            own.records = stages.format.render(own.parts, self._clock.time_ns())
+            records = stages.format.render(own.parts, self._clock.time_ns())
+            own.records = usable(records, Sequence, stages.format, "render")
         return own
 
     def give(self, given: Batch, own: Batch, attempt: Attempt = plain) -> None:
@@ -194,12 +196,14 @@ class PositionedBranch(SinkBranch):
         The sink continues from its own position, else from ``progress``, else from ``stored``, the
         pipeline's positions. With ``repairs`` the sink may have lost data. Raises: SinkError.
         """
-        stored_position = self.sink.open()
+        stored_position = positions_of(
+            self.sink, "open", self.sink.open(), next(iter(stored), SOLE)
+        )
         if stored and progress is not None and not repairs:
             require_stored(
                 self.name,
                 progress.sink_positions,
-                Positions.of(stored_position, next(iter(stored))),
+                stored_position,
             )
         self.continue_from(progress, stored, stored_position)
 
@@ -272,10 +276,10 @@ class PositionedBranch(SinkBranch):
         if not self.unflushed:
             self.durable = self.written
             return
-        promised = self.sink.flush()
+        first = next(iter(self.written), SOLE)
+        promised = positions_of(self.sink, "flush", self.sink.flush(), first)
         self.unflushed, self.flushed_ms = False, self._clock.time_ns() // 1_000_000
-        first = next(iter(self.written), "")
-        for name, position in Positions.of(promised, first).items():
+        for name, position in promised.items():
             before = self.durable.get(name, position)
             self.durable = self.durable.advanced(name, max(before, position))
 

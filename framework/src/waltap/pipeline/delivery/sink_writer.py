@@ -45,6 +45,7 @@ from waltap.ports.sink.roles import (
     SnapshotChoosingSink,
     SplitReadingSink,
 )
+from waltap.ports.sink.stored_position import positions_of
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
 
@@ -446,18 +447,19 @@ class SinkWriter:
         try:
             self._may_write()
             with self.counts.calls.call("a flush"):
-                durable = self._sink.flush()
+                durable = positions_of(
+                    self._sink, "flush", self._sink.flush(), self.partition, self.written
+                )
         except BaseException:
             self.failed = True
             raise
         self.unflushed_since = None
         if self._pending_acks is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
-        found = Positions.of(durable, self.partition)
         if self._observes["on_flush"]:
             seconds = self._clock.monotonic() - started
-            self._host.notify("on_flush", pipeline=self._pipeline, durable=found, seconds=seconds)
-        return found
+            self._host.notify("on_flush", pipeline=self._pipeline, durable=durable, seconds=seconds)
+        return durable
 
     def advance(self, partition: str, position: Position) -> None:
         """Store ``position`` without data; it may be confirmed then.

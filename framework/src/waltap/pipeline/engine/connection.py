@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from waltap.base.plugin_errors import usable
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import SinkError, SourceError, WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
@@ -100,6 +101,7 @@ class SourceConnection:
             state.sink_opens()
             with state.counts.calls.call("its opening"):
                 stored_position = stages.sink.open()
+                usable(stored_position, (Position, Positions, type(None)), stages.sink, "open")
             state.sink_opened()
             self._require_stored(connector, stored, stored_position)
         return stored_position

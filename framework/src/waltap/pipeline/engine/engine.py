@@ -265,16 +265,16 @@ class Engine:
                 while not self._tenure_ended():
                     run.restart()
             state.enter("stopped", name)
-        except Exception as error:
-            blamed = state_unusable(error, state.state_dir) or self.host.blamed(error)
+        except BaseException as error:
+            blamed = self.host.blamed(error)
+            if isinstance(error, Exception):
+                blamed = state_unusable(error, state.state_dir) or blamed
             state.enter("failed", str(blamed))
-            state.failed(blamed, retried=False)
+            if isinstance(blamed, Exception):
+                state.failed(blamed, retried=False)
             if blamed is error:
                 raise
             raise blamed from error
-        except BaseException as error:
-            state.enter("failed", str(error))
-            raise
 
     def _tenure_ended(self) -> bool:
         """Run while this process may; return whether the run has ended.

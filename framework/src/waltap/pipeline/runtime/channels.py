@@ -3,15 +3,16 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
+from waltap.base.plugin_errors import usable, usable_part
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
-from waltap.plugins.host import Host
+from waltap.plugins.host import RAISED, Host
 from waltap.ports.notifications.channel import LossCounting, NotificationChannel
 from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
 from waltap.ports.signals.signal import Signal, SignalChannel
@@ -66,9 +67,13 @@ class PipelineChannels:
     def open(self) -> None:
         """Open the channels. Raises: the errors of their factories."""
         for signals in self._profile.signal_channels:
-            self._signals[signals.spec.name] = signals.spec.factory(signals.properties)
+            self._signals[signals.spec.name] = usable_part(
+                signals.spec.factory(signals.properties), SignalChannel, signals.spec.factory
+            )
         for sent in self._profile.notification_channels:
-            self._notifications[sent.spec.name] = sent.spec.factory(sent.properties)
+            self._notifications[sent.spec.name] = usable_part(
+                sent.spec.factory(sent.properties), NotificationChannel, sent.spec.factory
+            )
         self._polled = None
 
     def close(self) -> None:
@@ -99,7 +104,8 @@ class PipelineChannels:
         if self._polled is None or now - self._polled >= period_s:
             self._polled = now
             for name, channel in self._signals.items():
-                self._waiting.extend((s, None) for s in self._try(name, channel.poll) or ())
+                polled = self._try(name, partial(_polled, channel))
+                self._waiting.extend((signal, None) for signal in polled or ())
         while self._waiting:
             signal, asked = self._waiting[0]
             if asked is None or begun(asked):
@@ -145,7 +151,7 @@ class PipelineChannels:
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
         try:
             answer = call()
-        except Exception as error:  # noqa: BLE001 - a channel may be a stranger's; none stops a pipeline
+        except RAISED as error:  # a channel may be a stranger's; none stops a pipeline
             problem = str(self._host.blamed(error))
             if self._warned.get(name) != problem:
                 log.warning("channel %s: %s", name, problem, extra={"pipeline": self._profile.name})
@@ -153,6 +159,15 @@ class PipelineChannels:
             return None
         self._warned.pop(name, None)
         return answer
+
+
+def _polled(channel: SignalChannel) -> list[Signal]:
+    given = usable(channel.poll(), (Iterable, type(None)), channel, "poll")
+    signals = [usable(signal, Signal, channel, "poll") for signal in given or ()]
+    for signal in signals:
+        for text in (signal.identifier, signal.kind, signal.data):
+            usable(text, str, channel, "poll")
+    return signals
 
 
 def _sent(channel: NotificationChannel, notification: Notification) -> bool:

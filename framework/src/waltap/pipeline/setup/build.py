@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from waltap.base.plugin_errors import HookRaised, RoleIncomplete
+from waltap.base.plugin_errors import HookRaised, RoleIncomplete, usable, usable_part
 from waltap.base.redaction import redacted
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation
@@ -43,7 +44,7 @@ from waltap.ports.offsets.state_folder import (
     TABLES,
 )
 from waltap.ports.sink import roles as sink_roles
-from waltap.ports.sink.sink import Sink, SinkContext
+from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.snapshot.snapshotter import Snapshotter
 from waltap.ports.source import roles as source_roles
 from waltap.ports.source.connector import Connector, ConnectorContext, DecoderChoice, MadeByRun
@@ -115,7 +116,7 @@ class PipelineStages:
         self._leadership = leadership if leadership is not None and leadership.leased else None
         self._may_write = (lambda: None) if leadership is None else leadership.check
         naming = profile.topic_naming
-        self.capture = CaptureRules(profile.capture, naming.spec.factory(naming.properties))
+        self.capture = CaptureRules(profile.capture, _made(naming.spec, None, naming.properties))
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.relations = DescribedRelations(
@@ -133,7 +134,7 @@ class PipelineStages:
             self.relations.describe,
         )
         chosen = profile.offset_store
-        store = chosen.spec.factory(chosen.properties, str(self.state_dir))
+        store = _made(chosen.spec, OffsetStore, chosen.properties, str(self.state_dir))
         self.store: OffsetStore = _StoreWithMemory(store, self.memory)
         self.owned_objects = OwnedObjects(self.state_dir / OWNED_OBJECTS)
         self.new_tables = NewTables(
@@ -196,7 +197,7 @@ class PipelineStages:
             captures=self.capture.captures,
             capture=profile.capture,
             decoder=_decoder(profile),
-            snapshotter=snapshotter.spec.factory(snapshotter.properties),
+            snapshotter=_made(snapshotter.spec, Snapshotter, snapshotter.properties),
             snapshot_query=_mode(profile.snapshot_query),
             snapshot_lock=_mode(profile.snapshot_lock),
             stopping=self._stopping,
@@ -327,7 +328,9 @@ class PipelineStages:
         gets_every_change: bool = False,
     ) -> Sink:
         has_offset, snapshot = self._stored()
-        made = component.spec.factory(
+        made: Sink = _made(
+            component.spec,
+            Sink,
             component.properties,
             SinkContext(
                 pipeline=self.profile.name,
@@ -348,6 +351,7 @@ class PipelineStages:
                 tolerant=policy.records is not FailureHandling.FAIL,
             ),
         )
+        usable(made.capabilities, SinkCapabilities, made, "capabilities")
         require_whole_roles(made, sink_roles)
         return made
 
@@ -359,11 +363,11 @@ class PipelineStages:
                 chain.records.append(self._record_step(spec, use))
             elif isinstance(spec, SourceTransformSpec):
                 context = self.relations.source_context(use.label)
-                chain.batches.append(spec.factory(use.properties, context))
+                chain.batches.append(_made(spec, None, use.properties, context))
             elif isinstance(spec, EventTransformSpec):
-                chain.events.append((spec.name, spec.factory(use.properties)))
+                chain.events.append((spec.name, _made(spec, None, use.properties)))
             else:
-                chain.batches.append(spec.factory(use.properties))
+                chain.batches.append(_made(spec, None, use.properties))
         if self.conversions.converters:
             chain.batches.append(self.conversions)
         return chain
@@ -381,8 +385,10 @@ class PipelineStages:
         predicate = use.predicate
         return RecordStep(
             label=use.label,
-            transform=spec.factory(use.properties, context),
-            predicate=None if predicate is None else predicate.spec.factory(predicate.properties),
+            transform=_made(spec, None, use.properties, context),
+            predicate=None
+            if predicate is None
+            else _made(predicate.spec, None, predicate.properties),
             negate=use.negate,
         )
 
@@ -403,7 +409,9 @@ class PipelineStages:
     ) -> Format:
         source = self.profile.connector.properties
         form = self.profile.form
-        return component.spec.factory(
+        made: Format = _made(
+            component.spec,
+            Format,
             component.properties,
             FormatContext(
                 describe=self.relations.describe,
@@ -426,6 +434,7 @@ class PipelineStages:
                 order=order,
             ),
         )
+        return made
 
     def _copy_of_dead_letters(self) -> DeadLetterCopies | None:
         component = self.profile.dead_letters
@@ -460,7 +469,7 @@ class _StoreWithMemory(OffsetStore):
         self._store, self._memory = store, memory
 
     def load(self) -> Offset | None:
-        return self._store.load()
+        return usable(self._store.load(), (Offset, type(None)), self._store, "load")
 
     def store(self, offset: Offset) -> None:
         self._store.store(offset)
@@ -469,6 +478,11 @@ class _StoreWithMemory(OffsetStore):
     def clear(self) -> None:
         self._store.clear()
         self._memory.start_over(())
+
+
+def _made(spec: Any, contract: type | None, *arguments: object) -> Any:
+    """Return a new part of a spec. Raises: UnusableResult (`usable_part`)."""
+    return usable_part(spec.factory(*arguments), contract, spec.factory)
 
 
 def require_whole_roles(part: object, roles: ModuleType) -> None:
@@ -492,7 +506,7 @@ def require_whole_roles(part: object, roles: ModuleType) -> None:
 
 
 def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:
-    return None if component is None else component.spec.factory(component.properties)
+    return None if component is None else _made(component.spec, Snapshotter, component.properties)
 
 
 def _decoder(profile: Profile) -> DecoderChoice:

@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from typing import Final, TypeVar
 
 from waltap.base.files.location import refusal
+from waltap.base.plugin_errors import usable
 from waltap.base.text import size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile
@@ -21,7 +22,7 @@ from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.lock import running
 from waltap.pipeline.setup.build import PipelineStages, chosen_password
 from waltap.plugins.check_context import CheckContext
-from waltap.plugins.host import Host
+from waltap.plugins.host import RAISED, Host
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset, OffsetStore
@@ -311,7 +312,7 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
         return checks_of(stages.sink)
     except WaltapError as error:
         return [PreflightCheck.failed(name, error)]
-    except Exception as error:  # noqa: BLE001 - a plugin's; the other checks are worth their answers
+    except RAISED as error:  # a plugin's; the other checks are worth their answers
         return [_blamed(name, stages.host, error)]
 
 
@@ -387,13 +388,14 @@ def _of_plugins(
     context = CheckContext(profile=stages.profile, connector=connector, offset=offset)
     for spec in stages.host.checks.values():
         try:
-            found += spec.factory(context)
-        except Exception as error:  # noqa: BLE001 - the other checks are worth their answers
+            given = usable(spec.factory(context), list, spec.factory)
+            found += [usable(each, PreflightCheck, spec.factory) for each in given]
+        except RAISED as error:  # the other checks are worth their answers
             found.append(_blamed(spec.name, stages.host, error))
     return found
 
 
-def _blamed(name: str, host: Host, error: Exception) -> PreflightCheck:
+def _blamed(name: str, host: Host, error: BaseException) -> PreflightCheck:
     blamed = host.blamed(error)
     if isinstance(blamed, WaltapError):
         return PreflightCheck.failed(name, blamed)

@@ -18,6 +18,7 @@ from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.blocking_snapshot import BlockingSnapshot
 from waltap.pipeline.stages.relations import DescribedRelations
 from waltap.pipeline.stages.snapshot_phase import IncrementalReport
+from waltap.plugins.host import RAISED
 from waltap.ports.signals.signal import (
     SNAPSHOTS,
     Action,
@@ -145,7 +146,7 @@ class SignalReader:
                 spec.factory(call)
             except SignalUnusable as error:
                 return self._left_out(signal, cut(str(error)))
-            except Exception as error:  # noqa: BLE001 - it is a stranger's, and stops no pipeline
+            except RAISED as error:  # it is a stranger's, and stops no pipeline
                 blamed = state.host.blamed(error)
                 why = str(blamed) if blamed is not error else f"{type(error).__name__}: {error}"
                 return self._left_out(signal, cut(f"the action {spec.name} failed: {why}"))

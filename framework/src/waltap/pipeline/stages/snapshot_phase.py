@@ -10,6 +10,7 @@ from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
+from waltap.plugins.host import RAISED
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
 from waltap.ports.source.roles import SnapshotHoldingSource, SnapshotSharingSource, tables_of
@@ -304,7 +305,7 @@ def _log_mode(connector: Connector, *, completed: bool) -> None:
         return
     try:
         connector.snapshot_ended(completed=completed)
-    except Exception as error:  # noqa: BLE001 - a plugin's; the snapshot is what it is
+    except RAISED as error:  # a plugin's; the snapshot is what it is
         log.warning(
             "the snapshot mode failed behind its snapshot: %s: %s", type(error).__name__, error
         )

@@ -8,6 +8,7 @@ from copy import copy
 
 import msgspec
 
+from waltap.base.plugin_errors import usable
 from waltap.changes.decode.message import InsertBlock
 from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun
 
@@ -30,7 +31,7 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
         batch = msgspec.structs.replace(batch, parts=listed)
     # A transform may change the batch in place, so the parts are copied before.
     events, came = batch.events, [_as_it_is(part) for part in batch.parts]
-    made = transform(batch)
+    made = usable(transform(batch), Batch, transform)
     if made.events != events and len(made.parts) == len(came):
         # If no change was dropped, every number is right already, and the comparison is saved.
         for before, after in zip(came, made.parts, strict=True):

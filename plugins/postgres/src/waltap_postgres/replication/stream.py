@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from operator import itemgetter
 
+from waltap.base.plugin_errors import usable
 from waltap.changes.decode.decoder import Decoder
 from waltap.changes.decode.frame_block import FrameBlock
 from waltap.changes.decode.message import (
@@ -120,7 +121,7 @@ class ReplicationStream(ChangeStream):
         # Rows of a later transaction may have LSNs before the last commit; relations have LSN 0.
         highest = frames.highest if isinstance(frames, FrameBlock) else max(map(_lsn, frames))
         self._received = max(self._received, highest)
-        messages = self._decoder.feed(frames)
+        messages = usable(self._decoder.feed(frames), list, self._decoder, "feed")
         if len(frames) >= MANY_FRAMES:
             transport.adapt(len(frames), len(messages))
         # wal2json has the end of a transaction in its text; the frame's LSN is before that.

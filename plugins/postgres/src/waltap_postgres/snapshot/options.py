@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
-from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotStart, Snapshotter
+from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.ports.source.connector import ConnectorContext
 from waltap.ports.source.published import EVERYTHING, Narrowed, everything_published
 from waltap_postgres.catalog.catalogue import CatalogTable
@@ -150,6 +150,14 @@ def _answer(
         raise SnapshotModeUnclear(
             f"{_named(mode)}.{question} gave {given!r} for {relation.name}", mode=_named(mode)
         )
+    return given
+
+
+def decision(mode: Snapshotter, question: str, *facts: SnapshotFacts) -> bool:
+    """Return a mode's answer to a question of yes or no. Raises: SnapshotModeUnclear."""
+    given = getattr(mode, question)(*facts)
+    if not isinstance(given, bool):
+        raise SnapshotModeUnclear(f"{_named(mode)}.{question} gave {given!r}", mode=_named(mode))
     return given
 
 

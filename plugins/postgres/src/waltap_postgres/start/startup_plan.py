@@ -29,6 +29,7 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import ReplicationSlot
+from waltap_postgres.snapshot.options import decision
 from waltap_postgres.start.resume_check import ResumeCheck
 
 log = logging.getLogger(__name__)
@@ -158,7 +159,8 @@ def decide(situation: StartupState) -> StartupPlan:
         position_available=lost is None,
         reconnects=situation.reconnects,
     )
-    snapshot, stream = snapshotter.takes_snapshot(known), snapshotter.streams(known)
+    snapshot = decision(snapshotter, "takes_snapshot", known)
+    stream = decision(snapshotter, "streams", known)
     # A snapshot alone needs no slot, so a missing or unfit one is no error here.
     if not stream:
         return StartupPlan(snapshot=snapshot, stream=False, slot=slot, offset=offset, known=known)
@@ -173,9 +175,13 @@ def decide(situation: StartupState) -> StartupPlan:
     if isinstance(lost, REPAIRED) and situation.repairs and not incomplete:
         # The engine reads the tables again after the start.
         snapshot = False
-    elif lost is not None and not (ours or (snapshot and snapshotter.recovers_lost_position())):
+    elif lost is not None and not (
+        ours or (snapshot and decision(snapshotter, "recovers_lost_position"))
+    ):
         raise lost
-    resumes = resumable and snapshot and not situation.begun and snapshotter.resumes(known)
+    resumes = (
+        resumable and snapshot and not situation.begun and decision(snapshotter, "resumes", known)
+    )
     # An invalidated slot has lost its WAL and cannot be read again.
     new_slot = slot is None or slot.invalidated or ours or situation.unreadable is not None
     return StartupPlan(
@@ -186,7 +192,7 @@ def decide(situation: StartupState) -> StartupPlan:
         new_slot=new_slot and not resumes,
         resumes=resumes,
         lost=lost,
-        recovers=lost is not None and snapshot and snapshotter.recovers_lost_position(),
+        recovers=lost is not None and snapshot and decision(snapshotter, "recovers_lost_position"),
         takes_over=takes_over,
         begun=situation.begun,
         known=known,
@@ -281,7 +287,9 @@ def given_up(context: ConnectorContext, slot: str, error: SourceError) -> Source
         offset=True, snapshot_incomplete=False, position_available=False, reconnects=True
     )
     snapshotter = context.snapshotter
-    recovers = snapshotter.recovers_lost_position() and snapshotter.takes_snapshot(known)
+    recovers = decision(snapshotter, "recovers_lost_position") and decision(
+        snapshotter, "takes_snapshot", known
+    )
     if not recovers or not context.retries:
         return error
     # The next connection finds the reason here and plans a new slot.
