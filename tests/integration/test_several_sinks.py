@@ -3,16 +3,26 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
+from waltap.changes.decode.message import Insert
+from waltap.changes.transactions.transaction import (
+    Batch,
+    SnapshotRows,
+    TransactionPart,
+    events_in,
+)
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.pipeline.delivery.fan_out import SinkPausedTooLong
+from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.sink.stored_position import DestinationBehind
+from waltap.ports.specs import TransformSpec
 from waltap_sinks.changelog import ChangeLog, FileStore
 
 
@@ -78,6 +88,44 @@ def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path:
     for table in ("a", "b"):
         rows = [row for part in log.rows("public", table) for row in part.to_pylist()]
         assert [row["id"] for row in rows] == [1, 2]
+
+
+class InPlace:
+    """A transform that changes the parts that it is given."""
+
+    @hookimpl
+    def register_transforms(self):
+        return [TransformSpec(name="marks", summary="s", factory=lambda _properties: self.mark)]
+
+    @staticmethod
+    def mark(batch: Batch) -> Batch:
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                part.rows = [(row[0], f"{row[1]}!") for row in part.rows]
+            elif isinstance(part, TransactionPart):
+                part.changes[:] = [
+                    msgspec.structs.replace(change, new=(change.new[0], f"{change.new[1]}!"))
+                    for change in part.changes
+                    if isinstance(change, Insert)
+                ]
+        batch.events = events_in(batch.parts)
+        return batch
+
+
+def test_a_transform_that_works_in_place_works_once_for_each_sink(
+    pipeline: PipelineRig,
+) -> None:
+    pipeline.database.psql(
+        "CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'a')"
+    )
+    pipeline.tables["transforms"] = [{"type": "marks"}]
+    for statement in ("", "INSERT INTO u VALUES (2, 'b'); UPDATE u SET v = 'c' WHERE id = 2"):
+        with pipeline.running(InPlace()) as run:
+            pipeline.database.psql(statement or "SELECT 1")
+            count = 2 if statement else 1
+            run.until(lambda n=count: all(len(d.of("u")) == n for d in both(pipeline)), "the rows")
+    for destination in both(pipeline):
+        assert [event.row["v"] for event in destination.of("u")] == ["a!", "b!"]
 
 
 def test_what_one_sink_refuses_the_other_has_once(pipeline: PipelineRig) -> None:

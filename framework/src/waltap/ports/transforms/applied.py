@@ -9,34 +9,24 @@ from copy import copy
 import msgspec
 
 from waltap.base.plugin_errors import usable
-from waltap.changes.decode.message import InsertBlock
-from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun
+from waltap.changes.transactions.transaction import Batch, Part, SnapshotRows, TransactionPart
 
 
 def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
-    """Apply ``transform`` to ``batch``, and keep the numbers of changes.
+    """Apply ``transform`` to a copy of ``batch``, and keep the numbers of changes.
 
     A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes.
     """
-    # Transforms work on lists, which they may change.
-    if isinstance(batch.parts, TransactionRun):
-        batch = msgspec.structs.replace(batch, parts=list(batch.parts))
-    elif any(map(_has_columns, batch.parts)):
-        listed = [
-            msgspec.structs.replace(part, changes=list(part.changes))
-            if isinstance(part, TransactionPart) and _has_columns(part)
-            else part
-            for part in batch.parts
-        ]
-        batch = msgspec.structs.replace(batch, parts=listed)
-    # A transform may change the batch in place, so the parts are copied before.
-    events, came = batch.events, [_as_it_is(part) for part in batch.parts]
-    made = usable(transform(batch), Batch, transform)
+    # A transform may change the batch in place: its parts and their lists are its own. Other sinks
+    # get the given ones, as does a second rendering without a refused event.
+    events, came = batch.events, batch.parts
+    own = msgspec.structs.replace(batch, parts=[_copied(part) for part in came])
+    made = usable(transform(own), Batch, transform)
     if made.events != events and len(made.parts) == len(came):
         # If no change was dropped, every number is right already, and the comparison is saved.
         for before, after in zip(came, made.parts, strict=True):
             if (
-                before is not None
+                type(before) is TransactionPart
                 and type(after) is TransactionPart
                 and len(after.changes) != len(before.changes)
                 and after.wire_count != before.wire_count
@@ -45,20 +35,14 @@ def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
     return made
 
 
-def _has_columns(part: object) -> bool:
-    return type(part) is TransactionPart and type(part.changes) is InsertBlock
-
-
-def _as_it_is(part: object) -> TransactionPart | None:
-    """Copy a transaction's part with its list of changes.
-
-    Snapshot rows and heartbeats have no numbers, so their result is None.
-    """
-    if type(part) is not TransactionPart:
-        return None
-    noted = copy(part)
-    noted.changes = list(part.changes)
-    return noted
+def _copied(part: Part) -> Part:
+    """Copy a part and its list of changes or rows; changes as columns become a list."""
+    own = copy(part)
+    if isinstance(own, TransactionPart):
+        own.changes = list(own.changes)
+    elif isinstance(own, SnapshotRows) and isinstance(own.rows, list):
+        own.rows = list(own.rows)
+    return own
 
 
 def _number(before: TransactionPart, after: TransactionPart) -> None:
