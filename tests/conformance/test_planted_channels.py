@@ -14,14 +14,20 @@ from tests.harness.planted_faults import Faults, FindsFaults
 
 from waltap.changes.transactions.transaction import Notification
 from waltap.errors import OffsetError
-from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
-from waltap.ports.signals.signal import Signal
-from waltap.ports.specs import NotificationChannelSpec, OffsetStoreSpec, SignalChannelSpec
+from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, decoded, encoded
+from waltap.ports.signals.signal import Signal, SignalUnusable
+from waltap.ports.specs import (
+    NotificationChannelSpec,
+    OffsetStoreSpec,
+    SignalActionSpec,
+    SignalChannelSpec,
+)
 from waltap_testing.notification_channel_suite import (
     NotificationChannelRig,
     NotificationChannelSuite,
 )
 from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
+from waltap_testing.signal_action_suite import SignalActionRig, SignalActionSuite
 from waltap_testing.signal_channel_suite import SignalChannelSuite
 
 # --- signals ---
@@ -95,6 +101,40 @@ class TurnsTheOrderAround(FileSignals):
         return list(reversed(super().poll()))
 
 
+@SIGNALS.found_by("test_signals_with_one_id_all_arrive")
+class TakesAnIdForTheSignal(FileSignals):
+    def __init__(self, path):
+        super().__init__(path)
+        self.seen = set()
+
+    def poll(self):
+        new = [signal for signal in super().poll() if signal.identifier not in self.seen]
+        self.seen |= {signal.identifier for signal in new}
+        return new
+
+
+@SIGNALS.found_by("test_the_rest_comes_in_the_next_run")
+class KeepsTheRestInMemory(FileSignals):
+    rest = ()
+
+    def poll(self):
+        self.rest = [*self.rest, *super().poll()]
+        first, self.rest = self.rest[:1], self.rest[1:]
+        return first
+
+
+@SIGNALS.found_by("test_no_signal_is_an_empty_list_at_once")
+class WaitsForMore(FileSignals):
+    found = False
+
+    def poll(self):
+        signals = super().poll()
+        if self.found and not signals:
+            time.sleep(1.2)
+        self.found = self.found or bool(signals)
+        return signals
+
+
 class TestPlantedSignalChannels(FindsFaults):
     suite = SignalChannelSuite
     faults = SIGNALS
@@ -103,6 +143,47 @@ class TestPlantedSignalChannels(FindsFaults):
         path = folder / "signals"
         spec = SignalChannelSpec(name="file", summary="A file.", factory=plugin)
         return rig_of_a_file(spec, path, path)
+
+
+# --- actions ---
+
+ACTIONS = Faults()
+
+
+@ACTIONS.right
+def marks(call):
+    """Notify with the label. Right as it is."""
+    label = call.arguments.get("label")
+    if not isinstance(label, str):
+        raise SignalUnusable("label must be a text")
+    call.notify("MARKED", label=label)
+
+
+@ACTIONS.found_by("test_odd_data_is_acted_on_or_left_out_with_a_reason")
+def passes_on_what_came(call):
+    for member in call.arguments.values():
+        call.notify("MARKED", label=member)
+
+
+@ACTIONS.found_by("test_odd_data_is_acted_on_or_left_out_with_a_reason")
+def gives_no_reason(call):
+    if not isinstance(call.arguments.get("label"), str):
+        raise SignalUnusable
+
+
+@ACTIONS.found_by("test_odd_data_is_acted_on_or_left_out_with_a_reason")
+def waits_for_what_is_large(call):
+    if len(str(call.arguments)) > 1000:
+        time.sleep(1.1)
+
+
+class TestPlantedActions(FindsFaults):
+    suite = SignalActionSuite
+    faults = ACTIONS
+
+    def rig(self, plugin, _folder):
+        spec = SignalActionSpec(name="mark", summary="Marks.", factory=plugin)
+        return SignalActionRig(spec, arguments={"label": "x"})
 
 
 # --- notifications ---
@@ -176,6 +257,13 @@ class ClosesOnlyOnce(FileNotifications):
         if self.file.closed:
             raise ValueError("closed already")
         super().close()
+
+
+@NOTIFICATIONS.found_by("test_notifications_arrive_whole_and_in_order")
+class ChangesWhatItWasGiven(FileNotifications):
+    def send(self, notification):
+        super().send(notification)
+        (notification.additional_data or {}).pop("connector_name", None)
 
 
 class TestPlantedNotificationChannels(FindsFaults):
@@ -304,6 +392,31 @@ class KeepsTheFirstPartitionOnly(OneFile):
     def store(self, offset):
         first = dict(list(offset.partitions.items())[:1])
         super().store(msgspec.structs.replace(offset, partitions=first))
+
+
+def losing(kind, field):
+    """Return a store that stores a field of the offset, or of its partitions, as its default."""
+
+    def without(struct):
+        return msgspec.structs.replace(struct, **{field.name: field.default})
+
+    def store(self, offset):
+        if kind is PartitionOffset:
+            parts = {name: without(part) for name, part in offset.partitions.items()}
+            offset = msgspec.structs.replace(offset, partitions=parts)
+        OneFile.store(self, without(offset) if kind is Offset else offset)
+
+    return store
+
+
+for _kind in (Offset, PartitionOffset):
+    for _field in msgspec.structs.fields(_kind):
+        if _field.default is not msgspec.NODEFAULT and _field.name != "version":
+            STORES.plant(
+                f"Loses_{_field.name}",
+                "test_what_is_stored_is_loaded",
+                store=losing(_kind, _field),
+            )
 
 
 @STORES.found_by("test_clear_forgets", OSError)

@@ -131,6 +131,31 @@ class KeepsTheFirstCodec(Right):
         return Insert(relation, change.lsn, change.new[: len(relation.columns)])
 
 
+@FAULTS.found_by("test_everything_is_valid")
+class TopicsAreBytes(Right):
+    def of(self, record):
+        return msgspec.structs.replace(record, topic=record.topic.encode())
+
+
+@FAULTS.found_by("test_a_forgotten_relation_gives_the_same_bytes", KeyError)
+class ForgetsOnlyWhatItKnows(Right):
+    def forget(self, oid):
+        raise KeyError(oid)
+
+
+@FAULTS.found_by("test_every_change_of_a_row_gives_a_record")
+class SendsNoRowsReadBesideTheStream(Right):
+    def render(self, parts, now):
+        initial = [part for part in parts if getattr(part, "kind", "initial") == "initial"]
+        return super().render(initial, now)
+
+
+@FAULTS.found_by("test_every_change_of_a_row_gives_a_record")
+class DropsRowsWithoutKey(Right):
+    def of(self, record):
+        return record if record.key or b'"op"' not in (record.value or b"") else None
+
+
 @FAULTS.found_by("test_parts_are_left_as_they_are")
 class EmptiesItsInput(Right):
     def render(self, parts, now):

@@ -7,7 +7,9 @@ import msgspec
 from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap_postgres.plugin
+from waltap.base.text import sql_name
 from waltap.changes.decode.message import OldTuple
+from waltap.changes.decode.relation import TypeKind
 from waltap.changes.decode.replica_identity import IdentityWarning, RowImages
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.mapping import (
@@ -16,6 +18,7 @@ from waltap.changes.mapping import (
     DataType,
     Field,
     Schema,
+    TypeSample,
     TypeSpec,
     converted,
     simple_type,
@@ -131,6 +134,29 @@ class SeesWhatItDenies(NothingIdentity):
         return RowImages(None, message.new, message.old or None)
 
 
+@IDENTITIES.found_by("test_a_row_is_identified_by_columns_that_there_are")
+class IdentifiesByNames(DefaultIdentity):
+    identifying = ("id",)
+
+
+@IDENTITIES.found_by("test_a_row_is_identified_by_columns_that_there_are")
+class IdentifiesByAnotherColumn(DefaultIdentity):
+    identifying = (1,)
+
+
+@IDENTITIES.found_by("test_images_of_one_message_are_its_own")
+class GivesTheSameImagesAgain(DefaultIdentity):
+    def __init__(self, relation):
+        super().__init__(relation)
+        self.images = RowImages(None, None, None)
+
+    def update(self, message):
+        found = super().update(message)
+        for name in ("before", "after", "old_key"):
+            setattr(self.images, name, getattr(found, name))
+        return self.images
+
+
 class TestPlantedIdentities(FindsFaults):
     suite = IdentitySuite
     faults = IDENTITIES
@@ -220,6 +246,44 @@ class ReadsByOtherThanASelect(Initial):
 class LocksByOtherThanAStatement(Initial):
     def lock(self, relation, start):
         return [f"LOCK TABLE {relation.name}"]
+
+
+def selects(text):
+    return lambda _self, table, _start: text.format(
+        bare=table.name,
+        quoted=f'"{table.schema}"."{table.table}"',
+        good=sql_name(table.schema, table.table),
+    )
+
+
+READ = "test_a_table_is_read_by_one_select"
+MODES.plant("QuotesNothing", READ, query=selects("SELECT * FROM {bare}"))
+MODES.plant("DoublesNoQuotes", READ, query=selects("SELECT * FROM {quoted}"))
+MODES.plant(
+    "QuotesNoColumns", READ, query=lambda _self, table, _start: f"SELECT {table.columns[0].name}"
+)
+MODES.plant("ReadsByTwoStatements", READ, query=selects("SELECT 1; SELECT * FROM {good}"))
+MODES.plant("LocksWithoutQuotes", "test_a_lock_is_a_statement", lock=selects("LOCK TABLE {bare}"))
+MODES.plant(
+    "AsksItsFactsForMore",
+    "test_every_answer_is_a_bool_or_a_snapshot_error",
+    AttributeError,
+    resumes=lambda _self, known: known.of_yesterday,
+)
+MODES.plant(
+    "KnowsNoReconnection",
+    "test_every_answer_is_a_bool_or_a_snapshot_error",
+    takes_snapshot=lambda _self, known: None if known.reconnects else not known.offset,
+)
+
+
+@MODES.found_by(READ)
+class SelectsInTurn(Initial):
+    asked = 0
+
+    def query(self, relation, start):
+        self.asked += 1
+        return "SELECT 1 AS id" if self.asked % 2 else None
 
 
 @MODES.found_by("test_an_isolation_is_one_that_there_is")
@@ -350,6 +414,35 @@ def malformed_text_is_a_key_error():
 @TYPES.found_by("test_null_is_written_as_the_schema_allows")
 def zero_of_another_shape():
     return mapped(fallback={"major": "0"})
+
+
+@TYPES.found_by("test_it_claims_its_type_and_no_other", KeyError)
+def asks_an_enum_for_more():
+    def claims(data_type):
+        if data_type.kind is TypeKind.ENUM:
+            raise KeyError(data_type.name)
+        return data_type.name == "semver"
+
+    return spec(claims=claims)
+
+
+@TYPES.found_by("test_it_claims_its_type_and_no_other")
+def claims_every_domain():
+    return spec(claims=lambda t: t.name == "semver" or t.kind is TypeKind.DOMAIN)
+
+
+@TYPES.found_by("test_samples_are_values_of_the_type")
+def has_samples_of_another():
+    return spec(samples=[TypeSample.of_extension("semverr", "1.2.3")])
+
+
+@TYPES.found_by("test_a_required_column_has_the_same_values")
+def writes_required_columns_otherwise():
+    def build(column, mapper):
+        made = spec().build(column, mapper)
+        return made if column.nullable else replace(made, to_json=lambda _text: "{}")
+
+    return replace(spec(), build=build)
 
 
 @TYPES.found_by("test_defaults_are_values")

@@ -13,8 +13,11 @@ import sqlite3
 import orjson
 from tests.harness.planted_faults import Faults, FindsFaults
 
+from waltap.changes.decode.message import Delete, Insert, Truncate, Update
+from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import SinkError
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities
@@ -267,6 +270,21 @@ class DropsSnapshots(Lines):
             super().write(batch)
 
 
+@FAULTS.found_by("test_batches_that_come_in_stay_as_they_are")
+class EmptiesItsBatch(Lines):
+    def write(self, batch):
+        super().write(batch)
+        batch.records = []
+
+
+@FAULTS.found_by("test_parts_without_rows_move_the_position", AttributeError)
+class ExpectsATable(Lines):
+    def write(self, batch):
+        tables = [getattr(p, "relation", None) or p.changes[0].relation for p in batch.parts]
+        assert len(tables) == len(batch.parts)
+        super().write(batch)
+
+
 # --- destinations of current rows ---
 
 
@@ -366,6 +384,85 @@ class Rows(Sink):
         for topic, table in tables.items():
             for row in table.values():
                 yield DeliveredChange(topic.removeprefix("server."), "r", row)
+
+
+@FAULTS.right
+class OfChanges(Rows):
+    """Current rows of the changes themselves. Right as it is."""
+
+    capabilities = SinkCapabilities(records=False, exactly_once=True)
+
+    def take_rows(self, batch):
+        self.whole = not batch.parts
+        for part in batch.parts:
+            if part.opens:
+                self.read = {}
+            name = f"server.{part.relation.name}"
+            table = self.read.setdefault(name, {})
+            for row in part.rows:
+                self.put(table, part.relation, row)
+            if part.complete:
+                self.rows[name] = self.read.pop(name)
+
+    def take_changes(self, batch):
+        for part in batch.parts:
+            if isinstance(part, SnapshotRows):
+                self.take_piece(part)
+            for change in getattr(part, "changes", ()):
+                self.take(change)
+
+    def take_piece(self, piece):
+        for row in piece.rows:
+            self.put(self.table(piece.relation), piece.relation, row)
+
+    def take(self, change):
+        if isinstance(change, Truncate):
+            for relation in change.relations:
+                self.table(relation).clear()
+        elif isinstance(change, Delete):
+            self.table(change.relation).pop(change.old[0], None)
+        elif isinstance(change, Insert | Update):
+            table = self.table(change.relation)
+            old = getattr(change, "old", ())
+            if old and old[0] != change.new[0]:
+                self.move(table, old[0], change.new[0])
+            self.put(table, change.relation, change.new)
+
+    def move(self, table, old, new):
+        table[new] = table.pop(old, {})
+
+    def table(self, relation):
+        return self.rows.setdefault(f"server.{relation.name}", {})
+
+    def put(self, table, relation, row):
+        had = table.get(row[0], {})
+        names = [column.name for column in relation.columns]
+        table[row[0]] = {n: self.value(had.get(n), v) for n, v in zip(names, row, strict=True)}
+
+    def value(self, had, sent):
+        return had if sent is UNCHANGED else sent
+
+
+SELDOM = "test_rows_follow_what_comes_seldom"
+FAULTS.plant("LeavesTheOldKey", SELDOM, move=lambda _self, _table, _old, _new: None)
+FAULTS.plant("NullForUnsent", SELDOM, value=lambda _s, _had, v: None if v is UNCHANGED else v)
+FAULTS.plant("PassesOverPieces", SELDOM, take_piece=lambda _self, _piece: None)
+
+
+@FAULTS.found_by(SELDOM)
+class TruncatesTheFirst(OfChanges):
+    def take(self, change):
+        if isinstance(change, Truncate):
+            self.table(change.relations[0]).clear()
+        else:
+            super().take(change)
+
+
+@FAULTS.found_by(SELDOM)
+class TakesAPieceForTheTable(OfChanges):
+    def take_piece(self, piece):
+        self.table(piece.relation).clear()
+        super().take_piece(piece)
 
 
 @FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from tests.harness.planted_faults import Faults, FindsFaults
 from tests.harness.schemas import TEXT
 
-from waltap.changes.decode.message import Insert
+from waltap.changes.decode.message import Insert, Truncate
 from waltap.changes.mapping.connect_schema import Field
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import TransactionPart
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.encoders.format.record_transform import RecordUnfit
 from waltap.encoders.json.event_format import EventTransformFailed
 from waltap.ports.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
@@ -107,6 +107,64 @@ def keeps_every_other_of_a_batch(batch):
     return filtered(batch, lambda _change: next(numbers) % 2 == 0)
 
 
+@CHANGES.found_by("test_the_position_is_left_alone")
+def makes_a_batch_of_its_own(batch):
+    return Batch(
+        parts=batch.parts,
+        position=batch.position,
+        events=batch.events,
+        ends_transaction=batch.ends_transaction,
+        snapshot=batch.snapshot,
+    )
+
+
+@CHANGES.found_by("test_every_part_stays_in_its_place")
+def makes_pieces_of_its_own(batch):
+    def own(part):
+        if not isinstance(part, SnapshotRows):
+            return part
+        kept = (
+            "relation",
+            "rows",
+            "ts",
+            "lsn",
+            "xid",
+            "kind",
+            "opens",
+            "complete",
+            "first_marker",
+            "last_marker",
+        )
+        return SnapshotRows(**{name: getattr(part, name) for name in kept})
+
+    return msgspec.structs.replace(batch, parts=[own(part) for part in batch.parts])
+
+
+@CHANGES.found_by("test_every_part_stays_in_its_place")
+def forgets_the_origin(batch):
+    parts = [
+        msgspec.structs.replace(p, origin=None) if isinstance(p, TransactionPart) else p
+        for p in batch.parts
+    ]
+    return msgspec.structs.replace(batch, parts=parts)
+
+
+@CHANGES.found_by("test_changes_that_come_in_stay_as_they_are")
+def changes_the_changes_themselves(batch):
+    for change in inserts(batch):
+        change.new = (*change.new[:2], "***")
+    return batch
+
+
+@CHANGES.found_by("test_rows_fit_their_relation", ValueError)
+def expects_one_truncated_table(batch):
+    for part in transactions(batch):
+        for change in part.changes:
+            if isinstance(change, Truncate):
+                (_one,) = change.relations
+    return batch
+
+
 MADE = itertools.count()
 
 
@@ -152,6 +210,13 @@ def keeps_the_first_of_each_batch(events):
 @EVENTS.found_by("test_what_comes_out_is_written_and_read", EventTransformFailed)
 def turns_events_round(events):
     return events[::-1]
+
+
+@EVENTS.found_by("test_what_comes_out_is_written_and_read")
+def takes_the_topic_away(events):
+    for event in events:
+        event.topic = ""
+    return events
 
 
 class TestPlantedEventTransforms(FindsFaults):
@@ -220,6 +285,11 @@ class AddsAFieldToTheSchemaAlone:
 
     def of(self, schema):
         return self.kept.setdefault(id(schema), (schema, longer(schema)))[1]
+
+
+@RECORDS.found_by("test_what_comes_out_fits_its_schemas")
+def leaves_no_topic(records):
+    return [replace(each, topic="") for each in records]
 
 
 @RECORDS.found_by("test_cutting_batches_otherwise_makes_no_difference")

@@ -23,7 +23,7 @@ from waltap.encoders.json.properties import JsonProperties
 from waltap.ports.specs import EventTransformSpec
 from waltap_testing.installed import format_context
 from waltap_testing.suite import RigSuite
-from waltap_testing.workload import NOW, mixed, snapshot_and_stream
+from waltap_testing.workload import NOW, mixed, rare_parts, snapshot_and_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,15 @@ class EventTransformSuite(RigSuite):
     ) -> None:
         """Output events can be encoded, and rows match their schema."""
         for record in _records(rig.format(schemas=schemas)):
+            assert isinstance(record.topic, str)
+            assert record.topic, "an event without a topic"
             if record.value is None:
                 continue
             value = json.loads(record.value)
             if schemas:
                 fields = {field["field"]: field for field in value["schema"]["fields"]}
                 for image in ("before", "after"):
-                    row = value["payload"][image]
+                    row = value["payload"].get(image)  # a heartbeat has none
                     if row is not None:
                         assert list(row) == [f["field"] for f in fields[image]["fields"]]
 
@@ -99,6 +101,7 @@ def _records(form: JsonEventFormat) -> Iterator[Record]:
     """Yield the records of a snapshot and of transactions of every operation."""
     for batch in snapshot_and_stream():
         yield from form.render(batch.parts, NOW)
+    yield from form.render(rare_parts(), NOW)
 
 
 def _plain(records: Iterable[Record]) -> list[tuple[object, ...]]:

@@ -36,6 +36,7 @@ from waltap_testing.workload import (
     as_block,
     insert_block,
     mixed,
+    rare_parts,
     transaction_run,
 )
 
@@ -258,6 +259,25 @@ class FormatSuite(RigSuite):
         assert records[-1].key == new
         assert records[-1].value is not None
 
+    def test_every_change_of_a_row_gives_a_record(self, rig: FormatRig) -> None:
+        """Whatever came of the old row, and however the row was read."""
+        render, parts = rig.build(), rare_parts()
+        for part in parts:
+            if isinstance(part, SnapshotRows):
+                assert len(render.render([part], NOW)) >= len(part.rows), part.kind
+            elif isinstance(part, TransactionPart):
+                for change in part.changes:
+                    if isinstance(change, Insert | Update | Delete):
+                        assert _records(render, change), change
+
+    def test_a_forgotten_relation_gives_the_same_bytes(self, rig: FormatRig) -> None:
+        """`forget` drops the state of a relation, which may be unknown."""
+        render, change = rig.build(), Insert(ITEMS, 16, ("1", "1", "a"))
+        render.forget(ITEMS.oid)
+        before = _plain(_records(render, change))
+        render.forget(ITEMS.oid)
+        assert _plain(_records(render, change)) == before
+
     def test_tables_have_different_topics(self, rig: FormatRig) -> None:
         other = msgspec.structs.replace(ITEMS, table="others", oid=16499)
         render = rig.build()
@@ -371,7 +391,7 @@ def every_part() -> list[Part]:
         ),
         Heartbeat(ts=1_767_225_600_500),
     ]
-    return parts
+    return [*parts, *rare_parts()]
 
 
 def _rows(*rows: Tuple) -> SnapshotRows:
@@ -415,6 +435,7 @@ def _assert_valid(rig: FormatRig, record: Record) -> None:
             rig.parse(data)
         except ValueError as wrong:
             pytest.fail(f"{what} of a record for {record.topic} is not valid: {wrong}: {data!r}")
+    assert isinstance(record.topic, str)
     assert record.topic
 
 

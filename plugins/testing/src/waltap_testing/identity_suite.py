@@ -189,6 +189,24 @@ class IdentitySuite(RigSuite):
 
     # --- rules ---
 
+    def test_a_row_is_identified_by_columns_that_there_are(self, rig: IdentityRig) -> None:
+        """`identifying` has indexes of columns: whole keys, which no update leaves unsent."""
+        found = rig.build().identifying
+        assert isinstance(found, tuple)
+        assert all(type(index) is int and 0 <= index < len(NAMES) for index in found), found
+        assert len(set(found)) == len(found), found
+        held = {n for n, column in enumerate(rig.relation().columns) if column.in_identity}
+        key = {NAMES.index(name) for name in rig.relation().primary_key or ()}
+        assert not found or set(found) >= key or set(found) == held, (
+            f"{found} are neither the primary key nor the identity's columns"
+        )
+
+    def test_images_of_one_message_are_its_own(self, rig: IdentityRig) -> None:
+        """The images of the next message do not replace the last images."""
+        together = [images for _, images in list(_both(rig))]
+        apart = [_plain(images) for _, images in _both(rig)]
+        assert [_plain(images) for images in together] == apart
+
     def test_messages_are_left_as_they_are(self, rig: IdentityRig) -> None:
         """Reading a message twice gives the same images, and changes nothing."""
         identity = rig.build()
@@ -215,6 +233,10 @@ class IdentitySuite(RigSuite):
                 assert warning.what.strip()
                 assert warning.remedy.strip()
             assert identity.warnings(table) == identity.warnings(table)
+
+
+def _plain(images: RowImages | None) -> object:
+    return None if images is None else (images.before, images.after, images.old_key)
 
 
 def _update_messages(rig: IdentityRig) -> Iterator[Update]:

@@ -8,6 +8,7 @@ Subclass `NotificationChannelSuite` and define the fixture ``rig``:
             return NotificationChannelRig(MY_SPEC, MyProperties(…), read_back=my_reader)
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -69,11 +70,13 @@ class NotificationChannelSuite(RigSuite):
         assert list(rig.read_back()) == []
 
     def test_notifications_arrive_whole_and_in_order(self, rig: NotificationChannelRig) -> None:
-        channel = rig.build()
-        for notification in NOTIFICATIONS:
+        channel, sent = rig.build(), copy.deepcopy(NOTIFICATIONS)
+        for notification in sent:
             channel.send(notification)
         channel.close()
         assert _plain(rig.read_back()) == _plain(NOTIFICATIONS, rig)
+        # Other channels get the same object.
+        assert sent == NOTIFICATIONS, "a notification was changed"
 
     def test_a_later_channel_adds(self, rig: NotificationChannelRig) -> None:
         for notification in NOTIFICATIONS[:2]:

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from waltap.changes.transactions.position import Position, SnapshotProgress
+from waltap.changes.transactions.order import TransactionCounts
+from waltap.changes.transactions.position import Position, SnapshotProgress, TableChunks
 from waltap.errors import OffsetError
 from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset
 from waltap.ports.specs import OffsetStoreSpec
@@ -47,11 +48,26 @@ FULL_PARTITION = PartitionOffset(
     previous_end_lsn=0,
     visible="750:760:755,757@1/6D000028",
     visible_in={"16401": "751:761:@1/6D000100", "public.items": "751:761:@1/6D000100"},
+    counted=TransactionCounts(
+        commit_lsn=(1 << 64) - 2, index=17, total=1 << 40, collections={'public."Ödd, N"': 7}
+    ),
+    slot_identity="0a1b-é",
+    slot_restart_lsn=(1 << 64) - 3,
+    as_of_ms=(1 << 53) - 1,
+    sink_position=Position((1 << 64) - 4, (1 << 64) - 3, 9),
 )
 FULL = Offset(
     partitions={"": FULL_PARTITION},
-    snapshot=SnapshotProgress(kind="initial", lsn=0xABC),
+    snapshot=SnapshotProgress(
+        kind="initial",
+        lsn=0xABC,
+        tables={
+            "16401": TableChunks(plan='{"a": "é"}', count=9, done=(0, 3, 8)),
+            "16402": TableChunks(complete=True),
+        },
+    ),
     signals={"queue": [{"table": "public.a", "last": [1, None, "z"]}], "paused": False},
+    sink_identity="3f2a",
 )
 TWO = Offset(
     partitions={"tablets 0x0000-0x7FFF": OLD.sole, "tablets 0x8000-0xFFFF": FULL_PARTITION},

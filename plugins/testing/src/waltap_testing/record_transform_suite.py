@@ -151,6 +151,8 @@ def _fit(rig: RecordTransformRig) -> list[ConnectRecord]:
 
 
 def _written(record: ConnectRecord) -> None:
+    assert isinstance(record.topic, str)
+    assert record.topic, "a record without a topic"
     parts: list[tuple[str, Schema | None, object]] = [
         ("the key", record.key_schema, record.key),
         ("the value", record.value_schema, record.value),

@@ -11,6 +11,7 @@ Subclass `SignalChannelSuite` and define the fixture ``rig``:
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
+import msgspec
 import pytest
 
 from waltap.ports.signals.signal import Signal, SignalChannel
@@ -60,6 +61,10 @@ class SignalChannelSuite(RigSuite):
             assert channel.poll() == []
 
         at_once = soon(poll, LONGEST_POLL_SECONDS)
+        if at_once:
+            rig.send(SIGNALS[0])
+            assert _drained(channel) == [_plain(SIGNALS[0])]
+            at_once = soon(poll, LONGEST_POLL_SECONDS)
         channel.close()
         assert at_once, f"waits for longer than {LONGEST_POLL_SECONDS} s"
 
@@ -89,6 +94,28 @@ class SignalChannelSuite(RigSuite):
         channel = rig.build()
         assert _drained(channel) == [_plain(SIGNALS[0])]
         channel.close()
+
+    def test_signals_with_one_id_all_arrive(self, rig: SignalChannelRig) -> None:
+        """The id of a signal need not be unique."""
+        channel, sent = rig.build(), [SIGNALS[0], SIGNALS[2], SIGNALS[0]]
+        alike = [msgspec.structs.replace(signal, identifier="1") for signal in sent]
+        for signal in alike[:2]:
+            rig.send(signal)
+        assert _drained(channel) == [_plain(signal) for signal in alike[:2]]
+        rig.send(alike[2])
+        assert _drained(channel) == [_plain(alike[2])]
+        channel.close()
+
+    def test_the_rest_comes_in_the_next_run(self, rig: SignalChannelRig) -> None:
+        """A channel that hands out a few signals at a time keeps the others."""
+        channel = rig.build()
+        for signal in SIGNALS:
+            rig.send(signal)
+        first = [_plain(signal) for signal in channel.poll()]
+        channel.close()
+        later = rig.build()
+        assert first + _drained(later) == [_plain(signal) for signal in SIGNALS]
+        later.close()
 
     def test_many_signals_arrive(self, rig: SignalChannelRig) -> None:
         """A hundred signals arrive; the data grows with each."""

@@ -5,15 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from waltap.changes.decode.message import Insert
+from waltap.changes.decode.message import Insert, LogicalMessage
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions, SnapshotProgress, TableChunks
-from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    Part,
+    SnapshotRows,
+    TransactionPart,
+    events_in,
+)
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.roles import RedeliveryAwareSink, stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap_testing.sink_crash import deliver, written
-from waltap_testing.sink_rig import SinkRig, assert_complete, sole, values_of
+from waltap_testing.sink_rig import DeliveredChange, SinkRig, assert_complete, sole, values_of
 from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, mixed, relation
 
 KINDS = relation(
@@ -170,6 +177,90 @@ class SnapshotsGoOn:
         # A history without a position of its own cannot remove the first attempt's rows.
         broken_off = first.events if rig.stores_history and not capable.exactly_once else ()
         assert_complete(rig, capable, workload, broken_off=broken_off)
+
+
+class AppliesChanges:
+    """Rules for rare changes and parts; a base class of the suite."""
+
+    def test_batches_that_come_in_stay_as_they_are(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The engine counts a batch after its write, and gives its parts to other sinks."""
+        sink = rig.build(tmp_path)
+        sink.open()
+        for batch in mixed(truncate=False).batches(4, records=sink.capabilities.records):
+            before = _content(batch)
+            sink.write(batch)
+            sink.flush()
+            assert _content(batch) == before, "it changed its batch"
+        sink.close()
+
+    def test_parts_without_rows_move_the_position(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Heartbeats and logical messages are parts of batches, too."""
+        sink, workload = rig.build(tmp_path), ScriptedWorkload()
+        workload.insert(ITEMS, 1, "before")
+        workload.commit()
+        batches = list(workload.batches(10, records=sink.capabilities.records))
+        end = workload.parts[-1].end_lsn + 8
+        message = LogicalMessage(end, transactional=False, prefix="app", content=b"\x00\xff")
+        part = TransactionPart(
+            xid=None, begin_lsn=end, commit_lsn=end, commit_ts=0, end_lsn=end, changes=[message]
+        )
+        each: list[list[Part]] = [[Heartbeat(ts=1)], [part, Heartbeat(ts=2)]]
+        for parts in each:
+            records: list[Record] | None = [] if sink.capabilities.records else None
+            batches.append(
+                Batch(parts=parts, position=Position(end), events=events_in(parts), records=records)
+            )
+        assert deliver(sink, batches) == Position(end)
+        assert _ids(rig)[:1] == [1]
+
+    def test_rows_follow_what_comes_seldom(self, rig: SinkRig, tmp_path: Path) -> None:
+        """A row moves with its key, and keeps unsent values."""
+        sink, workload = rig.build(tmp_path), ScriptedWorkload()
+        if sink.capabilities.records or rig.stores_history:
+            pytest.skip("takes rendered records, or keeps a history")
+        for number in range(1, 6):
+            workload.insert(ITEMS, number, f"item {number}")
+            workload.insert(NOTES, number, f"note {number}")
+        workload.insert(KINDS, 1, *KINDS_ROW, None)
+        workload.commit()
+        workload.update_unsent(ITEMS, 1)
+        workload.update_unsent(ITEMS, 2, moved_to=20)
+        workload.update_unsent(ITEMS, 3, moved_to=30)
+        workload.update_unsent(ITEMS, 30)
+        workload.commit()
+        sink.open()
+        promised = written(sink, workload.batches(4, records=False), each=True)
+        assert promised is not None
+        # Beside the stream: the other rows of the table stay.
+        pieces = [workload.read_again(ITEMS, 4, "again"), workload.read_again(ITEMS, 9, "new")]
+        for piece in pieces:
+            sink.write(Batch(parts=[piece], position=promised, events=1))
+        sink.flush()
+        if sink.capabilities.truncate:
+            workload.truncate_all(KINDS, NOTES)
+        workload.insert(NOTES, 40, "after")
+        workload.commit()
+        written(sink, workload.batches(4, promised, records=False))
+        sink.close()
+        for table, name in ((ITEMS, "name"), (NOTES, "body")):
+            found = {
+                int(str(values["id"])): (int(str(values["serial"])), values[name])
+                for item in rig.read_back()
+                if isinstance(item, DeliveredChange) and item.table == table.name
+                for values in (item.values,)
+            }
+            rows = workload.rows[table.name].items()
+            assert found == {key: (int(row[1] or 0), row[2]) for key, row in rows}
+
+
+def _content(batch: Batch) -> object:
+    """Return the content of a batch: its fields, its parts and their lists."""
+    parts = [
+        (part, list(getattr(part, "changes", ())), list(getattr(part, "rows", ())))
+        for part in batch.parts
+    ]
+    records = None if batch.records is None else list(batch.records)
+    return batch.position, batch.partition, batch.events, batch.number, parts, records
 
 
 # In the middle of a transaction, with rows before and after it.

@@ -55,6 +55,7 @@ from waltap_testing.sink_rig import (
 from waltap_testing.sink_rules import (
     KINDS,
     KINDS_ROW,
+    AppliesChanges,
     RefusesSingleRecords,
     SnapshotsGoOn,
     TakesRedeliveries,
@@ -117,7 +118,12 @@ class LeaseGone(Exception):
 
 
 class SinkSuite(
-    SnapshotsGoOn, RefusesSingleRecords, TakesRedeliveries, NoticesLosses, FolderRigSuite
+    SnapshotsGoOn,
+    AppliesChanges,
+    RefusesSingleRecords,
+    TakesRedeliveries,
+    NoticesLosses,
+    FolderRigSuite,
 ):
     """Rules for every sink."""
 

@@ -14,8 +14,9 @@ Subclass `SnapshotterSuite` and define the fixture ``rig``:
     …
 """
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -132,9 +133,13 @@ class SnapshotterSuite(RigSuite):
                 assert found == (WORDS[snapshot], WORDS[stream]), known
 
     def test_every_answer_is_a_bool_or_a_snapshot_error(self, rig: SnapshotterRig) -> None:
-        for known in EVERYTHING:
-            answer = _answer(rig.build(), known)
-            assert answer == "refused" or all(isinstance(part, bool) for part in answer), known
+        """Also on a reconnection, and whether an interrupted snapshot resumes."""
+        for known, reconnects in product(EVERYTHING, (False, True)):
+            state = replace(known, reconnects=reconnects)
+            answer = _answer(rig.build(), state)
+            assert answer == "refused" or all(isinstance(part, bool) for part in answer), state
+            if state.snapshot_incomplete and answer[0] is True:
+                assert isinstance(rig.build().resumes(state), bool), state
         assert isinstance(rig.build().recovers_lost_position(), bool)
 
     def test_answers_do_not_depend_on_what_was_asked_before(self, rig: SnapshotterRig) -> None:
@@ -172,20 +177,29 @@ class SnapshotterSuite(RigSuite):
             assert found[0] == found[1], start
 
     def test_a_table_is_read_by_one_select(self, rig: SnapshotterRig) -> None:
-        """`query` returns None, or one statement that returns rows."""
+        """`query` returns None, or one statement that returns rows, the same each time."""
         for start in rig.starts():
+            mode = rig.build()
             for table in rig.tables():
-                statement = rig.build().query(table, start)
+                statement = mode.query(table, start)
+                assert statement == mode.query(table, start), f"{table.name}: another SELECT"
                 assert statement is None or isinstance(statement, str), table.name
-                if statement is not None:
+                if statement is not None and statement.strip():
                     words = statement.strip().rstrip(";").split()
                     assert words[0].upper() in {"SELECT", "WITH", "TABLE", "VALUES"}, statement
+                    _assert_one_statement(statement)
+                    _assert_names_quoted(statement, table)
 
     def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
         for start in rig.starts():
+            mode = rig.build()
             for table in rig.tables():
-                statement = rig.build().lock(table, start)
+                statement = mode.lock(table, start)
+                assert statement == mode.lock(table, start), f"{table.name}: another lock"
                 assert statement is None or (isinstance(statement, str) and statement.strip())
+                if statement is not None:
+                    _assert_one_statement(statement)
+                    _assert_names_quoted(statement, table)
 
     def test_an_isolation_is_one_that_there_is(self, rig: SnapshotterRig) -> None:
         """`isolation` returns None or one of PostgreSQL's four levels."""
@@ -207,6 +221,26 @@ class SnapshotterSuite(RigSuite):
                 except SnapshotError:
                     continue
                 mode.after(start, completed=completed)
+
+
+TEXT = re.compile(r"'(?:[^']|'')*'")
+QUOTED_NAME = re.compile(r'"((?:[^"]|"")*)"')
+PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
+
+
+def _assert_one_statement(statement: str) -> None:
+    bare = QUOTED_NAME.sub("?", TEXT.sub("?", statement)).strip().rstrip(";")
+    assert ";" not in bare, f"more than one statement: {statement}"
+
+
+def _assert_names_quoted(statement: str, table: Relation) -> None:
+    """Check that names which need quotes have them."""
+    names = TEXT.sub("?", statement)
+    quoted = {name.replace('""', '"') for name in QUOTED_NAME.findall(names)}
+    for name in (table.schema, table.table, *(column.name for column in table.columns)):
+        if not PLAIN_NAME.fullmatch(name) and name not in quoted:
+            found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", names)
+            assert not found, f"{name} needs quotes, and doubled ones in it: {statement}"
 
 
 def _relation(oid: int, schema: str, table: str, *columns: str) -> Relation:

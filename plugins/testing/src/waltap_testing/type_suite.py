@@ -99,10 +99,22 @@ class TypeSuite(RigSuite):
         for name, oid in STRANGERS.items():
             other = DataType(oid=oid, schema="pg_catalog", name=name)
             assert not rig.spec.claims(other), f"claims {name}"
+        # Every column's type is asked about: an error would stop a pipeline of other types.
+        for kind in TypeKind:
+            if kind not in {rig.data_type.kind, TypeKind.ARRAY, TypeKind.DOMAIN}:
+                other = DataType(oid=99_003, schema="public", name="of_others", kind=kind)
+                assert not rig.spec.claims(other), f"claims a {kind.value} type of others"
         array = DataType(oid=1, schema="s", name="_x", kind=TypeKind.ARRAY, element=rig.data_type)
         assert not rig.spec.claims(array), "claims its arrays: leave them to the array type"
+        base = DataType(oid=25, schema="pg_catalog", name="text")
+        domain = DataType(oid=2, schema="public", name="d", kind=TypeKind.DOMAIN, base=base)
+        assert not rig.spec.claims(domain), "claims domains over text"
 
     def test_samples_are_values_of_the_type(self, rig: TypeRig) -> None:
+        claimed = [s for s in rig.spec.samples if rig.spec.claims(s.data_type)]
+        assert claimed or not rig.spec.samples, (
+            "no sample is of the type: the pages would show none"
+        )
         for sample in rig.spec.samples:
             if rig.spec.claims(sample.data_type):
                 rig.build(data_type=sample.data_type, typmod=sample.typmod).to_connect(sample.text)
@@ -113,6 +125,13 @@ class TypeSuite(RigSuite):
         mapping = rig.build()
         for text, value in rig.values.items():
             assert mapping.to_connect(text) == value, text
+
+    def test_a_required_column_has_the_same_values(self, rig: TypeRig) -> None:
+        """NOT NULL changes whether a field is optional, and no value."""
+        nullable, required = rig.build(), rig.build(nullable=False)
+        for text, value in rig.values.items():
+            assert required.to_connect(text) == value, text
+            assert required.json(text) == nullable.json(text), text
 
     def test_values_fit_the_schema(self, rig: TypeRig) -> None:
         """Values match the kind, members, items and range of the schema."""

@@ -25,9 +25,9 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.row_block import RowBlock
-from waltap.changes.decode.tuple_image import ABSENT, Tuple
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events.event import Header, Record
-from waltap.changes.transactions.position import START, Position
+from waltap.changes.transactions.position import START, Position, TableChunks
 from waltap.changes.transactions.transaction import (
     Batch,
     Heartbeat,
@@ -159,6 +159,41 @@ class ScriptedWorkload:
         self.rows[table.name][identifier] = row
         self._render(table, "u", row)
 
+    def update_unsent(
+        self, table: Relation, identifier: int, *, moved_to: int | None = None
+    ) -> None:
+        """UPDATE a row, or its key, without sending its last value, for sinks of changes.
+
+        The server omits a large value that the statement did not change.
+        """
+        self._serial += 1
+        to = identifier if moved_to is None else moved_to
+        row = (str(to), str(self._serial), *self.rows[table.name].pop(identifier)[2:])
+        old: Tuple = (str(identifier), *[ABSENT] * (len(row) - 1))
+        kind = OldTuple.NONE if moved_to is None else OldTuple.KEY
+        self._add(
+            Update(table, self._step(), (*row[:-1], UNCHANGED), old if moved_to else (), kind),
+            ExpectedEvent(table.name, "u", to, self._serial),
+        )
+        self.rows[table.name][to] = row
+
+    def read_again(self, table: Relation, identifier: int, *values: str | None) -> SnapshotRows:
+        """Return a piece of an incremental snapshot with a row that no change brings."""
+        self._serial += 1
+        row = (str(identifier), str(self._serial), *values)
+        self.rows.setdefault(table.name, {})[identifier] = row
+        self.events.append(ExpectedEvent(table.name, "r", identifier, self._serial))
+        return SnapshotRows(
+            relation=table,
+            rows=[row],
+            ts=COMMIT_TS,
+            lsn=None,
+            xid=None,
+            first_marker="incremental",
+            last_marker="incremental",
+            kind="incremental",
+        )
+
     def delete(self, table: Relation, identifier: int) -> None:
         """DELETE a row; its id is never used again."""
         old: Tuple = (str(identifier), *[ABSENT] * (len(table.columns) - 1))
@@ -174,6 +209,14 @@ class ScriptedWorkload:
         self._add(Truncate((table,), self._step()), ExpectedEvent(table.name, "t", None, None))
         self.rows[table.name] = {}
         self._render(table, "t", ())
+
+    def truncate_all(self, *tables: Relation) -> None:
+        """TRUNCATE several tables at once, for sinks of changes."""
+        lsn = self._step()
+        self._changes.append(Truncate(tables, lsn))
+        for table in tables:
+            self.events.append(ExpectedEvent(table.name, "t", None, None))
+            self.rows[table.name] = {}
 
     def commit(self) -> None:
         begin, commit = self._lsn, self._step()
@@ -534,6 +577,79 @@ def snapshot_and_stream() -> Iterator[Batch]:
     workload.commit()
     yield from workload.snapshot([ITEMS, NOTES], records=False)
     yield from mixed(truncate=True).batches(4, records=False)
+
+
+# A table whose old tuples are whole rows, and one without key.
+FULL_ROWS = msgspec.structs.replace(
+    relation("full_rows", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16404),
+    identity="f",
+    columns=tuple(msgspec.structs.replace(column, in_identity=True) for column in ITEMS.columns),
+)
+KEYLESS = msgspec.structs.replace(
+    relation("keyless", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16405),
+    primary_key=(),
+    columns=tuple(msgspec.structs.replace(c, in_identity=False) for c in ITEMS.columns),
+)
+
+
+def rare_parts() -> list[TransactionPart | SnapshotRows | Heartbeat]:
+    """Return rare parts: a changed key, unsent values, pieces of snapshots.
+
+    Every field has another value than its default.
+    """
+    lsn = 0x6000000
+    changes: list[Change] = [
+        Update(ITEMS, lsn + 1, ("2", "1", "moved"), ("1", ABSENT, ABSENT), OldTuple.KEY),
+        Update(ITEMS, lsn + 2, ("2", "2", UNCHANGED)),
+        Insert(FULL_ROWS, lsn + 3, ("1", "3", "whole")),
+        Update(FULL_ROWS, lsn + 4, ("1", "4", UNCHANGED), ("1", "3", "whole"), OldTuple.FULL),
+        Delete(FULL_ROWS, lsn + 5, ("1", "4", None), OldTuple.FULL),
+        Insert(KEYLESS, lsn + 6, ("1", "5", "of no key")),
+        Truncate((ITEMS, NOTES), lsn + 7),
+    ]
+    begins = {"16401": TableChunks(plan="by key", count=4)}
+    read = SnapshotRows(
+        relation=ITEMS,
+        rows=[("7", "6", "read beside the stream"), ("8", "7", None)],
+        ts=COMMIT_TS,
+        lsn=None,
+        xid=None,
+        previous_end_lsn=lsn + 0x20,
+        first_marker="incremental",
+        last_marker="incremental",
+        kind="incremental",
+        visible="701:702:@0/6000000",
+        chunk=3,
+        ends_chunk=True,
+        begins=begins,
+    )
+    blocking = msgspec.structs.replace(
+        read,
+        rows=[("9", "8", "read at once")],
+        lsn=lsn,
+        xid=701,
+        first_marker="first",
+        last_marker="last",
+        kind="blocking",
+        opens=True,
+        complete=True,
+        resumed=True,
+        restarts=True,
+        all_rows=True,
+    )
+    part = TransactionPart(
+        xid=702,
+        begin_lsn=lsn,
+        commit_lsn=lsn + 0x10,
+        commit_ts=COMMIT_TS,
+        end_lsn=lsn + 0x20,
+        previous_end_lsn=lsn - 8,
+        changes=changes,
+        origin="another server",
+        origin_lsn=0x77,
+        xmin=690,
+    )
+    return [part, read, blocking, Heartbeat(ts=COMMIT_TS // 1000)]
 
 
 def _one_create() -> ScriptedWorkload:
