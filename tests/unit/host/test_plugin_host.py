@@ -370,6 +370,15 @@ def test_a_plugin_that_cannot_be_registered_leaves_the_host_as_it_was(
     assert [(p.name, p.health) for p in host.plugins()] == [("first", PluginHealth.OK)]
 
 
+def test_an_object_with_an_unmarked_hook_is_refused() -> None:
+    class Told:
+        def on_state(self, state: str) -> None:
+            """Never called without the marker."""
+
+    with pytest.raises(MisspeltHook, match="defines on_state without @hookimpl"):
+        Host().register(Told(), "mine")
+
+
 def test_a_plugin_name_can_be_registered_once() -> None:
     host = Host(discover=False)
     host.register(sinks("a"), "mine")

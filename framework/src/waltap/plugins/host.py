@@ -636,9 +636,9 @@ class Host:
             hook = re.search(r"hook '(\w+)'", text)
             return f"{who}: {hook[1] if hook else 'a hook'}: {text.splitlines()[-1].strip()}"
         for name in known:
-            function = vars(plugin).get(name) if inspect.ismodule(plugin) else None
+            function = getattr(plugin, name, None)
             # pluggy ignores functions without its marker.
-            if inspect.isfunction(function) and not hasattr(function, "waltap_impl"):
+            if inspect.isroutine(function) and not hasattr(function, "waltap_impl"):
                 return f"{who} defines {name} without @hookimpl, so it would never be called"
         return None
 
