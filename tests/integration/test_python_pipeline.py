@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 
 import pytest
 from tests.harness.json_lines import records
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 import waltap
 from waltap.errors import ConnectionLost, SourceError
 from waltap.pipeline.api.batches import AcknowledgedTooLate
 from waltap.pipeline.api.in_process import PipelineEnded
+from waltap.plugins.hookspecs import hookimpl
 from waltap_postgres.replication.transport import SocketTransport
 
 HEAD = 5
@@ -105,6 +106,61 @@ def test_an_end_before_what_was_waited_for_is_reported(profile: dict[str, Any]) 
     with pytest.raises(PipelineEnded, match="shop is stopped"):
         shop.wait(lambda status: status.events > 100, timeout=120)
     assert shop.wait().events == 2
+
+
+def test_a_run_of_another_thread_is_asked_waited_for_and_stopped(
+    profile: dict[str, Any],
+) -> None:
+    shop = waltap.Pipeline(profile)
+    thread = threading.Thread(target=shop.run)
+    thread.start()
+    until(lambda: shop.running, "the run")
+    shop.wait(lambda status: status.state == "streaming", timeout=120)
+    assert shop.signal("log", {"message": "here"}).result(120).accepted
+    with pytest.raises(RuntimeError, match="runs already"):
+        shop.run()
+    shop.stop()
+    assert shop.status().state == "stopped"
+    assert not shop.running
+    thread.join(120)
+
+
+class Ends:
+    """A hook that stops its pipeline, and asks for what only another thread can wait for."""
+
+    def __init__(self) -> None:
+        self.shop: waltap.Pipeline | None = None
+        self.said: list[str] = []
+
+    @hookimpl
+    def on_batch(self) -> None:
+        self.end()
+
+    def end(self, *_notification: object) -> None:
+        assert self.shop is not None
+        try:
+            self.shop.wait()
+        except RuntimeError as error:
+            self.said.append(str(error))
+        self.shop.stop()
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+@pytest.mark.parametrize("by", ["hook", "notification"])
+def test_a_callback_stops_its_pipeline(
+    profile: dict[str, Any], caplog: pytest.LogCaptureFixture, by: str, *, threaded: bool
+) -> None:
+    ends = Ends()
+    shop = ends.shop = waltap.Pipeline(profile, plugins=(ends,) if by == "hook" else ())
+    if by == "notification":
+        shop.on_notification(ends.end)
+    if threaded:
+        assert shop.start().wait(timeout=120).state == "stopped"
+    else:
+        shop.run()
+    assert shop.status().state == "stopped"
+    assert set(ends.said) == {"pipeline shop calls this function, and would wait for itself"}
+    assert not [each for each in caplog.records if each.exc_info], "no error of the callback"
 
 
 def test_a_notebook_shows_it(database: Database, profile: dict[str, Any]) -> None:

@@ -50,7 +50,8 @@ class Pipeline:
     the call. Each run has the profile's status page, OpenTelemetry and OpenLineage.
 
     `run` blocks; `start` runs in its own thread, and the ``with`` statement starts and stops. An ended
-    pipeline may be started again, and continues from its position. Any thread may call any method.
+    pipeline may be started again, and continues from its position. Any thread may call any method. Hooks
+    and notifications are called while the run waits: there `stop` only asks for the end.
     """
 
     def __init__(
@@ -74,6 +75,11 @@ class Pipeline:
         self._confirmable = confirmable
         self._engine = Engine(self._profile, self._host)
         self._thread: threading.Thread | None = None
+        # The thread that runs the engine; threads that call a listener; whether no run is in progress.
+        self._runner: threading.Thread | None = None
+        self._calling = threading.local()
+        self._ended = threading.Event()
+        self._ended.set()
         self._failure: BaseException | None = None
         self._listeners: list[Callable[[Notification], object]] = []
         self._history = StatusHistory(self.status)
@@ -84,7 +90,7 @@ class Pipeline:
 
     @property
     def running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return not self._ended.is_set()
 
     def check(self) -> list[PreflightCheck]:
         """Run the checks of a start, as `waltap doctor` does, without changes.
@@ -121,13 +127,18 @@ class Pipeline:
                 self._failure = error
 
         self._thread = threading.Thread(target=run, name=f"waltap-{self.name}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._ended.set()
+            raise
         return self
 
     def stop(self) -> None:
         """Request a clean end and wait; batches are flushed and confirmed first.
 
-        Raises: WaltapError of the started pipeline.
+        In a hook or a notification it only requests the end, which comes behind them. Raises:
+        WaltapError of the started pipeline.
         """
         self._engine.stop()
         self._joined()
@@ -137,8 +148,13 @@ class Pipeline:
     ) -> PipelineStatus:
         """Wait for a status or the end; return the status.
 
-        ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError of the pipeline.
+        ``timeout`` is in seconds. Raises: TimeoutError; PipelineEnded; WaltapError of the pipeline;
+        RuntimeError in a hook or a notification, which would wait for itself.
         """
+        if self._called_by_run():
+            raise RuntimeError(
+                f"pipeline {self.name} calls this function, and would wait for itself"
+            )
         waited = threading.Event()
         remaining = float("inf") if timeout is None else timeout
         while True:
@@ -191,9 +207,17 @@ class Pipeline:
 
         It runs in the engine's thread.
         """
-        self._listeners.append(call)
+
+        def called(notification: Notification) -> None:
+            self._calling.now = True
+            try:
+                call(notification)
+            finally:
+                self._calling.now = False
+
+        self._listeners.append(called)
         if self.running:
-            self._engine.on_notification(call)
+            self._engine.on_notification(called)
 
     def __repr__(self) -> str:
         return f"<waltap.Pipeline {self.name}: {self.status().state}>"
@@ -205,12 +229,15 @@ class Pipeline:
 
     def _observed(self, engine: Engine) -> None:
         """Run with samples and the profile's observers."""
+        self._runner = threading.current_thread()
         self._history.start()
         try:
             with observed(engine, self._host):
                 engine.run()
         finally:
             self._history.stop()
+            self._runner = None
+            self._ended.set()
 
     def _begin(self, limits: Limits | None) -> Engine:
         if self.running:
@@ -222,9 +249,18 @@ class Pipeline:
             self._engine.on_notification(call)
         self._failure = None
         self._history = StatusHistory(self.status)
+        self._thread = None
+        self._ended.clear()
         return self._engine
 
+    def _called_by_run(self) -> bool:
+        """Return whether a hook or a notification of the run is the caller."""
+        return threading.current_thread() is self._runner or getattr(self._calling, "now", False)
+
     def _joined(self) -> None:
+        if self._called_by_run():
+            return
+        self._ended.wait()
         if self._thread is not None:
             self._thread.join()
         failure, self._failure = self._failure, None

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from waltap.base.plugin_errors import usable
 from waltap.base.retry import RetryBackoff
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
@@ -331,4 +332,6 @@ class RunState:
 
     def release(self, lsn: int) -> int:
         """Return the part of ``lsn`` that the owner releases."""
-        return lsn if self.confirmable is None else min(lsn, self.confirmable(lsn))
+        if self.confirmable is None:
+            return lsn
+        return min(lsn, usable(self.confirmable(lsn), int, self.confirmable))
