@@ -3,6 +3,7 @@
 import json
 import math
 from base64 import b64decode
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -18,9 +19,10 @@ from tests.harness.typed_records import typed_records, with_schema, with_schema_
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 
 from waltap.changes.mapping import envelope
-from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Field, Schema
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch
 from waltap.encoders.format.record_transform import ConnectRecord
+from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
@@ -29,6 +31,7 @@ from waltap_formats.properties import CloudEventsProperties, ProtobufProperties
 from waltap_formats.protobuf.converter import ProtobufConverter
 
 CLOUD_EVENTS = "io.debezium.converters.CloudEventsConverter"
+JSON = "org.apache.kafka.connect.json.JsonConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
 PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
 
@@ -77,6 +80,38 @@ def test_avro_of_every_type_is_what_confluents_converter_writes(typed: Any) -> N
         if avro_writer(record.value_schema)(record.value) != answer.data[5:]:
             wrong.append(f"{name}: bytes of {record.value['after']}")
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:10])
+
+
+@pytest.mark.usefixtures("peer")
+def test_decimals_as_numbers_are_those_of_the_json_converter(typed: Any) -> None:
+    """In defaults, too: schemas are beside the values."""
+    records = [
+        record
+        for name, some in typed_records(typed)
+        for record in some
+        if name.startswith(("numeric", "money")) and record.value is not None
+    ]
+    scale = {"parameters": (("scale", "3"), ("connect.decimal.precision", "30"))}
+    number = of(
+        "bytes", DECIMAL, 1, default=(-(10**20) - 5).to_bytes(9, "big", signed=True), **scale
+    )
+    row = of("struct", "row", fields=(Field("d", number),))
+    records.append(ConnectRecord("t", None, None, row, {"d": b"\x05"}))
+    given = {"decimal.format": "NUMERIC", "replace.null.with.default": "false"}
+    answers = ask(
+        Question(converter=JSON, data=with_schema(record), topic="t", config=given)
+        for record in records
+    )
+    ours = JsonConverter(
+        JsonConverterProperties.model_validate(given), ConverterContext(record_part="value")
+    )
+    assert len(answers) == len(records) > 20
+    for record, answer in zip(records, answers, strict=True):
+        assert answer.data is not None, answer.error
+        found = ours.encoder("t", record.value_schema)(record.value)
+        assert found is not None
+        theirs, mine = (json.loads(each, parse_float=Decimal) for each in (answer.data, found))
+        assert mine == theirs
 
 
 @pytest.mark.usefixtures("peer")

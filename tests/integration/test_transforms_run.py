@@ -128,6 +128,28 @@ def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(s
     assert found[-2:] == [{"op": "d"}, {"id": 1}]
 
 
+def test_decimals_are_numbers_where_the_converter_says_so(shop: Shop) -> None:
+    """Without a transform, too: in the snapshot, the stream, and the default in the schema."""
+    shop.database.psql(
+        "CREATE TABLE prices (id numeric(4) PRIMARY KEY, price numeric(20, 4) DEFAULT 0.5);"
+        "INSERT INTO prices VALUES (1, 1234567890123456.7891)"
+    )
+    config = {
+        "table__include__list": "public.prices",
+        "key__converter__decimal__format": "NUMERIC",
+        "value__converter__decimal__format": "NUMERIC",
+        "value__converter__schemas__enable": "true",
+    }
+    runs(shop, **config)
+    shop.database.psql("INSERT INTO prices VALUES (2, DEFAULT)")
+    runs(shop, **config)
+    lines = (shop.folder / "out.jsonl").read_text().splitlines()
+    assert '"price":1234567890123456.7891' in lines[0]
+    assert '"price":0.5000' in lines[1]
+    assert '"default":0.5000' in lines[1]
+    assert [record["key"]["payload"] for record in shop.records()] == [{"id": 1}, {"id": 2}]
+
+
 def test_rows_without_their_event_are_no_cloudevents(shop: Shop) -> None:
     """Debezium sends null for each, which deletes the row wherever topics are compacted."""
     unwrap = {

@@ -238,7 +238,7 @@ def _json_format(properties: Any, context: Any) -> "Format":
     from waltap.encoders.json.event_format import JsonEventFormat
     from waltap.encoders.json.format import JsonFormat
 
-    if context.record_steps:
+    if context.record_steps or "NUMERIC" in (properties.key_decimal, properties.value_decimal):
         from waltap.encoders.format.conversion import json_records
 
         return json_records(properties, context)

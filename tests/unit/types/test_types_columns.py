@@ -8,7 +8,7 @@ from tests.unit.types.columns import MOOD, column, data_type, mapping
 
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.changes.mapping.json_schema import schema_json, schema_object
+from waltap.changes.mapping.json_schema import schema_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_text
@@ -102,7 +102,7 @@ SCHEMA_DEFAULTS: list[tuple[Any, str, dict[str, Any], Any]] = [
 @pytest.mark.parametrize(("kind", "expression", "options", "expected"), SCHEMA_DEFAULTS)
 def test_schema_default(kind: Any, expression: str, options: dict[str, Any], expected: Any) -> None:
     found = mapping(*kind, options=options, default=expression)
-    shown = schema_object(found.schema)
+    shown = json.loads(schema_json(found.schema))
     assert shown.get("default") == expected
     assert type(shown.get("default")) is type(expected)
 

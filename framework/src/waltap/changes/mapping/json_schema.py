@@ -5,12 +5,17 @@ A schema object has ``type``, the members of its kind (``fields``, ``items``, ``
 ones are omitted. The order is Debezium's, which makes the texts easy to compare.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import (
+    DECIMAL,
+    ConnectKind,
+    Schema,
+    decimal_of,
+    scale_of,
+)
 from waltap.changes.mapping.java_number import float_text
 
 # str → JSON string with raw non-ASCII characters; implemented in C where Python has it.
@@ -19,34 +24,45 @@ quote = encode_basestring
 SPECIAL_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
-def schema_object(schema: Schema, field: str | None = None) -> dict[str, object]:
-    """Return ``schema`` as an object; ``field`` names a struct member."""
-    out: dict[str, object] = {"type": schema.kind.value}
+def schema_json(schema: Schema, field: str | None = None, *, numeric: bool = False) -> str:
+    """Return the compact text of a schema object.
+
+    ``field`` names a struct member. ``numeric`` writes the defaults of decimals as numbers.
+    """
+
+    def inside(part: Schema | None) -> str:
+        assert part is not None
+        return schema_json(part, numeric=numeric)
+
+    out = {"type": quote(schema.kind.value)}
     if schema.kind is ConnectKind.STRUCT:
-        out["fields"] = [schema_object(member.schema, member.name) for member in schema.fields]
+        members = (schema_json(each.schema, each.name, numeric=numeric) for each in schema.fields)
+        out["fields"] = f"[{','.join(members)}]"
     elif schema.kind is ConnectKind.ARRAY:
-        assert schema.items is not None
-        out["items"] = schema_object(schema.items)
+        out["items"] = inside(schema.items)
     elif schema.kind is ConnectKind.MAP:
-        assert schema.keys is not None
-        assert schema.values is not None
-        out["keys"] = schema_object(schema.keys)
-        out["values"] = schema_object(schema.values)
-    out["optional"] = schema.optional
-    named = {"name": schema.name, "version": schema.version, "doc": schema.doc}
-    out |= {name: value for name, value in named.items() if value is not None}
+        out["keys"], out["values"] = inside(schema.keys), inside(schema.values)
+    out["optional"] = "true" if schema.optional else "false"
+    for name, text in (("name", schema.name), ("version", schema.version), ("doc", schema.doc)):
+        if text is not None:
+            out[name] = quote(text) if isinstance(text, str) else str(text)
     if schema.parameters:
-        out["parameters"] = dict(schema.parameters)
-    if schema.default is not None:
-        out["default"] = json.loads(value_json(schema, schema.default))
+        parameters = (f"{quote(name)}:{quote(text)}" for name, text in schema.parameters)
+        out["parameters"] = f"{{{','.join(parameters)}}}"
+    if numeric and schema.name == DECIMAL and isinstance(schema.default, bytes):
+        out["default"] = decimal_json(schema.default, scale_of(schema))
+    elif schema.default is not None:
+        out["default"] = value_json(schema, schema.default)
     if field is not None:
-        out["field"] = field
-    return out
+        out["field"] = quote(field)
+    return f"{{{','.join(f'{quote(name)}:{text}' for name, text in out.items())}}}"
 
 
-def schema_json(schema: Schema) -> str:
-    """Return the compact text of `schema_object`."""
-    return json.dumps(schema_object(schema), ensure_ascii=False, separators=(",", ":"))
+def decimal_json(unscaled: bytes, scale: int) -> str:
+    """Return a decimal as a JSON number with all its digits."""
+    if not scale:
+        return str(int.from_bytes(unscaled, "big", signed=True))
+    return f"{decimal_of(unscaled, scale):f}"
 
 
 def value_json(schema: Schema, value: object) -> str:

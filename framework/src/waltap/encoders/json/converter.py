@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from waltap.base.generated import define
 from waltap.base.property import Properties, declare
-from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, decimal_of
-from waltap.changes.mapping.json_schema import number_json, quote, schema_json
+from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, scale_of
+from waltap.changes.mapping.json_schema import decimal_json, number_json, quote, schema_json
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, refusing_null
 from waltap.encoders.json.codec import json_text
 
@@ -60,14 +60,13 @@ class JsonConverter(Converter):
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         options = self._properties
         before, after = b"", b""
+        numeric = options.decimals == "NUMERIC"
         if options.schemas:
-            text = "null" if schema is None else schema_json(schema)
+            text = "null" if schema is None else schema_json(schema, numeric=numeric)
             before, after = f'{{"schema":{text},"payload":'.encode(), b"}"
         if schema is None:
             return lambda value: before + plain_json(value).encode() + after
-        write = json_writer(
-            schema, defaults=options.null_to_default, numeric=options.decimals == "NUMERIC"
-        )
+        write = json_writer(schema, defaults=options.null_to_default, numeric=numeric)
         return lambda value: before + write(value).encode() + after
 
 
@@ -109,8 +108,8 @@ def _writer(schema: Schema, *, defaults: bool, numeric: bool, entries: bool) -> 
         case ConnectKind.BOOLEAN:
             return lambda value: "true" if value else "false"
         case ConnectKind.BYTES if numeric and schema.name == DECIMAL:
-            scale = int(dict(schema.parameters).get("scale", "0"))
-            return lambda value: _decimal_text(value, scale)
+            scale = scale_of(schema)
+            return lambda value: decimal_json(value, scale)
         case ConnectKind.STRING | ConnectKind.BYTES:
             return json_text
         case ConnectKind.ARRAY:
@@ -159,12 +158,6 @@ def _map_writer(schema: Schema, part: Callable[[Schema, str], Write], *, entries
         return lambda value: f"{{{','.join(f'{key(k)}:{item(v)}' for k, v in value.items())}}}"
     pair = '{{"key":{},"value":{}}}' if entries else "[{},{}]"
     return lambda value: f"[{','.join(pair.format(key(k), item(v)) for k, v in value.items())}]"
-
-
-def _decimal_text(value: bytes, scale: int) -> str:
-    return (
-        f"{decimal_of(value, scale):f}" if scale else str(int.from_bytes(value, "big", signed=True))
-    )
 
 
 def plain_json(value: Any) -> str:

@@ -37,15 +37,15 @@ class JsonProperties(Properties):
         default=True,
         summary="Write the column's default for NULL in a value.",
     )
-    key_decimal: Literal["BASE64"] = declare(
+    key_decimal: Literal["BASE64", "NUMERIC"] = declare(
         "key.converter.decimal.format",
         default="BASE64",
-        summary="How precise decimals are written in keys.",
+        summary="How precise decimals are written in keys: base64 of the unscaled number, or as numbers.",
         advanced=True,
     )
-    value_decimal: Literal["BASE64"] = declare(
+    value_decimal: Literal["BASE64", "NUMERIC"] = declare(
         "value.converter.decimal.format",
         default="BASE64",
-        summary="How precise decimals are written in values.",
+        summary="The same of values. NUMERIC costs about as much as a transform of records.",
         advanced=True,
     )
