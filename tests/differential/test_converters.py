@@ -27,6 +27,7 @@ from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.cloudevents import CloudEventsConverter
+from waltap_formats.plain import BytesConverter, BytesProperties
 from waltap_formats.properties import CloudEventsProperties, ProtobufProperties
 from waltap_formats.protobuf.converter import ProtobufConverter
 
@@ -112,6 +113,41 @@ def test_decimals_as_numbers_are_those_of_the_json_converter(typed: Any) -> None
         assert found is not None
         theirs, mine = (json.loads(each, parse_float=Decimal) for each in (answer.data, found))
         assert mine == theirs
+
+
+@pytest.mark.usefixtures("peer")
+def test_what_is_no_bytes_is_the_delegates_of_the_binary_converter() -> None:
+    given = {
+        "delegate.converter.type": "org.apache.kafka.connect.json.JsonConverter",
+        "delegate.converter.type.schemas.enable": "false",
+    }
+    values = [
+        (of("bytes", optional=True), b"\x00\xff"),
+        (TEXT, "Ä"),
+        (envelope.HEARTBEAT_VALUE, {"ts_ms": 7}),
+        *((each.value_schema, each.value) for each in change_records(5, 10) if each.value),
+    ]
+    for more in ({}, {"delegate.converter.type.schemas.enable": "true"}):
+        config = given | more
+        answers = ask(
+            Question(
+                converter="io.debezium.converters.BinaryDataConverter",
+                data=with_schema_of(schema, value), topic="t", config=config,
+            )
+            for schema, value in values
+        )  # fmt: skip
+        ours = BytesConverter(
+            BytesProperties.model_validate(config), ConverterContext(record_part="value")
+        )
+        assert len(answers) == len(values) > 8
+        for (schema, value), answer in zip(values, answers, strict=True):
+            assert answer.data is not None, answer.error
+            found = ours.encoder("t", schema)(value)
+            assert found is not None
+            if isinstance(value, bytes):
+                assert found == answer.data
+            else:
+                assert ordered(found.decode()) == ordered(answer.data.decode())
 
 
 @pytest.mark.usefixtures("peer")

@@ -148,6 +148,25 @@ def test_cloud_events_say_which_headers_they_cannot_read(given: dict[str, str], 
     assert said in refused({"value.converter": kind, "key.converter": "json", **named}).what
 
 
+OUTBOX = {
+    "transforms": "outbox",
+    "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
+    "value.converter": "io.debezium.converters.BinaryDataConverter",
+    "value.converter.schemas.enable": "true",
+}
+"""Debezium's documentation has this, with a delegate for heartbeats."""
+
+
+def test_bytes_have_a_delegate_for_what_is_none() -> None:
+    delegate = "value.converter.delegate.converter.type"
+    given = {delegate: "org.apache.kafka.connect.json.JsonConverter"}
+    given[f"{delegate}.schemas.enable"] = "false"
+    honoured = {each.name for each in examined(OUTBOX | given).explained}
+    assert set(given) <= honoured
+    problem = refused(OUTBOX | {delegate: "io.confluent.connect.avro.AvroConverter"})
+    assert (problem.property, "must be json" in problem.what) == (delegate, True)
+
+
 def test_what_belongs_to_a_snapshot_mode_is_its_own() -> None:
     mode = "snapshot.mode.configuration.based"
     names = [f"{mode}.{end}" for end in ("snapshot.data", "start.stream", "snapshot.on.data.error")]

@@ -302,10 +302,11 @@ class FormatResolver:
     def _record_part(self, record_part: str, spec: FormatSpec) -> Component[FormatSpec] | None:
         model = spec.converter_properties or spec.properties
         settings = self._flat.settings
+        own_names = set() if model is None else {each.name for each in declarations(model)}
+        ignored = f"{record_part}.converter.schemas.enable"  # Connect gives it to any converter
+        if "schemas.enable" not in own_names and ignored in settings:
+            self._flat.claim(ignored)
         if model is None:
-            ignored = f"{record_part}.converter.schemas.enable"  # Connect gives it to any converter
-            if ignored in settings:
-                self._flat.claim(ignored)
             return Component(spec)
         for declaration in declarations(model):
             own = f"{record_part}.converter.{declaration.name}"

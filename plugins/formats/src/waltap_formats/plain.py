@@ -7,6 +7,8 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from pydantic import field_validator
+
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import (
     DATE,
@@ -19,6 +21,7 @@ from waltap.changes.mapping.connect_schema import (
 from waltap.changes.mapping.java_number import double_text, float_text
 from waltap.encoders.format.converter import Converter, ConverterContext, Encode, SchemaMismatch
 from waltap.encoders.format.simple_header import simple_text
+from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
 # Which transform of Kafka Connect makes such values.
 WAYS = {
@@ -72,14 +75,65 @@ class StringConverter(Converter):
         )
 
 
-class BytesConverter(Converter):
-    """Pass bytes through and refuse other values. A transform must make the bytes."""
+class BytesProperties(Properties):
+    """The format of values that are no bytes."""
 
-    def __init__(self, _properties: None, context: ConverterContext) -> None:
+    delegate: str | None = declare(
+        "delegate.converter.type",
+        default=None,
+        summary="Format of values that are no bytes, such as heartbeats beside the bytes of an outbox; "
+        "without one they are refused. Only JSON can be one, by name or Kafka Connect class.",
+        examples=("json",),
+        advanced=True,
+    )
+    schemas: bool = declare(
+        "delegate.converter.type.schemas.enable",
+        default=True,
+        profile_default=False,
+        summary="Write the schema beside each of these values.",
+        advanced=True,
+    )
+    null_to_default: bool = declare(
+        "delegate.converter.type.replace.null.with.default",
+        default=True,
+        summary="Write the default for null in these values.",
+        advanced=True,
+    )
+
+    @field_validator("delegate")
+    @classmethod
+    def _json(cls, value: str | None) -> str | None:
+        if value is not None and value.strip().rpartition(".")[2].lower() not in JSON_NAMES:
+            raise ValueError("must be json: no other format can be a delegate")
+        return value
+
+
+# Names of the JSON format, without package and in small letters.
+JSON_NAMES = ("json", "jsonconverter")
+
+
+class BytesConverter(Converter):
+    """Pass bytes through. Other values are JSON, or refused without a delegate."""
+
+    def __init__(self, properties: BytesProperties, context: ConverterContext) -> None:
         self._record_part = context.record_part
+        self._delegate = None
+        if properties.delegate is not None:
+            options = JsonConverterProperties(
+                schemas=properties.schemas, null_to_default=properties.null_to_default
+            )
+            self._delegate = JsonConverter(options, context)
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        others = None if self._delegate is None else self._delegate.encoder(topic, schema)
+        # A decimal is bytes in its schema alone.
+        plain = schema is None or (schema.kind is ConnectKind.BYTES and schema.name != DECIMAL)
+        if others is not None and not plain:
+            return others
+
         def encode(value: Any) -> bytes | None:
+            if others is not None and value is not None and not isinstance(value, bytes):
+                return others(value)
             if value is not None and not isinstance(value, bytes):
                 kind = schema.kind.value if schema is not None else type(value).__name__
                 raise SchemaMismatch(

@@ -65,13 +65,14 @@ def register_formats() -> Iterable[FormatSpec]:
     )
     yield _format(
         "bytes",
-        "Bytes as they are, for values that a transform made; others are refused.",
+        "Bytes as they are, for values that a transform made; others are JSON, or refused.",
         lazy("waltap_formats.plain:BytesConverter"),
         aliases=(
             "org.apache.kafka.connect.converters.ByteArrayConverter",
             "io.debezium.converters.ByteArrayConverter",
             "io.debezium.converters.BinaryDataConverter",
         ),
+        properties=lazy("waltap_formats.plain:BytesProperties"),
         scalar=True,
     )
     for name, kind in NUMBERS.items():
