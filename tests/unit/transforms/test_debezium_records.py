@@ -62,6 +62,14 @@ def test_a_record_that_is_too_large_loses_text_and_no_decimal() -> None:
     assert transform("enforce-record-size", max__bytes="4087")([record]) == [record]
 
 
+def test_lineage_is_not_a_transforms_to_send() -> None:
+    said: list[str] = []
+    sent = transform("openlineage", changed(PIPELINE, warn=said.append))
+    records = change_records(1, 5)
+    assert sent(records) == records
+    assert said == ["t has no effect: waltap.openlineage.to sends lineage"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["extract-new-record-state", "by-logical-table-router"])
 def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(

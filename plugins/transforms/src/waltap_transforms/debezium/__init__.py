@@ -9,7 +9,7 @@ from waltap_transforms.debezium.header_to_value import HEADER_TO_VALUE
 from waltap_transforms.debezium.json_payload import MESSAGE_CONTENT
 from waltap_transforms.debezium.record_state import CHANGED_FIELDS, NEW_RECORD_STATE
 from waltap_transforms.debezium.routing import LOGICAL_TABLE_ROUTER, PARTITION_ROUTING
-from waltap_transforms.debezium.schemas import SCHEMA_CHANGE_FILTER, SOURCE_SCHEMA
+from waltap_transforms.debezium.schemas import OPEN_LINEAGE, SCHEMA_CHANGE_FILTER, SOURCE_SCHEMA
 from waltap_transforms.debezium.scripting import SCRIPTING
 from waltap_transforms.debezium.timezone_converter import TIMEZONE_CONVERTER
 from waltap_transforms.debezium.tracing import TRACING
@@ -28,6 +28,7 @@ DEBEZIUM = (
     TIMEZONE_CONVERTER,
     MESSAGE_CONTENT,
     SCHEMA_CHANGE_FILTER,
+    OPEN_LINEAGE,
     VECTORS,
     SOURCE_SCHEMA,
     *GEOMETRY,

@@ -67,6 +67,20 @@ SCHEMA_CHANGE_FILTER = debezium_spec(
 )
 
 
+def _lineage(_properties: None, context: RecordTransformContext) -> RecordTransform:
+    context.warn(f"{context.label} has no effect: waltap.openlineage.to sends lineage")
+    return lambda records: records
+
+
+OPEN_LINEAGE = debezium_spec(
+    "openlineage",
+    "openlineage.OpenLineage",
+    "Has no effect: `waltap.openlineage.to` sends lineage.",
+    None,
+    _lineage,
+)
+
+
 # Prefix of the schema parameters that `column.propagate.source.type` writes.
 PARAMETER = "__debezium.source.column."
 _TEXT = Schema(kind=ConnectKind.STRING)
