@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -29,7 +30,7 @@ from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import FileLayout
-from waltap_spark.errors import LayoutUnfit, VersionGone
+from waltap_spark.errors import FormatLimit, LayoutUnfit, VersionGone
 from waltap_spark.formats.delta_files import (
     DeltaTransaction,
     added,
@@ -49,7 +50,7 @@ from waltap_spark.formats.small_files import (
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
-from waltap_spark.schema.expression import GONE, namespace_of, quoted
+from waltap_spark.schema.expression import GONE, literal_of, namespace_of, quoted
 from waltap_spark.schema.schema import digits_of
 from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
@@ -96,6 +97,11 @@ METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 # Properties of a table with which other programs see which rows a commit changed, or rows have ids.
 BY_ROW: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
+# Text that Delta stores as null in a column that partitions files: rows would differ, or be there twice.
+NULLS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
+NO_TEXT_OF: Final = "Delta Lake has null for empty text in the partition column "
+NO_TEXT: Final = re.compile(re.escape(NO_TEXT_OF) + "`(?:[^`]|``)*`")
+
 # An overwritten table is no longer clustered.
 CLUSTERING: Final = "delta.clustering"
 
@@ -138,6 +144,8 @@ class DeltaFormat(MergingFormat):
         self._puts: bool | None = None
         # Identifier → a version, and what Delta's checksum file has about it.
         self._checksums: dict[str, tuple[int, _Checksum | None]] = {}
+        # Table and columns → the columns that partition its files.
+        self._partitions: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         # Identifier → its folder in the output.
         self._folders: dict[str, str] = {}
         # Folder → id and files of its table.
@@ -158,6 +166,11 @@ class DeltaFormat(MergingFormat):
             name = layout_name(table, what)
             text = f"the profile partitions and clusters {name}, and Delta Lake allows only one of them"
             raise LayoutUnfit(text)
+        for each in found.partition:
+            if table.columns.get(each.column) == '"binary"':
+                name = layout_name(table, what)
+                text = f"the profile partitions {name} by {each.column}, bytes"
+                raise LayoutUnfit(f"{text} that Delta Lake would make text")
         return found
 
     def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
@@ -433,9 +446,34 @@ class DeltaFormat(MergingFormat):
             spark.conf.set(name, value)
         try:
             yield
+        except PySparkException as error:
+            column = NO_TEXT.search(str(error))
+            if column is None:
+                raise
+            raise FormatLimit(f"{column[0]} of {note.table}") from None
         finally:
             for name in chosen:
                 spark.conf.unset(name)
+
+    def guarded(self, spark: SparkSession, table: TableState) -> dict[str, str]:
+        """Return the SQL of text that partitions files.
+
+        It fails where Delta would store null.
+        """
+        stored = table.stored_table
+        names = [n for n in stored.divided if table.columns.get(n) == '"string"']
+        if not names:
+            return {}
+        known = self._partitions.setdefault((table.name, tuple(stored.columns)), set())
+        for target in stored.targets.values() if not known else ():
+            detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
+            known.update(detail["partitionColumns"])
+        return {
+            name: f"CASE WHEN {quoted(name)} IN ({', '.join(map(literal_of, NULLS))}) THEN"
+            f" raise_error({literal_of(NO_TEXT_OF + quoted(name))}) ELSE {quoted(name)} END"
+            for name in names
+            if name in known
+        }
 
     def clear(self, spark: SparkSession, at: str) -> None:
         """Overwrite with nothing: a DELETE without a match commits nothing."""

@@ -284,6 +284,10 @@ class StepwiseFormat(TableFormat):
         """Return the rows of a version."""
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
 
+    def guarded(self, spark: SparkSession, table: TableState) -> dict[str, str]:
+        """Return the SQL of columns that fails for a value which the table would change."""
+        return {}
+
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
         """Return rows by Spark's statistics, estimated from bytes if needed."""
         target = table.stored_table.targets.get("current")

@@ -195,7 +195,8 @@ class TableWriter:
         }
 
     def _casts(self) -> dict[str, str]:
-        return self._format.casts({**self.table.columns, **LOG_FIELDS})
+        casts = self._format.casts({**self.table.columns, **LOG_FIELDS})
+        return {**casts, **self._format.guarded(self._spark, self.table)}
 
     def view(self, frame: DataFrame) -> dict[str, str]:
         """Create SQL's view of ``frame``; return its columns (`values`).
