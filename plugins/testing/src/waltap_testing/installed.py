@@ -21,7 +21,11 @@ def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:
     from waltap.plugins.host import Host
 
     host = Host()
-    return host.types, ReplicaIdentities(host.replica_identities.values())
+    identities = ReplicaIdentities(
+        host.replica_identities.values(),
+        lambda relation: host.choose("choose_replica_identity", relation=relation),
+    )
+    return host.types, identities
 
 
 def installed_types() -> tuple[TypeSpec, ...]:
