@@ -9,6 +9,7 @@ from tests.harness.json_events import part
 from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
 from tests.harness.typed_records import NOW, UnregisteredAvro, context
 
+from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.decode.message import Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import UNCHANGED
@@ -19,6 +20,7 @@ from waltap.changes.mapping.type_mapping import TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, TransactionPart
+from waltap.encoders.format.conversion import with_one_converter
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.pipeline.stages.conversions import ColumnConversions, ConverterFailed
 from waltap_testing.installed import installed_types
@@ -141,3 +143,14 @@ def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
     wrong, _ = converting("no conversion")  # type: ignore[arg-type]
     with pytest.raises(ConverterFailed, match="gave str instead of a ColumnConversion"):
         wrong(batch)
+
+
+@pytest.mark.parametrize("made", [None, object()])
+def test_what_is_no_converter_is_named_with_its_factory(made: Any) -> None:
+    def make(_properties: object, _context: object) -> Any:
+        return made
+
+    with pytest.raises(
+        UnusableResult, match=r"make gave \w+, no Converter: encoder, text is missing"
+    ):
+        with_one_converter(make)(None, context())

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from waltap.base.plugin_errors import usable_part
+
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter, ConverterContext, RecordPart
     from waltap.encoders.format.format import Format, FormatContext
@@ -65,10 +67,11 @@ def with_one_converter(
     """
 
     def make(properties: Any, context: "FormatContext") -> "Format":
+        from waltap.encoders.format.converter import Converter
         from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
         def record_part(given: "ConverterContext") -> "Converter":
-            return converter(properties, given)
+            return usable_part(converter(properties, given), Converter, converter)
 
         def header(given: "ConverterContext") -> "Converter":
             return JsonConverter(JsonConverterProperties(), given)
