@@ -27,6 +27,13 @@ def test_numbers_go_on_from_what_was_stored_with_the_position() -> None:
     assert later.counts() == {"a": 3, "b": 2}
 
 
+def test_counts_are_in_the_order_of_debeziums_hash_map() -> None:
+    order = TransactionOrder()
+    order.enter(part())
+    counted(order, "public.a", "public.b", "public.c", "public.b")
+    assert list(order.counts().items()) == [("public.c", 1), ("public.a", 1), ("public.b", 2)]
+
+
 def test_what_was_counted_beyond_the_position_is_forgotten_at_a_reconnect() -> None:
     order = TransactionOrder()
     order.enter(part())

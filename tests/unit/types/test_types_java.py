@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from waltap.changes.mapping.java_number import double_text, float_text
-from waltap_postgres.types.hstore import java_order, parse_hstore
+from waltap.changes.mapping.java_number import double_text, float_text, java_order
+from waltap_postgres.types.hstore import parse_hstore
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "types"
 

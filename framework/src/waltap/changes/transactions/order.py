@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from waltap.changes.mapping.java_number import java_order
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
 
@@ -70,8 +71,10 @@ class TransactionOrder:
         return self.total, order
 
     def counts(self) -> Mapping[str, int]:
-        """Return the events per collection, in order of appearance."""
-        return self._collections
+        """Return the events per collection, in the order of Debezium's hash map."""
+        if len(self._collections) < 2:
+            return self._collections
+        return {name: self._collections[name] for name in java_order(self._collections)}
 
     def counts_at(self, position: Position) -> TransactionCounts | None:
         """Return the counters to store with ``position``.

@@ -4,21 +4,15 @@ Debezium reads pairs into a ``java.util.HashMap`` and writes them in its order. 
 only on the keys. We produce the same order, so that texts can be compared.
 """
 
-import struct
-from collections.abc import Iterable
-
 from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import arrow_type, converted
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.java_number import java_order
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
 from waltap.changes.mapping.value_form import ValueForm, column_mapping, placeholder_text
 from waltap_postgres.types.array import quoted
-
-# Keys are mostly names that repeat in every row.
-_CACHED_KEYS = 65_536
-_CACHED_KEY_LENGTH = 64  # longer keys are no names that come again
 
 
 def parse_hstore(text: str) -> dict[str, str | None]:
@@ -43,44 +37,6 @@ def parse_hstore(text: str) -> dict[str, str | None]:
             raise ValueError("malformed hstore: junk between pairs")
         at += 2
     return pairs
-
-
-class _JavaHashes(dict[str, int]):
-    """Map a key to Java's hash, as a HashMap spreads it. The map is emptied when full."""
-
-    def __missing__(self, key: str) -> int:
-        if len(self) >= _CACHED_KEYS:
-            self.clear()
-        code = 0
-        units = key.encode("utf-16-be")
-        # `String.hashCode` works on UTF-16 code units.
-        for (unit,) in struct.iter_unpack(">H", units):
-            code = (31 * code + unit) & 0xFFFFFFFF
-        # HashMap folds the upper half of a hash into the low bits.
-        code ^= code >> 16
-        if len(key) <= _CACHED_KEY_LENGTH:
-            self[key] = code
-        return code
-
-
-_SPREAD = _JavaHashes()
-
-
-def java_order(keys: Iterable[str]) -> list[str]:
-    """Return ``keys`` in the order of a ``java.util.HashMap``.
-
-    ``keys`` are in order of insertion.
-    """
-    listed = list(keys)
-    # A HashMap starts with 16 buckets and doubles them when three quarters full.
-    buckets = 16
-    while len(listed) > buckets * 3 // 4:
-        buckets *= 2
-    mask = buckets - 1
-    # The low bits select the bucket. A stable sort keeps the order of insertion within one;
-    # Java's order differs only in buckets that it turns into trees (eight keys and more in one of
-    # 64).
-    return sorted(listed, key=lambda key: _SPREAD[key] & mask)
 
 
 def _ordered(text: str) -> dict[str, str | None]:
