@@ -83,8 +83,8 @@ def _build_spatial(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_connect=_spatial_connect,
         zero={"wkb": _EMPTY_COLLECTION, "srid": None},
         arrow=_SPATIAL_ARROW,
-        # Debezium's schema is optional even for a NOT NULL column.
-        always_optional=True,
+        # Debezium's schema is optional even for a NOT NULL column of this type.
+        always_optional=name == "Geometry",
     )
     return column_mapping(column, mapper.options, form)
 
