@@ -127,11 +127,32 @@ def test_java_serialisation_of_strings(text, body) -> None:
     assert java_serialised(text) == b"\xac\xed\x00\x05" + body
 
 
-@pytest.mark.parametrize(("typmod", "length"), [(0, 22), (1, 24), (3, 26), (6, 29)])
+@pytest.mark.parametrize(("typmod", "length"), [(0, 22), (1, 25), (2, 25), (3, 26), (6, 29)])
 def test_timestamp_length_counts_its_fraction(typmod, length) -> None:
     data_type = DataType(oid=1114, schema="pg_catalog", name="timestamp")
     found = source_type(Column(name="v", type_oid=1114, typmod=typmod, data_type=data_type))
     assert (found.length, found.scale) == (length, typmod)
+
+
+@pytest.mark.parametrize(
+    ("name", "typmod", "listed", "figures"),
+    [
+        ("numeric", -1, False, (131089, 0)),
+        ("numeric", -1, True, (0, None)),
+        ("numeric", (5 << 16 | 2) + 4, True, (5, 2)),
+        ("interval", -1, False, (49, 6)),
+        ("interval", 0x7FFF0002, False, (49, 2)),
+        ("interval", 0x0400FFFF, False, (49, 65535)),
+    ],
+)
+def test_length_and_scale_of_a_type_with_and_without_modifier(
+    name, typmod, listed, figures
+) -> None:
+    data_type = DataType(oid=1, schema="pg_catalog", name=name)
+    found = source_type(
+        Column(name="v", type_oid=1, typmod=typmod, data_type=data_type), listed=listed
+    )
+    assert (found.length, found.scale) == figures
 
 
 def test_source_type_of_a_domain_has_its_name_and_its_modifiers() -> None:

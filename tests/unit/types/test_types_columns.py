@@ -64,6 +64,7 @@ SCHEMA_DEFAULTS: list[tuple[Any, str, dict[str, Any], Any]] = [
     (("numeric", 12), "0.0", {}, "AA=="),
     (("numeric",), "1.25", {}, None),  # a struct has no default
     (("numeric",), "1.25", {"decimal_handling_mode": "string"}, "1.25"),
+    (("numeric",), "NaN", {"decimal_handling_mode": "string"}, None),
     (("numeric", 5, 2), "2.5", {"decimal_handling_mode": "string"}, "2.50"),
     (("numeric", 19, 4), "1", {"decimal_handling_mode": "double"}, 1.0),
     (("money",), "3.21", {}, None),
@@ -276,6 +277,19 @@ def test_domain_is_its_base_with_the_domains_modifier_and_no_default() -> None:
     assert TypeRegistry(installed_types()).column(column(array)) is None
     found = mapping(array, options={"include_unknown_datatypes": True})
     assert found.to_connect("{1,2}") == [b"1", b"2"]
+
+
+def test_field_of_a_domain_is_required_by_the_domains_own_not_null() -> None:
+    sure = user_type("sure", 60_000, TypeKind.DOMAIN, base=data_type("int4"), not_null=True)
+    surely = user_type("surely", 60_001, TypeKind.DOMAIN, base=sure)
+    found = mapping(sure)
+    assert (found.schema.optional, found.fallback) == (False, 0)
+    assert mapping(surely).schema.optional
+
+
+@pytest.mark.parametrize(("name", "optional"), [("geometry", True), ("geography", False)])
+def test_not_null_geometry_is_optional_as_in_debezium(name: str, optional: bool) -> None:
+    assert mapping(name, nullable=False).schema.optional is optional
 
 
 def test_column_without_catalogue_is_mapped_by_oid_once() -> None:

@@ -6,10 +6,19 @@ contract of Debezium 3.6, "Source type propagation"; recorded events.
 
 from dataclasses import dataclass
 
-from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, below_domains
+from waltap.changes.decode.relation import (
+    Column,
+    DataType,
+    Relation,
+    TypeKind,
+    below_domains,
+    precision_and_scale,
+)
 
 # Java's largest int: the driver's length of a type without one.
 UNLIMITED = 2147483647
+# The driver's length of a numeric without modifier, which lists of columns show as 0.
+_MOST_DIGITS = 131089
 # Type → (length, scale): digits of numbers, printed width of others.
 _BY_NAME = {
     "int2": (5, 0),
@@ -97,14 +106,22 @@ def listed_name(column: Column) -> str | None:
 def source_type(column: Column, *, listed: bool = False) -> SourceType:
     """Return name, length and scale of ``column``'s type.
 
-    ``listed`` takes the name from `listed_name`.
+    ``listed`` means as the driver lists it, with the name of `listed_name`.
     """
     data_type = column.data_type
     if data_type is None:
         return SourceType(column.type_text or "", None, None)
+    if listed and data_type.name == "numeric" and column.typmod < 0:
+        return SourceType(data_type.name, 0, None)
     # A domain has the figures of its modifiers.
     length, scale = _figures(*below_domains(data_type, column.typmod))
     return SourceType((listed and listed_name(column)) or data_type.name, length, scale)
+
+
+def has_other_figures(column: Column) -> bool:
+    """Return whether ``column``'s type has another length or scale in a list."""
+    figures, listed = source_type(column), source_type(column, listed=True)
+    return (figures.length, figures.scale) != (listed.length, listed.scale)
 
 
 def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
@@ -114,8 +131,8 @@ def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
     if name in _BY_NAME:
         return _BY_NAME[name]
     if name == "numeric":
-        # numeric packs precision and scale above VARHDRSZ (4); varchar adds it to its length.
-        return ((typmod - 4) >> 16 & 0xFFFF, (typmod - 4) & 0x7FF) if typmod >= 4 else (0, 0)
+        return precision_and_scale(typmod) if typmod >= 4 else (_MOST_DIGITS, 0)
+    # A length has VARHDRSZ (4) added to it.
     if name in ("varchar", "bpchar"):
         return (typmod - 4 if typmod >= 4 else UNLIMITED, 0)
     if name in ("bit", "varbit"):
@@ -124,8 +141,9 @@ def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
         short, full = _LENGTH_OF_TIME[name]
         if typmod < 0:
             return (full, 6)
-        # The point takes a character, too, where there are fraction digits.
-        return (short + typmod + (typmod > 0), typmod)
+        # The point takes a character, too, and the driver counts two digits for one.
+        return (short + (3 if typmod == 1 else typmod and typmod + 1), typmod)
     if name == "interval":
-        return (49, 6)
+        # Below the fields is the precision; 65535 is none.
+        return (49, typmod & 0xFFFF if typmod >= 0 else 6)
     return (UNLIMITED, 0)

@@ -263,9 +263,17 @@ def _other_names(one: str, other: str) -> bool:
     return one.partition(".")[2] == other or other.partition(".")[2] == one
 
 
-def _digits(typmod: int) -> tuple[int, int]:
+def precision_and_scale(typmod: int) -> tuple[int, int]:
+    """Return precision and scale of a numeric's modifier."""
     # The server's packing: VARHDRSZ (4) + precision << 16 | scale, an 11-bit field.
-    precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+    precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0xFFFF
+    # The scale is the raw 11 bits, as Debezium reads them: a negative scale -s is 2048 - s. A
+    # decoder whose wire has the scale as text uses all 16 bits, and it is negative.
+    return precision, scale - 0x10000 if scale >= 0x8000 else scale & 0x7FF
+
+
+def _digits(typmod: int) -> tuple[int, int]:
+    precision, scale = precision_and_scale(typmod)
     return precision - scale, scale
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waltap.changes.capture.column_transform import ColumnTransform
+from waltap.changes.capture.source_type import has_other_figures
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events.plan import CellShape, EventPlan
@@ -68,7 +69,9 @@ def table_shape(
     ``keys`` maps the columns of keys. ``announced`` says that the decoder's wire announces
     relations.
     """
-    values = tuple(_values(plan, capture, announced=announced))
+    # Without announcements Debezium keeps the driver's list, unless the figures of a type differ.
+    streamed = announced or any(map(has_other_figures, plan.relation.columns))
+    values = tuple(_values(plan, capture, streamed=streamed))
     key_columns = tuple(_keys(plan, capture, keys, announced=announced))
     extra = () if plan.key_field is None else (Field(plan.key_field[0], envelope.HEADER),)
     row_name = capture.schema_name(f"{plan.topic}.Value")
@@ -84,7 +87,7 @@ def table_shape(
     )
 
 
-def _values(plan: EventPlan, capture: "CaptureRules", *, announced: bool) -> "list[ShapeColumn]":
+def _values(plan: EventPlan, capture: "CaptureRules", *, streamed: bool) -> "list[ShapeColumn]":
     found = []
     for column in plan.columns:
         mapping, name, transform = column.mapping, column.field, column.transform
@@ -95,7 +98,7 @@ def _values(plan: EventPlan, capture: "CaptureRules", *, announced: bool) -> "li
         listed = _with_parameters(
             schema, capture.transform(plan.relation, column.column, schema.kind, listed=True)
         )
-        schema = _with_parameters(schema, transform) if announced else listed
+        schema = _with_parameters(schema, transform) if streamed else listed
         found.append(
             ShapeColumn(
                 index=column.index,

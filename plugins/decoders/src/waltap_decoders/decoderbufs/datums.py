@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from waltap.changes.decode.builtin_types import builtin_type
+from waltap.changes.decode.builtin_types import ARRAY_ELEMENTS, builtin_type
 from waltap.changes.decode.value_text import (
     DAY_MICROS,
     clock_text,
@@ -104,17 +104,18 @@ def typmod(type_oid: int, modifier: str) -> int | None:
     None means that the text does not determine it. Source: the typmodout functions of the types.
     """
     known = builtin_type(type_oid)
-    if known is None or known.name not in _MODIFIED:
+    name = ARRAY_ELEMENTS.get(type_oid, known.name if known else None)
+    if name not in _MODIFIED:
         return None
     found = _MODIFIER(modifier)
     if found is None:
         return -1
     first = int(found[1])
-    if known.name == "numeric":
-        if (found[2] or "").startswith("-"):
-            return -1  # as Debezium, which reads no modifier there
-        return ((first << 16) | (int(found[2] or 0) & 0x7FF)) + 4
-    return first + 4 if known.name in ("bpchar", "varchar") else first
+    if name == "numeric":
+        # With all 16 bits a negative scale is one, as Debezium reads it here. The server's own
+        # modifier has 11 bits, and Debezium takes those for a positive scale.
+        return ((first << 16) | (int(found[2] or 0) & 0xFFFF)) + 4
+    return first + 4 if name in ("bpchar", "varchar") else first
 
 
 # Types whose typmod this module can compute from the printed modifier.

@@ -27,7 +27,7 @@ from waltap.changes.decode.value_text import DAY_MICROS, clock_text, day_text
 from waltap.errors import DecodeError
 from waltap_postgres.replication.copy_buffer import HeadedRows, message_sizes
 from waltap_postgres.replication.wire import COPY_DATA
-from waltap_postgres.types.numeric import precision_and_scale
+from waltap_postgres.types.numeric import numeric_limits
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 # The signature, flags and the length of an extension follow each other.
@@ -324,7 +324,7 @@ def _reader(column: Column) -> FieldReader | None:
         return None
     if known.name != "numeric":
         return _READERS.get(known.name)
-    precision, scale = precision_and_scale(column.typmod) or (_MOST_DIGITS + 1, 0)
+    precision, scale = numeric_limits(column.typmod) or (_MOST_DIGITS + 1, 0)
     return _numeric(precision, scale) if scale <= precision <= _MOST_DIGITS else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 
 from waltap.changes.arrow.column import AS_TEXT, arrow_type, converted, decimals, strings
-from waltap.changes.decode.relation import Column
+from waltap.changes.decode.relation import Column, precision_and_scale
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.changes.mapping.json_schema import number_json, quote
 from waltap.changes.mapping.type_mapping import ArrowMapping, ColumnMapping, TypeMapper, TypeOptions
@@ -40,12 +40,9 @@ VARIABLE_SCALE = Schema(
 )
 
 
-def precision_and_scale(typmod: int) -> tuple[int, int] | None:
-    """Return precision and scale of a numeric's modifier, or None."""
-    if typmod < 4:
-        return None
-    # The scale is the raw 11 bits, as Debezium reads them: a negative scale -s is 2048 - s.
-    return ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+def numeric_limits(typmod: int) -> tuple[int, int] | None:
+    """Return precision and scale of a numeric's modifier, or None without one."""
+    return precision_and_scale(typmod) if typmod >= 4 else None
 
 
 def _bytes(number: int) -> bytes:
@@ -104,7 +101,8 @@ def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
         # Texts that the server does not print: exponents and other scales, in defaults.
         return f'"{_base64(_unscaled_text(text, scale))}"'
 
-    return fractional if scale else integer
+    # A negative scale has no point to find, and a number of fewer digits.
+    return far if scale < 0 else fractional if scale else integer
 
 
 def _unscaled_text(text: str, scale: int) -> int:
@@ -120,6 +118,8 @@ def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
 
     def to_connect(text: str) -> object:
         try:
+            if scale < 0:
+                return far(text)
             if not scale:
                 number = int(text)
             elif text[point] == ".":
@@ -212,10 +212,21 @@ def _string_connect(scale: int | None) -> Callable[[str], str]:
     return plain if scale is None else scaled
 
 
+def _finite(convert: Callable[[str], object]) -> Callable[[str], object]:
+    """Return ``convert`` for defaults: Debezium reads none that is NaN or infinite."""
+
+    def default(text: str) -> object:
+        if text in SPECIAL:
+            raise ValueError("numeric is NaN or infinite")
+        return convert(text)
+
+    return default
+
+
 def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``numeric``."""
     options = mapper.options
-    limits = precision_and_scale(column.typmod)
+    limits = numeric_limits(column.typmod)
     arrow = _numeric_arrow(column.typmod, options)
     match options.decimal_handling_mode:
         case "double":
@@ -224,7 +235,7 @@ def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_json=_double_json,
                 to_connect=_double,
                 zero=0.0,
-                default=default_value(column.default, "0.0", _double),
+                default=default_value(column.default, "0.0", _finite(_double)),
                 arrow=arrow,
             )
             return column_mapping(column, options, form)
@@ -235,7 +246,7 @@ def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_json=lambda text: quote(convert(text)),
                 to_connect=convert,
                 zero=convert("0"),
-                default=default_value(column.default, "0.0", convert),
+                default=default_value(column.default, "0.0", _finite(convert)),
                 unavailable=placeholder_text(options),
                 arrow=arrow,
             )
@@ -250,12 +261,14 @@ def _numeric_arrow(typmod: int, options: TypeOptions) -> ArrowMapping:
     A numeric without precision, or with more than 38 digits, is text, digit by digit. The options
     may choose a decimal of 256 bits instead.
     """
-    limits = precision_and_scale(typmod)
+    limits = numeric_limits(typmod)
     if limits is None:
         if options.arrow_unconstrained_numeric == "decimal256":
             return decimals(76, 38, options)
         return strings(AS_TEXT)
     precision, scale = limits
+    if scale < 0:
+        return decimals(precision - scale, 0, options)
     if scale >= 1024:  # eleven bits with sign
         # A negative scale adds zeros before the point, and Arrow has it as digits.
         return decimals(precision + 2048 - scale, 0, options)
@@ -286,7 +299,7 @@ def _build_precise(
             column.default, "0.0", lambda text: _bytes(_unscaled_text(text, scale))
         ),
         arrow=arrow,
-        json_column=columns.decimals(scale),
+        json_column=None if scale < 0 else columns.decimals(scale),
     )
     return column_mapping(column, mapper.options, form, misfit)
 
