@@ -10,3 +10,7 @@ create sequence own;
 create table u (id int primary key default nextval('own'), v varchar(3));
 insert into t (e, q, p, d, a, n) values ('a', 'b', 'a', 'x', '{a}', 1.5);
 insert into u (v) values ('x');
+create domain any_number as numeric;
+create table free (id int primary key, n numeric, ns numeric[], d any_number);
+insert into free values (1, 1.5, '{2.5}', 3.5);
+create table spans (id int primary key, a interval, b interval(2), d interval day to second(3), e time(1), f timestamp(1), g timestamptz(1), h timetz(1), i timestamp(2));

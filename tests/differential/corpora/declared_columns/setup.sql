@@ -1,0 +1,14 @@
+create extension postgis;
+create domain sure as int not null;
+create domain surely as sure;
+create domain octets as bytea;
+create table of_domains (id int primary key, s sure, sl surely, o octets);
+create table generated (id int primary key, a int, c text generated always as (case when a > 0 then 'more' end) stored, d date generated always as (case when a > 0 then '2020-01-01'::date end) stored);
+create table places (id int primary key, gg geography not null, gm geometry not null);
+create table renamed (id int primary key, v text default 'x');
+create table odd_numbers (id int primary key, n numeric[], n2 numeric(5,2)[]);
+insert into of_domains values (1, 1, 1, '\x00ff');
+insert into generated (id, a) values (1, 5), (2, null);
+insert into places values (1, 'POINT(1 2)', 'POINT(1 2)');
+insert into odd_numbers values (1, '{1,NaN,NULL}', '{NaN}');
+create table "references" (id int primary key, c regclass, t regtype);

@@ -1,0 +1,13 @@
+insert into of_domains values (2, 2, 2, '\x01');
+update of_domains set id = 3 where id = 2;
+delete from of_domains where id = 3;
+insert into generated (id, a) values (3, 5), (4, null);
+insert into places values (2, 'POINT(1 2)', 'POINT(1 2)');
+delete from places where id = 2;
+insert into odd_numbers values (2, '{1,NaN,NULL}', '{NaN}');
+begin;
+insert into renamed values (1, 'before');
+alter table renamed rename v to w;
+insert into renamed values (2, 'after');
+commit;
+insert into "references" values (1, 'places', 'sure'), (2, 'pg_class', 'integer');
