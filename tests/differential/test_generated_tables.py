@@ -33,6 +33,17 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
+MODES = {
+    "decimal.handling.mode": "string",
+    "binary.handling.mode": "hex",
+    "interval.handling.mode": "string",
+    "hstore.handling.mode": "map",
+    "time.precision.mode": "isostring",
+    "include.unknown.datatypes": "true",
+    "column.propagate.source.type": ".*",
+}
+"""Each mode's other value."""
+
 _numbers = itertools.count(1)
 
 
@@ -58,23 +69,35 @@ class Pair:
     database: Database
     waltap: Engine
     debezium: Engine
+    modes: dict[str, str]
 
     def events(self, case: Case) -> tuple[list[Record], list[Record]]:
         """Run ``case`` in a schema of its own; return Debezium's and waltap's events of its table."""
-        number = next(_numbers)
-        schema = f"g{number}"
+        schema = f"g{next(_numbers)}"
+        found: tuple[list[Record], list[Record]] = ([], [])
         with self.database.connect() as connection:
-            connection.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}")
+            connection.execute(f"CREATE SCHEMA {schema}; SET search_path = {schema}, public")
             for statement in case.create:
                 connection.execute(statement)
             for group in case.transactions:
+                if group[0].startswith("ALTER"):
+                    self._deliver(connection, found)
                 run_transaction(connection, group)
-            connection.execute("INSERT INTO public.sentinel VALUES (%s)", [number])
-        both = (self._delivered(engine, number) for engine in (self.debezium, self.waltap))
+            self._deliver(connection, found)
         theirs, ours = (
-            canonical([r for r in records if r["topic"] == f"t.{schema}.items"]) for records in both
+            canonical([r for r in records if r["topic"] == f"t.{schema}.items"])
+            for records in found
         )
         return theirs, ours
+
+    def _deliver(
+        self, connection: psycopg.Connection, found: tuple[list[Record], list[Record]]
+    ) -> None:
+        """Wait until both engines have delivered what is committed; add it to ``found``."""
+        number = next(_numbers)
+        connection.execute("INSERT INTO public.sentinel VALUES (%s)", [number])
+        for engine, records in zip((self.debezium, self.waltap), found, strict=True):
+            records += self._delivered(engine, number)
 
     @staticmethod
     def _delivered(engine: Engine, number: int) -> list[Record]:
@@ -105,22 +128,34 @@ def run_transaction(connection: psycopg.Connection, statements: tuple[str, ...])
                 connection.execute(statement)
 
 
-@pytest.fixture(scope="module")
-def pair(peer: None, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param({}, id="defaults"),
+        pytest.param(MODES, id="modes", marks=pytest.mark.exhaustive),
+    ],
+)
+def pair(
+    peer: None,
+    server: Server,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Pair]:
+    modes: dict[str, str] = request.param
     database = server.create_database(f"waltap_generated_{os.getpid()}")
     folder = tmp_path_factory.mktemp("pair")
     started: list[Engine] = []
     try:
         database.execute(PREAMBLE)
         database.execute("CREATE TABLE public.sentinel (n integer PRIMARY KEY)")
-        soon = properties(database, "debezium", **{"poll.interval.ms": "10"})
+        soon = properties(database, "debezium", **{"poll.interval.ms": "10"}, **modes)
         debezium = Debezium(folder / "debezium", soon, IDLE_SECONDS)
         started.append(debezium)
         debezium.wait_ready()  # one after the other: both make a publication for all tables
-        waltap = Waltap(folder / "waltap", properties(database, "waltap"))
+        waltap = Waltap(folder / "waltap", properties(database, "waltap", **modes))
         started.append(waltap)
         waltap.wait_ready()
-        yield Pair(database, waltap, debezium)
+        yield Pair(database, waltap, debezium, modes)
     finally:
         for engine in started:
             engine.stop()
@@ -138,14 +173,16 @@ def test_changes_and_snapshots_of_generated_tables_are_equal(pair: Pair, tmp_pat
         assert not found, f"\n{report(found)}"
 
     changes()
-    theirs, ours = snapshots(pair.database, tmp_path)
+    theirs, ours = snapshots(pair.database, tmp_path, pair.modes)
     found, _ = unexplained("generated", differences(theirs, ours))
     assert not found, f"\n{report(found)}"
 
 
-def snapshots(database: Database, folder: Path) -> tuple[list[Record], list[Record]]:
+def snapshots(
+    database: Database, folder: Path, modes: dict[str, str]
+) -> tuple[list[Record], list[Record]]:
     """Return Debezium's and waltap's snapshot of all tables of ``database``, by table."""
-    once = {"snapshot.mode": "initial_only", "slot.name": f"{database.name}_snapshot"}
+    once = {**modes, "snapshot.mode": "initial_only", "slot.name": f"{database.name}_snapshot"}
     dumped = []
     debezium = Debezium(folder / "d", properties(database, "debezium", **once), IDLE_SECONDS)
     try:
