@@ -87,6 +87,7 @@ DEBEZIUM_CASES = {
     "by-logical-table-router": {"topic.regex": "(.*)", "topic.replacement": "all.$1"},
     "content-based-router": {"topic.expression": "has(value.op) ? value.op : null"},
     "decode-message-content": {},
+    "enforce-record-size": {"max.bytes": "1", "min.field.size": "0"},
     "event-router": {"table.fields.additional.placement": "n:envelope,kind:header"},
     "extract-changed-record-state": {"header.changed.name": "changed"},
     "extract-new-record-state": {
@@ -101,10 +102,12 @@ DEBEZIUM_CASES = {
         "fields": "task",
         "operation": "move",
     },
+    "openlineage": {},
     "partition-routing": {"partition.payload.fields": "source.table", "partition.topic.num": "5"},
     "record-filter": {"condition": "!has(value.op) || value.op != 'd'"},
     "schema-change-filter": {"schema.change.event.exclude.list": "ALTER"},
     "swap-geometry-coordinates": {},
+    "timescaledb": {"schema.list": "shop"},
     "timezone-converter": {"converted.timezone": "Asia/Tokyo"},
     "vector-to-json": {},
 }

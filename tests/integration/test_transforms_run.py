@@ -128,6 +128,67 @@ def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(s
     assert found[-2:] == [{"op": "d"}, {"id": 1}]
 
 
+CHUNKS = """
+CREATE SCHEMA _timescaledb_catalog; CREATE SCHEMA _timescaledb_internal; SET search_path = _timescaledb_catalog;
+CREATE TABLE hypertable (id int PRIMARY KEY, schema_name name, table_name name);
+CREATE TABLE chunk (id int PRIMARY KEY, hypertable_id int, schema_name name, table_name name);
+CREATE TABLE continuous_agg (mat_hypertable_id int PRIMARY KEY, user_view_schema name, user_view_name name);
+INSERT INTO hypertable VALUES (1, 'public', 'conditions'), (2, '_timescaledb_internal', 'materialized_2');
+INSERT INTO chunk VALUES (1, 1, '_timescaledb_internal', 'chunk_1'), (2, 2, '_timescaledb_internal', 'chunk_2');
+INSERT INTO continuous_agg VALUES (2, 'public', 'conditions_daily');
+SET search_path = _timescaledb_internal;
+CREATE TABLE chunk_1 (id int PRIMARY KEY); CREATE TABLE chunk_2 (id int PRIMARY KEY);
+CREATE TABLE no_chunk (id int PRIMARY KEY); INSERT INTO chunk_1 VALUES (1);
+"""
+"""A hypertable and a continuous aggregate with a chunk each, in a catalogue such as TimescaleDB's."""
+
+
+def test_events_of_chunks_are_those_of_their_hypertable(shop: Shop) -> None:
+    shop.database.psql(CHUNKS)
+    config = {
+        "schema__include__list": "_timescaledb_internal",
+        "transforms": "chunks",
+        "transforms__chunks__type": "io.debezium.connector.postgresql.transforms.timescaledb.TimescaleDb",
+        "transforms__chunks__database__hostname": "as Debezium wants it",
+        "transforms__chunks__target__topic__prefix": "ts",
+    }
+    runs(shop, **config)
+    shop.database.psql(
+        "INSERT INTO _timescaledb_internal.chunk_2 VALUES (2);"
+        "INSERT INTO _timescaledb_internal.no_chunk VALUES (3);"
+        "CREATE TABLE _timescaledb_internal.chunk_3 (id int PRIMARY KEY);"
+        "INSERT INTO _timescaledb_catalog.chunk VALUES (3, 1, '_timescaledb_internal', 'chunk_3');"
+        "INSERT INTO _timescaledb_internal.chunk_3 VALUES (4);"
+        "UPDATE _timescaledb_internal.chunk_1 SET id = 5"
+    )
+    said = runs(shop, **config)
+    assert said.count("_timescaledb_internal.no_chunk is no chunk of a hypertable") == 1
+    found = []
+    for record in shop.records():
+        headers = {
+            each["key"]: each["value"] for each in record["headers"] if "timescale" in each["key"]
+        }
+        event = (record["value"] or {}).get("payload")
+        source = event and (event["source"]["schema"], event["source"]["table"])
+        found.append((record["topic"], source, {k: v["payload"] for k, v in headers.items()}))
+    start, internal = "__debezium_timescaledb_", "_timescaledb_internal"
+
+    def of(number: int) -> dict[str, str]:
+        return {f"{start}chunk_table": f"chunk_{number}", f"{start}chunk_schema": internal}
+
+    view = {f"{start}hypertable_table": "materialized_2", f"{start}hypertable_schema": internal}
+    conditions = ("public", "conditions")
+    assert found == [
+        ("ts.public.conditions", conditions, of(1)),
+        ("ts.public.conditions_daily", ("public", "conditions_daily"), of(2) | view),
+        (f"shop.{internal}.no_chunk", (internal, "no_chunk"), {}),
+        ("ts.public.conditions", conditions, of(3)),
+        ("ts.public.conditions", conditions, of(1)),
+        (f"shop.{internal}.chunk_1", None, {}),
+        ("ts.public.conditions", conditions, of(1)),
+    ]
+
+
 def test_decimals_are_numbers_where_the_converter_says_so(shop: Shop) -> None:
     """Without a transform, too: in the snapshot, the stream, and the default in the schema."""
     shop.database.psql(

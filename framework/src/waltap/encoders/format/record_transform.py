@@ -13,7 +13,7 @@ step: the same, changed ones, fewer or more.
   types. The pipeline stops there (WT-3204), and delivers no record of the batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -24,6 +24,8 @@ from waltap.changes.mapping.connect_schema import Schema
 
 if TYPE_CHECKING:
     from waltap.changes.capture.capture import CaptureRules
+    from waltap.changes.decode.relation import Relation
+    from waltap.changes.decode.tuple_image import Tuple
 
 
 # Records as schemas and values, before a converter makes bytes.
@@ -114,3 +116,7 @@ class RecordTransformContext:
     warn: Callable[[str], None] = lambda _text: None
     # Returns whether the pipeline must stop. A wait then ends with `StopRequested`.
     stopping: Callable[[], bool] = lambda: False
+    # `RowReadingSource.rows_now`.
+    rows_now: "Callable[[Relation, Sequence[str], Sequence[str], Sequence[Tuple]], list[Tuple]]" = (
+        lambda *_asked: []
+    )

@@ -381,6 +381,7 @@ class PipelineStages:
             capture=self.capture,
             warn=log.warning,
             stopping=self._stopping,
+            rows_now=self.relations.source_context(use.label).rows_now,
         )
         predicate = use.predicate
         return RecordStep(

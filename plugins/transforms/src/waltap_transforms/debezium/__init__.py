@@ -8,7 +8,7 @@ from waltap_transforms.debezium.event_router import EVENT_ROUTER
 from waltap_transforms.debezium.header_to_value import HEADER_TO_VALUE
 from waltap_transforms.debezium.json_payload import MESSAGE_CONTENT
 from waltap_transforms.debezium.record_state import CHANGED_FIELDS, NEW_RECORD_STATE
-from waltap_transforms.debezium.routing import LOGICAL_TABLE_ROUTER, PARTITION_ROUTING
+from waltap_transforms.debezium.routing import LOGICAL_TABLE_ROUTER, PARTITION_ROUTING, TIMESCALE
 from waltap_transforms.debezium.schemas import OPEN_LINEAGE, SCHEMA_CHANGE_FILTER, SOURCE_SCHEMA
 from waltap_transforms.debezium.scripting import SCRIPTING
 from waltap_transforms.debezium.timezone_converter import TIMEZONE_CONVERTER
@@ -21,6 +21,7 @@ DEBEZIUM = (
     NEW_RECORD_STATE,
     EVENT_ROUTER,
     LOGICAL_TABLE_ROUTER,
+    TIMESCALE,
     *SCRIPTING,
     CHANGED_FIELDS,
     HEADER_TO_VALUE,

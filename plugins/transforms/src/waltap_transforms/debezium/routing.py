@@ -1,4 +1,4 @@
-"""ByLogicalTableRouter and PartitionRouting: choose topic and partition."""
+"""Routing: ByLogicalTableRouter, TimescaleDb and PartitionRouting."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -6,13 +6,21 @@ from typing import Any, Literal
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.cache import BoundedDict
+from waltap.base.property import CommaList, Properties, declare, declare_family
 from waltap.changes.capture.topic_naming import schema_namer
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
+from waltap.encoders.format.record_transform import (
+    ConnectRecord,
+    RecordTransformContext,
+    RecordUnfit,
+    SchemaMemory,
+)
 from waltap_transforms.java.hashes import java_hash, murmur_hash
 from waltap_transforms.java.patterns import replaced_by
-from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.specs import debezium_spec, each, warnings
 from waltap_transforms.structs import (
     Defaults,
     defaults_of,
@@ -172,6 +180,135 @@ LOGICAL_TABLE_ROUTER = debezium_spec(
     "Gives records of several tables one topic, with a field in their keys that names the table.",
     ByLogicalTableRouterProperties,
     lambda properties, _context: ByLogicalTableRouter(properties),
+)
+
+
+# TimescaleDb: give the events of chunks the topic and the name of their hypertable.
+#
+# The catalogue of the extension says which it is.
+
+CATALOGUE = "_timescaledb_catalog"
+CHUNK_HEADER, HYPERTABLE_HEADER = (
+    f"__debezium_timescaledb_{each}" for each in ("chunk", "hypertable")
+)
+_NAME_OID, _INT_OID = 19, 23
+
+
+def _catalogue(table: str, *columns: tuple[str, int]) -> Relation:
+    made = tuple(Column(name=name, type_oid=oid) for name, oid in columns)
+    return Relation(oid=0, schema=CATALOGUE, table=table, columns=made)
+
+
+_NAMES = (("schema_name", _NAME_OID), ("table_name", _NAME_OID))
+_VIEW = (("user_view_schema", _NAME_OID), ("user_view_name", _NAME_OID))
+CHUNKS = _catalogue("chunk", *_NAMES, ("hypertable_id", _INT_OID))
+HYPERTABLES = _catalogue("hypertable", ("id", _INT_OID), *_NAMES)
+AGGREGATES = _catalogue("continuous_agg", ("mat_hypertable_id", _INT_OID), *_VIEW)
+
+
+class TimescaleDbProperties(Properties):
+    """Schemas of chunks, and the prefix of their topics."""
+
+    routes = True
+
+    schemas: CommaList = declare(
+        "schema.list",
+        default=("_timescaledb_internal",),
+        summary="Schemas with the chunks of hypertables.",
+        min_length=1,
+    )
+    prefix: str = declare(
+        "target.topic.prefix",
+        default="timescaledb",
+        summary="First part of topics; schema and name of the hypertable, or of the continuous aggregate, "
+        "follow.",
+    )
+    connection: dict[str, str] = declare_family(
+        "database.NAME",
+        pattern=r"database\..+",
+        summary="Accepted for Debezium's sake: the catalogue is read over the connector's connection.",
+        secret=True,
+    )
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    """Name the (schema, table) of a chunk's hypertable."""
+
+    hypertable: tuple[str, str]
+    # View of the continuous aggregate whose rows the hypertable has.
+    aggregate: tuple[str, str] | None
+
+
+class TimescaleDb:
+    """Route the events of chunks."""
+
+    def __init__(self, properties: TimescaleDbProperties, context: RecordTransformContext) -> None:
+        self._schemas, self._prefix = frozenset(properties.schemas), properties.prefix
+        self._rows = context.rows_now
+        self._report = warnings(context)
+        self._chunks = BoundedDict[tuple[str, str], _Chunk](MAX_TOPICS)
+
+    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
+        """Return the records of a batch in order. Raises: SourceError."""
+        # A table that is no chunk now may be one later.
+        absent: set[tuple[str, str]] = set()
+        return [self._routed(record, absent) for record in records]
+
+    def _routed(self, record: ConnectRecord, absent: set[tuple[str, str]]) -> ConnectRecord:
+        # A tombstone has no event, so it stays where it is, as in Debezium.
+        source = record.value.get("source") if record.value and is_envelope(record) else None
+        if source is None or source.get("schema") not in self._schemas:
+            return record
+        name = source["schema"], source["table"]
+        chunk = self._chunks.get(name)
+        if chunk is None and name not in absent:
+            chunk = self._found(name)
+            if chunk is None:
+                absent.add(name)
+                self._report(f"{'.'.join(name)} is no chunk of a hypertable: its events stay")
+        if chunk is None:
+            return record
+        self._chunks[name] = chunk
+        names = [(CHUNK_HEADER, name)]
+        if chunk.aggregate is not None:
+            names.append((HYPERTABLE_HEADER, chunk.hypertable))
+        added = tuple(
+            (f"{header}_{part}", _TABLE, text)
+            for header, (schema, table) in names
+            for part, text in (("table", table), ("schema", schema))
+        )
+        schema, table = chunk.aggregate or chunk.hypertable
+        return msgspec.structs.replace(
+            record,
+            topic=f"{self._prefix}.{schema}.{table}",
+            value={**record.value, "source": {**source, "schema": schema, "table": table}},
+            headers=record.headers + added,
+        )
+
+    def _found(self, name: tuple[str, str]) -> _Chunk | None:
+        """Read the hypertable of a chunk from the catalogue. Raises: SourceError."""
+        names, view = ([each for each, _ in columns] for columns in (_NAMES, _VIEW))
+        ids = self._rows(CHUNKS, ["hypertable_id"], names, [name])
+        tables = self._rows(HYPERTABLES, names, ["id"], ids) if ids else []
+        if not tables:
+            return None
+        views = self._rows(AGGREGATES, view, ["mat_hypertable_id"], ids)
+        (hypertable,), aggregate = map(_pair, tables), next(map(_pair, views), None)
+        return _Chunk(hypertable, aggregate)
+
+
+def _pair(row: Tuple) -> tuple[str, str]:
+    schema, table = map(str, row)
+    return schema, table
+
+
+TIMESCALE = debezium_spec(
+    "timescaledb",
+    "TimescaleDb",
+    "Gives the events of chunks the topic and the name of their hypertable or continuous aggregate.",
+    TimescaleDbProperties,
+    TimescaleDb,
+    package="io.debezium.connector.postgresql.transforms.timescaledb",
 )
 
 
