@@ -1,6 +1,7 @@
 """Offsets in a topic of a real broker: what is stored comes back, whatever becomes of the state folder."""
 
 import json
+import re
 import shutil
 import threading
 import uuid
@@ -9,17 +10,19 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
+from waltap.ports.offsets.file_store import OffsetUnreadable
 from waltap_kafka.errors import KafkaOffsetTopicUnusable
 from waltap_kafka.offset_store import KafkaOffsetStore
 from waltap_kafka.plugin import register_offset_stores
@@ -108,15 +111,30 @@ def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(
     create(kafka.bootstrap, NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"}))
     with pytest.raises(KafkaOffsetTopicUnusable, match=r"cleanup\.policy=delete"):
         store(kafka, topic, tmp_path / "p").store(OLD)
-    from confluent_kafka import Producer
-
     other = f"{topic}-2"
     create(kafka.bootstrap, NewTopic(other, 1, 1, config={"cleanup.policy": "compact"}))
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(other, b"{}x", '["p",{"waltap":"offset"}]', partition=0)
     producer.flush()
-    with pytest.raises(KafkaOffsetTopicUnusable, match="is no offset"):
+    with pytest.raises(OffsetUnreadable, match=f"of topic {other} is no offset"):
         store(kafka, other, tmp_path / "p").load()
+
+
+def test_the_remedy_for_a_record_that_is_no_offset_starts_over(
+    database: Database, kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    place = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
+    shop = Shop(tmp_path, database, **{"waltap.offset.store": "kafka", **place})
+    shop.run()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, b"{}", '["shop",{"waltap":"offset"}]', partition=0)
+    producer.flush()
+    said = shop.run(code=1)
+    for command in re.findall(r"`waltap (\w+ \w+) FILE`", said):
+        shop.says(f"{command} FILE --yes")
+    shop.run()
+    assert shop.operations() == [("r", 1)] * 2
 
 
 def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from waltap.base.redaction import redacted
 from waltap.errors import SinkError
-from waltap.ports.offsets.file_store import FileOffsetStore
+from waltap.ports.offsets.file_store import FileOffsetStore, OffsetUnreadable
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap_kafka.client import MISSING, KafkaClients, delivery_reports, kafka_error
@@ -61,7 +61,8 @@ class KafkaOffsetStore(OffsetStore):
         try:
             return decoded(found)
         except ValueError as error:
-            self._fail(f"its record of {self._key} is no offset: {error}", error)
+            record = f"the record {self._key} of topic {self._topic}"
+            raise OffsetUnreadable(f"{record} is no offset: {error}", path=record) from error
 
     def store(self, offset: Offset) -> None:
         self._asked(lambda: self._write(encoded(offset)))
