@@ -1,6 +1,7 @@
 """Message streams on real servers: what an engine brings, and what can go wrong has its code."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from waltap.base.redaction import hide, redacted
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import SinkError
+from waltap.errors import ConfigurationError, SinkError
 from waltap.ports.sink.sink import Sink
 from waltap_streams.errors import (
     StreamFenced,
@@ -263,6 +264,16 @@ def test_nats_without_a_stream_or_with_messages_too_large_is_reported(
     with pytest.raises(StreamUnfit, match="header-a:b"):
         made.write(batch(1, Record("some.t", KEY, VALUE, headers=(("a:b", b"1"),))))
     made.close()
+
+
+def test_credentials_of_nats_need_a_library_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(
+        ConfigurationError, match=r"auth\.credentials: needs nkeys.*pip install nkeys"
+    ):
+        nats_sink(tmp_path, "nats://127.0.0.1:1", "t", **{"auth.credentials": "x.creds"})
 
 
 def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.plugin_errors import needing
 from waltap.changes.events.event import Record
-from waltap.errors import SinkError
+from waltap.errors import ConfigurationError, SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.delivery import AcknowledgedSink, StreamServer
@@ -130,6 +130,15 @@ async def _end(client: "Client | None") -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
+def _require_nkeys() -> None:
+    """Check for the library of credentials. Raises: ConfigurationError."""
+    try:
+        import nkeys  # type: ignore[import-not-found] # noqa: F401 - nats-py imports it late
+    except ImportError as cause:
+        what = "needs nkeys, which is not installed: pip install nkeys"
+        raise ConfigurationError.of("sink.auth.credentials", what) from cause
+
+
 class NatsSink(AcknowledgedSink):
     """Publish records and wait for acknowledgements.
 
@@ -137,6 +146,9 @@ class NatsSink(AcknowledgedSink):
     """
 
     def __init__(self, properties: NatsProperties, context: SinkContext) -> None:
+        """Raises: ConfigurationError."""
+        if properties.credentials is not None:
+            _require_nkeys()
         self._server = NatsServer(properties)
         super().__init__(self._server.location, context)
         self._properties = properties

@@ -114,7 +114,10 @@ class NatsProperties(Properties):
     )
     token: str | None = declare("auth.token", default=None, secret=True, summary="Token.")
     credentials: str | None = declare(
-        "auth.credentials", default=None, path=True, summary="File of credentials (.creds)."
+        "auth.credentials",
+        default=None,
+        path=True,
+        summary="File of credentials (.creds); needs nkeys.",
     )
     window: int = declare(
         "publish.window",
