@@ -62,6 +62,7 @@ LATE = [
     ("sink", {"type": "redis", "address": "h"}, "socket.timeout.ms", 2**31),
     ("source", {"type": "postgres", "database.dbname": "d"}, "snapshot.lock.timeout.ms", 2**31),
     ("source", {"type": "postgres", "database.dbname": "d"}, "money.fraction.digits", 2**15),
+    ("source", {"type": "postgres", "database.dbname": "d"}, f"column.mask.with.{10**20}.chars", "a"),
     ("engine", {"waltap.standby": True}, "waltap.lease.ms", 2**31),
     ("format", AVRO, "schema.registry.request.timeout.ms", 2**31),
     ("engine", {f"{HOOK}url": "http://h/"}, f"{HOOK}timeout.ms", 2**31),
