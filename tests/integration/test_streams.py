@@ -21,6 +21,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConfigurationError, SinkError
+from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import Sink
 from waltap_streams.errors import (
     StreamFenced,
@@ -248,22 +249,40 @@ def test_a_message_whose_acknowledgement_was_lost_is_there_once(
     assert [orjson.loads(key)["id"] for key in keys] == [0, 1, 2, 1, 2]
 
 
-def test_nats_without_a_stream_or_with_messages_too_large_is_reported(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_nats_without_a_stream_is_reported(nats_server: NatsServer, tmp_path: Path) -> None:
     made = nats_sink(tmp_path, nats_server.url, "some")
     made.open()
     with pytest.raises(StreamMissing, match=r"no stream takes elsewhere\.t.*nats stream add"):
         made.write(batch(1, record("elsewhere.t")))
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "unfit"),
+    [
+        ("payload", Record("payload.t", b"2", b"x" * 2_000_000)),
+        ("header", Record("header.t", b"2", VALUE, headers=(("a:b", b"1"),))),
+    ],
+)
+def test_a_message_that_nats_never_takes_is_one_of_the_batch(
+    nats_server: NatsServer, tmp_path: Path, name: str, unfit: Record
+) -> None:
+    made = nats_sink(tmp_path, nats_server.url, name)
     made.open()
-    with pytest.raises(StreamUnfit, match="WT-5564"):
-        made.write(batch(1, Record("some.t", KEY, b"x" * 2_000_000)))
+    others = [record(f"{name}.t", number) for number in (1, 3, 4)]
+    given = batch(1, others[0], unfit, *others[1:])
+    with pytest.raises(RecordsRefused) as refused:
+        made.write(given)
+    (event,) = refused.value.refused
+    assert (event.index, event.error.code) == (1, "WT-5564")
+    leave_out(given, refused.value.refused)
+    made.write(given)
+    assert made.flush() == Positions({"": Position(1)})
     made.close()
-    made.open()
-    with pytest.raises(StreamUnfit, match="header-a:b"):
-        made.write(batch(1, Record("some.t", KEY, VALUE, headers=(("a:b", b"1"),))))
-    made.close()
+    found = asyncio.run(held(nats_server.url, name))
+    keys = [orjson.loads(headers["waltap-key"])["id"] for _, _, headers in found]
+    assert list(dict.fromkeys(keys)) == [1, 3, 4]
+    assert keys[-2:] == [3, 4]
 
 
 def test_credentials_of_nats_need_a_library_of_their_own(

@@ -11,7 +11,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import RetryVerdict, SinkError
-from waltap.ports.sink.refusal import FailStop
+from waltap.ports.sink.refusal import FailStop, RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 
 Client = TypeVar("Client")
@@ -100,6 +100,10 @@ class AcknowledgedSink(Sink):
     def _acknowledged(self, count: int) -> None:
         self._sent += count
 
+    def _refusal(self, error: SinkError) -> RecordsRefused:
+        """Return the refusal of the first record without an acknowledgement."""
+        return RecordsRefused([RefusedEvent(index=self._sent, error=error)])
+
     def write(self, batch: Batch) -> None:
         self._write_stop.check()
         if self._pending is not batch:
@@ -109,6 +113,8 @@ class AcknowledgedSink(Sink):
             if self._sent < len(records):
                 self._context.may_write()
                 self._send(records[self._sent :])
+        except RecordsRefused:
+            raise  # the batch comes again without the record
         except BaseException as error:
             # Only a retry of the same batch keeps the order; after any other failure the sink
             # refuses all writes.

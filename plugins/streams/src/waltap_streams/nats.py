@@ -203,6 +203,8 @@ class NatsSink(AcknowledgedSink):
 
         They leave in order. No record after the first failure counts.
         """
+        from nats.errors import BadHeaderError, MaxPayloadError
+
         assert self._stream is not None, "open comes first"
         names = [f"{self._name}-{next(self._tries)}" for _ in records]
         names[0], self._lost = self._lost or names[0], ""
@@ -213,8 +215,11 @@ class NatsSink(AcknowledgedSink):
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for record, name, answer in zip(records, names, answers, strict=True):
             if isinstance(answer, BaseException):
+                failure = self._server.meaning(answer, record.topic)
+                if isinstance(answer, (MaxPayloadError, BadHeaderError)):
+                    raise self._refusal(failure) from answer
                 self._lost = name
-                raise self._server.meaning(answer, record.topic) from answer
+                raise failure from answer
             self._acknowledged(1)
 
     async def _make(self) -> None:
