@@ -19,6 +19,8 @@ from waltap.errors import ConnectionLost, SourceError
 from waltap.pipeline.api.batches import AcknowledgedTooLate
 from waltap.pipeline.api.in_process import PipelineEnded
 from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
+from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.replication.transport import SocketTransport
 
 HEAD = 5
@@ -123,6 +125,22 @@ def test_a_run_of_another_thread_is_asked_waited_for_and_stopped(
     assert shop.status().state == "stopped"
     assert not shop.running
     thread.join(120)
+
+
+class Refuses(Snapshotter):
+    def takes_snapshot(self, known: SnapshotFacts) -> bool:
+        raise LookupError("mine")
+
+    @hookimpl
+    def register_snapshotters(self) -> list[SnapshotterSpec]:
+        return [SnapshotterSpec(name="refuses", summary="s", factory=lambda _properties: self)]
+
+
+def test_an_error_of_the_program_is_its_own_whoever_calls_it(profile: dict[str, Any]) -> None:
+    """The connector, a plugin, asks the mode."""
+    profile["source"]["snapshot.mode"] = "refuses"
+    with pytest.raises(LookupError, match="mine"):
+        waltap.Pipeline(profile, plugins=(Refuses(),)).run(IDLE)
 
 
 class Ends:

@@ -316,6 +316,8 @@ class Host:
         self._notices: dict[str, Callable[[dict[str, Any]], None]] = {}
         # By id() of a spec. The spec is kept: another object could otherwise get the same id.
         self._owners: dict[int, tuple[PluginInfo, Any]] = {}
+        # Modules of the program, whose code installed plugins may call.
+        self._of_program: set[str] = set()
         # Observers whose exceptions were logged as a warning already.
         self._complained: set[tuple[str, str]] = set()
         if discover:
@@ -429,8 +431,10 @@ class Host:
             )
         # The innermost plugin is to blame: it answers for the code that it calls.
         for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            plugin = owners.get(package)
+            module = str(frame.f_globals.get("__name__", ""))
+            if module in self._of_program:
+                return error
+            plugin = owners.get(module.partition(".")[0])
             if plugin is not None:
                 where = f"{frame.f_code.co_filename}:{line}"
                 return PluginRaised(
@@ -451,6 +455,7 @@ class Host:
             )
         # A failed registration must leave the health of other plugins unchanged.
         before = [(other, other.health, other.error) for other in self._plugins.values()]
+        self.add_callback(plugin)
         self._admit(entry, plugin)
         for kind in KINDS:
             if entry.error is None and kind.hook in entry.hooks:
@@ -463,6 +468,11 @@ class Host:
                 other.health, other.error = health, error
             self._forget()
             raise entry.error
+
+    def add_callback(self, given: object) -> None:
+        """Add code of the program: its errors are blamed on no plugin that calls it."""
+        own = given.__name__ if inspect.ismodule(given) else getattr(given, "__module__", None)
+        self._of_program.add(str(own))
 
     def unregister(self, name: str) -> None:
         """Remove an in-process plugin.

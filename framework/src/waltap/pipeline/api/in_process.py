@@ -73,6 +73,8 @@ class Pipeline:
             log.info("relative paths of this profile start at %s", raw.folder)
         self._profile = resolve(raw, self._host, sink=sink, overrides=overrides)
         self._confirmable = confirmable
+        if confirmable is not None:
+            self._host.add_callback(confirmable)
         self._engine = Engine(self._profile, self._host)
         self._thread: threading.Thread | None = None
         # The thread that runs the engine; threads that call a listener; whether no run is in progress.
