@@ -143,6 +143,19 @@ def test_an_error_of_the_program_is_its_own_whoever_calls_it(profile: dict[str, 
         waltap.Pipeline(profile, plugins=(Refuses(),)).run(IDLE)
 
 
+def test_a_confirmable_that_raises_leaves_no_reader_behind(
+    database: Database, profile: dict[str, Any]
+) -> None:
+    def refuse(_lsn: int) -> int:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine") as raised:
+        waltap.Pipeline(profile, confirmable=refuse).run(IDLE)
+    # The traceback, which the program may keep, holds every object of the run.
+    until(lambda: not any(database.slots().values()), "its reader to be gone", within=10)
+    assert raised.tb is not None
+
+
 class Ends:
     """A hook that stops its pipeline, and asks for what only another thread can wait for."""
 

@@ -485,12 +485,15 @@ class PostgresConnector(
             usable(text, str, decoder, "start_options")
         params = {**options, **self.properties.stream_params}
         sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
+        confirmed = self.context.confirmable(position.end_lsn)
+        interval = status_interval(self.catalogue, self.context.status_interval_ms)
+        # Last: after an error an open stream would keep the slot from the next reader.
         return self.dialect.stream(
             self._open_stream(sql),
             decoder,
-            confirmed=self.context.confirmable(position.end_lsn),
+            confirmed=confirmed,
             position=position.end_lsn,
-            status_interval=status_interval(self.catalogue, self.context.status_interval_ms),
+            status_interval=interval,
             receive_timeout=self._watch.timeout_s,
             ended=self._ended,
             confirms=self.properties.lsn_flush_mode != "manual",
