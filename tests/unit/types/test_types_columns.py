@@ -279,14 +279,6 @@ def test_domain_is_its_base_with_the_domains_modifier_and_no_default() -> None:
     assert found.to_connect("{1,2}") == [b"1", b"2"]
 
 
-def test_field_of_a_domain_is_required_by_the_domains_own_not_null() -> None:
-    sure = user_type("sure", 60_000, TypeKind.DOMAIN, base=data_type("int4"), not_null=True)
-    surely = user_type("surely", 60_001, TypeKind.DOMAIN, base=sure)
-    found = mapping(sure)
-    assert (found.schema.optional, found.fallback) == (False, 0)
-    assert mapping(surely).schema.optional
-
-
 @pytest.mark.parametrize(("name", "optional"), [("geometry", True), ("geography", False)])
 def test_not_null_geometry_is_optional_as_in_debezium(name: str, optional: bool) -> None:
     assert mapping(name, nullable=False).schema.optional is optional

@@ -1,6 +1,7 @@
 insert into of_domains values (2, 2, 2, '\x01');
 update of_domains set id = 3 where id = 2;
 delete from of_domains where id = 3;
+insert into of_domains values (4, (select s from of_domains where false), 4, null);
 insert into generated (id, a) values (3, 5), (4, null);
 insert into places values (2, 'POINT(1 2)', 'POINT(1 2)');
 delete from places where id = 2;

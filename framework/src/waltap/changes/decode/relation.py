@@ -71,8 +71,6 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
     # Of a domain, one step: the base may be a domain itself.
     base: "DataType | None" = None
     base_typmod: int = -1
-    # Of a domain: its own NOT NULL, not the NOT NULL of a domain below it.
-    not_null: bool = False
     # Of an enum, in sort order.
     labels: tuple[str, ...] = ()
     delimiter: str = ","

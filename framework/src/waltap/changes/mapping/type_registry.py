@@ -152,9 +152,6 @@ def _resolved(column: Column) -> Column:
     data_type = column.data_type or DataType(oid=column.type_oid, schema="", name="")
     if data_type.kind is not TypeKind.DOMAIN:
         return msgspec.structs.replace(column, data_type=data_type)
-    # A domain's NOT NULL makes the field required in Debezium. It is no NOT NULL of the column: an
-    # outer join can put a NULL into it.
-    nullable = False if data_type.not_null else column.nullable
     data_type, typmod = below_domains(data_type, column.typmod)
     return msgspec.structs.replace(
         # A column of a domain type has no schema default in Debezium, whose table of defaults
@@ -163,6 +160,5 @@ def _resolved(column: Column) -> Column:
         data_type=data_type,
         type_oid=data_type.oid,
         typmod=typmod,
-        nullable=nullable,
         default=None,
     )

@@ -132,8 +132,7 @@ SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbaset
          SELECT array_agg(a.attname::text || E'\\t' || a.atttypid::int8 || E'\\t' || a.atttypmod
                           || E'\\t' || a.attnum ORDER BY a.attnum)
            FROM pg_attribute a
-          WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END,
-       t.typnotnull
+          WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END
   FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE t.oid = ANY(%s)
 """
@@ -740,8 +739,9 @@ class PostgresCatalogue:
         # A composite can contain itself, for example in an array.
         if oid not in raw or oid in open_types:
             return None
-        number, schema, name, kind, element, base, typmod, delimiter, is_array, *rest = raw[oid]
-        labels, parts, not_null = rest
+        number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[
+            oid
+        ]
         inner, attributes, last = open_types | {oid}, [], 0
         for part in parts or ():
             attribute, type_oid, modifier, last = part.rsplit("\t", 3)
@@ -756,7 +756,6 @@ class PostgresCatalogue:
             element=self._build(element, raw, inner) if is_array else None,
             base=self._build(base, raw, inner) if base else None,
             base_typmod=typmod,
-            not_null=not_null,
             labels=tuple(labels or ()),
             delimiter=delimiter,
             attributes=tuple(attributes),

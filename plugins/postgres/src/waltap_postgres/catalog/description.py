@@ -463,19 +463,16 @@ def _column(
         or any(moment.precedes(xid) for xid in present.changed.get(now.number or 0, ()))
     ):
         known, same = then, True
-    nullable, data_type = column.nullable, types.get(column.type_oid) or column.data_type
+    nullable = column.nullable
     if nullable is None:
         nullable = not of_key if known is None else known.nullable
-    elif data_type is not None and data_type.not_null:
-        # A wire that states NOT NULL leaves out the NOT NULL of domains, and Debezium goes by it.
-        data_type = msgspec.structs.replace(data_type, not_null=False)
     default = known.default if known and same else None
     # The table was locked when the catalogue was read, so its defaults are unknown.
     if known is now and then is not None and present is not None and not present.defaults_known:
         default = then.default
     return msgspec.structs.replace(
         column,
-        data_type=data_type,
+        data_type=types.get(column.type_oid) or column.data_type,
         nullable=nullable,
         default=default,
         generated=known.generated if known else False,
