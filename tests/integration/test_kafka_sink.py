@@ -365,6 +365,26 @@ def test_what_comes_instead_of_large_records_waits_for_a_full_queue(
     assert (len(place.read()), len(place.read("-large"))) == (60, 30)
 
 
+@BOTH
+def test_a_topic_that_no_broker_can_have_refuses_its_record(place: Place, guarantee: str) -> None:
+    place.create()
+    given = {"delivery.guarantee": guarantee, "transactional.id": place.topic}
+    made = place.opened(tolerant=True, **given)
+    illegal = [Record(topic, b"x", b"v") for topic in ("", "..", "a b", "ü", "x" * 250)]
+    each = [place.record(b"1"), *illegal, place.record(b"2")]
+    whole = batch(1, *each)
+    with pytest.raises(RecordsRefused) as refused:
+        made.write(whole)
+    assert [event.index for event in refused.value.refused] == [1, 2, 3, 4, 5]
+    assert {event.error.code for event in refused.value.refused} == {"WT-5416"}
+    leave_out(whole, refused.value.refused)
+    made.write(whole)
+    assert made.flush() == at(1)
+    assert place.keys() == [b"1", b"2"]
+    with pytest.raises(RecordsRefused):
+        place.opened(**given).write(batch(2, *each))
+
+
 def test_a_queue_that_is_smaller_than_a_record_takes_it(place: Place) -> None:
     place.create()
     given = {"producer.queue.buffering.max.kbytes": "1"}

@@ -20,3 +20,5 @@ KafkaPositionUnusable = SinkError.define("KafkaPositionUnusable", "WT-5409")
 KafkaOffsetTopicUnusable = OffsetError.define(
     "KafkaOffsetTopicUnusable", "WT-5411", retry=RetryVerdict.RECONNECT
 )
+# Of one record: its topic has its name from a row.
+KafkaTopicIllegal = SinkError.define("KafkaTopicIllegal", "WT-5416")

@@ -5,6 +5,7 @@ Its producer is idempotent, or transactional with the position inside each trans
 
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,7 +21,7 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
-from waltap_kafka.errors import KafkaRecordTooLarge
+from waltap_kafka.errors import KafkaRecordTooLarge, KafkaTopicIllegal
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
@@ -28,6 +29,7 @@ from waltap_kafka.transaction import KafkaTransactions
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "producer."
+LEGAL: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 STEP_S: Final = 0.25
 # Reports of records that this sink dropped itself.
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
@@ -292,6 +294,10 @@ class KafkaSink(Sink):
         for record in batch.records or ():
             if record.topic is not topic:  # neighbours share one object, and their headers
                 topic = record.topic
+                if topic not in self._routes and LEGAL.fullmatch(topic) is None:
+                    self._refuse_topic(batch, record)
+                    topic = ""
+                    continue
                 producer = self._producer_of(topic)
                 produce = producer.produce
                 room = oversize.room(record) if watches else 0
@@ -356,6 +362,14 @@ class KafkaSink(Sink):
                 self._wait_for_room(producer)
             else:
                 return
+
+    def _refuse_topic(self, batch: Batch, record: Record) -> None:
+        """Leave out a record whose topic no broker can have. Raises: RecordsRefused."""
+        name = repr(record.topic)
+        error = KafkaTopicIllegal(f"Kafka allows no topic with the name {name}", topic=name)
+        if not self._context.tolerant:
+            raise RecordsRefused([RefusedEvent(index=_index(batch, record), error=error)])
+        self._refused.append((record, error))
 
     def _target(self, record: Record) -> dict[str, Any]:
         """Return a record's partition and time as arguments."""
