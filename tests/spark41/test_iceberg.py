@@ -14,6 +14,7 @@ from tests.harness.spark_cost import cost, filled
 from tests.harness.unreported_columns import a_dropped_column
 from tests.integration.test_spark_s3 import conf, tables_follow
 
+from waltap.changes.decode.relation import Relation
 from waltap_spark.cli.status import stored_rows
 from waltap_spark.compact import compact_changes
 from waltap_spark.errors import SessionTaken
@@ -156,6 +157,39 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     assert reader.current(names[1]).columns == ["id", "note"]
     at = rig.output.table(names[1]).stored_table
     assert at.targets["changes"].at == "`lake`.`own`.`orders_changes_changes`"
+
+
+def test_a_column_that_orders_files_gets_another_type_and_one_that_partitions_them_is_named(
+    iceberg: Any, tmp_path: Path
+) -> None:
+    rules = {
+        "format.partition.by": r"public\.parted:bucket(4, n)",
+        "format.cluster.by": r"public\.ordered:n,id",
+    }
+    rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", rules), parallel=2)
+
+    def tables(kind: str) -> list[Relation]:
+        columns = [("id", "int4"), ("n", kind)]
+        names = ("ordered", "parted")
+        return [
+            relation(f"public.{name}", columns, numbers=(1, 2), oid=91_000 + at)
+            for at, name in enumerate(names)
+        ]
+
+    for table in tables("numeric(10,2)"):
+        rig.db.insert(table, ["1", "1.25"], ["2", None])
+    rig.follow()
+    ordered, parted = tables("numeric(12,4)")
+    for table in (ordered, parted):
+        rig.db.rows[table.name] = [("1", "1.2500"), ("2", None)]
+        rig.db.insert(table, ["3", "0.0001"])
+        rig.db.update(table, ["1"], n="1.2345")
+    rig.follow()
+    rig.check(ordered)
+    made = rig.spark.sql(f"SHOW CREATE TABLE {rig.target(ordered).at}").collect()[0][0]
+    assert "'sort-order' = 'n ASC NULLS FIRST, id ASC NULLS FIRST'" in made
+    failed = rig.output.table(parted.name).failed
+    assert failed.startswith("WT-5234 n partitions ")
 
 
 def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(

@@ -240,13 +240,23 @@ class IcebergFormat(MergingFormat):
     ) -> Sequence[Callable[[], object]]:
         """Replace the columns, then rewrite all rows from the old version.
 
-        Replacing the table would be one commit, but would end the sequence of its versions.
+        Replacing the table would be one commit, but would end the sequence of its versions. Raises:
+        FormatLimit for a column that partitions the table.
         """
         at = target.at
+        table = self._load(spark, at)
+        for field in table.spec().fields():
+            name = table.schema().findColumnName(field.sourceId())
+            if name in types:  # writers of such a table fail, whatever divides it from then on
+                raise FormatLimit(f"{name} partitions {at}, and is {types[name]} now")
 
         def exchange() -> None:
             gone = [("deleteColumn", name) for name in types]
-            self._change_columns(spark, at, [*gone, *_added(spark, types)])
+            with (
+                self._transaction(spark, at) as transaction,
+                _unordered(spark, transaction, types),
+            ):
+                self._update(transaction, [*gone, *_added(spark, types)])
 
         def fill() -> None:
             listed = ", ".join(map(quoted, names))
@@ -286,10 +296,14 @@ class IcebergFormat(MergingFormat):
     ) -> None:
         """Call methods of Iceberg's ``UpdateSchema`` (name, arguments) in one commit."""
         with self._transaction(spark, at) as transaction:
-            columns = transaction.updateSchema()
-            for method, *given in changes:
-                columns = getattr(columns, str(method))(*given)
-            columns.commit()
+            self._update(transaction, changes)
+
+    @staticmethod
+    def _update(transaction: Any, changes: Iterable[tuple[object, ...]]) -> None:
+        columns = transaction.updateSchema()
+        for method, *given in changes:
+            columns = getattr(columns, str(method))(*given)
+        columns.commit()
 
     def clear(self, spark: SparkSession, at: str) -> None:
         """Remove all files."""
@@ -652,6 +666,29 @@ def _active(spark: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+@contextlib.contextmanager
+def _unordered(spark: SparkSession, transaction: Any, types: Mapping[str, str]) -> Iterator[None]:
+    """Leave out the write order in the block if it is by one of the columns ``types``."""
+    table = transaction.table()
+    order = [
+        (table.schema().findColumnName(each.sourceId()), each)
+        for each in table.sortOrder().fields()
+    ]
+    if all(name not in types for name, _field in order):
+        yield
+        return
+    transaction.replaceSortOrder().commit()
+    yield
+    iceberg, by = _jvm(spark).org.apache.iceberg, transaction.replaceSortOrder()
+    for name, field in order:
+        kind = transaction.table().schema().findType(name)
+        transform = iceberg.transforms.Transforms.fromString(kind, field.transform().toString())
+        term = iceberg.expressions.Expressions.transform(name, transform)
+        add = by.asc if field.direction().toString() == "ASC" else by.desc
+        by = add(term, field.nullOrder())
+    by.commit()
 
 
 def _added(spark: SparkSession, types: Mapping[str, str]) -> Iterator[tuple[object, ...]]:
