@@ -163,6 +163,24 @@ def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(
         sys.modules.pop("acme_sink", None)
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = (", "SyntaxError: '\\(' was never closed"),
+        ("raise RuntimeError('no device')", "RuntimeError: no device"),
+        ("raise SystemExit('needs libfoo')", "SystemExit: needs libfoo"),
+    ],
+)
+def test_a_module_that_fails_when_it_is_used_is_an_error_of_its_package(
+    install: Install, tmp_path: Path, source: str, words: str
+) -> None:
+    install("acme-late", LATE)
+    (tmp_path / "acme_sink.py").write_text(source)
+    spec = Host().find(SinkSpec, "acme")
+    with pytest.raises(ImportFailed, match=f"acme_sink:AcmeProperties cannot be imported: {words}"):
+        _ = spec.properties
+
+
 def test_our_plugins_name_code_of_their_own_that_there_is() -> None:
     """No import contract sees such a name, and no type checker."""
     named = [

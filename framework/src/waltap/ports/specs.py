@@ -17,6 +17,7 @@ from waltap.base.plugin_errors import ImportFailed
 from waltap.changes.mapping.type_registry import (
     TypeSpec as TypeSpec,  # noqa: PLC0414 - plugins take every spec from here
 )
+from waltap.errors import WaltapError
 
 if TYPE_CHECKING:
     from waltap.base.property import Properties
@@ -76,9 +77,11 @@ class LazyReference:
         module, _, name = self.reference.partition(":")
         try:
             return getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as cause:
+        except WaltapError:
+            raise
+        except (Exception, SystemExit) as cause:
             raise ImportFailed(
-                f"{self.reference} cannot be imported: {cause}",
+                f"{self.reference} cannot be imported: {type(cause).__name__}: {cause}",
                 distribution=module.partition(".")[0],
             ) from cause
 
