@@ -65,7 +65,7 @@ def noted(
         for name, table in state.tables.items()
         if table is not before.tables.get(name) and table.stored_table.targets
     }
-    called = {had: name for name, had in was.items()}
+    called = dict(zip(was.values(), was, strict=True))
     for before_name, had in before.tables.items():
         # versions are numbers of one table: another table that took the name may have the same
         name = called.get(before_name, before_name)
