@@ -66,14 +66,10 @@ def page() -> str:
     """Return the reference page about what is compared and what differs."""
     versions = tomllib.loads(MADE_WITH.read_text(encoding="utf-8"))
     entries = accepted_differences()
-    rows = [
-        f"| {e.summary} | {e.reason} | {', '.join(f'`{name}`' for name in e.corpus.split())} |"
-        for e in entries
-    ]
-    table = ["| what | why | seen in |", "|---|---|---|", *rows] if rows else ["There are none."]
+    listing = [f"- **{e.summary}** {e.reason}" for e in entries] or ["There are none."]
     listed = tomllib.loads(LIST.read_text(encoding="utf-8"))
     profile, older = (
-        [f"| {e['summary']} | {e['reason']} | `{e['property']}` |" for e in listed[kind]]
+        [f"- `{e['property']}`: **{e['summary']}** {e['reason']}" for e in listed[kind]]
         for kind in ("profile", "older")
     )
     corpora = len(list(CORPORA.glob("*/setup.sql")))
@@ -94,20 +90,16 @@ def page() -> str:
             "",
             "## What differs on purpose",
             "",
-            *table,
+            *listing,
             "",
             "## What differs in a waltap profile alone",
             "",
             "Some properties have other defaults in a Debezium file ([properties](properties.md)).",
             "",
-            "| what | why | property |",
-            "|---|---|---|",
             *profile,
             "",
             "## What differs in properties that Debezium removed",
             "",
-            "| what | why | property |",
-            "|---|---|---|",
             *older,
             "",
         ]

@@ -42,14 +42,31 @@ class Positions(Mapping[str, Position]):
         self._positions = dict(positions or {})
 
     @classmethod
-    def of(cls, given: "Positions | Position | None", partition: str = SOLE) -> "Positions":
+    def of(
+        cls,
+        given: "Positions | Position | None",
+        partition: str = SOLE,
+        reached: "Positions | None" = None,
+    ) -> "Positions":
         """Return ``given`` as positions.
 
-        A single position becomes the position of ``partition``; None becomes no position.
+        A single position becomes the position of ``partition``; None becomes no position. With
+        ``reached`` none may be beyond it. Raises: TypeError, ValueError.
         """
         if given is None:
             return cls()
-        return given if isinstance(given, Positions) else cls({partition: given})
+        if isinstance(given, Positions):
+            found = given
+        elif isinstance(given, Position):
+            found = cls({partition: given})
+        else:
+            raise TypeError(f"gave {type(given).__name__}, not Position or Positions or None")
+        # Each flush passes here, so without further calls.
+        for name, position in found._positions.items() if reached is not None else ():
+            last = reached._positions.get(name) if reached is not None else None  # noqa: SLF001
+            if last is None or position > last:
+                raise ValueError(f"gave {position}, which no batch has reached (the last: {last})")
+        return found
 
     @property
     def sole(self) -> Position:

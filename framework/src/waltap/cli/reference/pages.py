@@ -349,7 +349,7 @@ def _paragraphs(text: str) -> str:
 METRICS_INTRODUCTION = """\
 `/metrics` of `waltap run FILE --http HOST:PORT`, in Prometheus' text form. Every metric has the label
 `pipeline`. Names in `_total` are counters, which begin at 0 with each run; others are gauges, if not
-marked. [Dashboard and alert rules](../howto/monitoring.md) use them."""
+marked; further labels are in parentheses. [Dashboard and alert rules](../howto/monitoring.md) use them."""
 
 OF_DEBEZIUM = """\
 Each attribute of the MBeans of Debezium 3.6's connector for PostgreSQL, and its counterpart."""
@@ -363,16 +363,11 @@ def mbeans() -> dict[str, dict[str, str]]:
 
 def metrics_page() -> str:
     """Return the page."""
-    rows = (
-        (
-            f"`{each.shown}`",
-            ", ".join(each.labels),
-            f"{'*Histogram*: ' if each.kind == 'histogram' else ''}{each.summary}",
-        )
-        for each in (*METRICS, *OBSERVED)
-    )
     lines = ["# Metrics", "", GENERATED, "", METRICS_INTRODUCTION, ""]
-    lines += table(("metric", "labels", "meaning"), rows)
+    for each in (*METRICS, *OBSERVED):
+        labels = f" ({', '.join(each.labels)})" if each.labels else ""
+        kind = "*Histogram*: " if each.kind == "histogram" else ""
+        lines.append(f"- `{each.shown}`{labels}: {kind}{each.summary}")
     lines += ["", "## Coming from Debezium", "", OF_DEBEZIUM]
     for name, mapping in mbeans().items():
         lines += ["", f"### {name}", ""]

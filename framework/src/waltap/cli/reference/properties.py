@@ -29,7 +29,12 @@ list is separated by commas; the end of a name is the unit (`.ms`, `.bytes`). SI
 *reloadable* property during a run. *Records*: the property concerns only records of every format and
 their topics, not the rows that a change log, Spark, SQL targets, lakes and files in columns get;
 *rows* is the opposite. [Old names](debezium.md#old-names) of Debezium work, too.
+
+Unless a section says otherwise, what belongs to the source is set in `[source]`, a format in
+`[format]`, a sink in `[sink]` and a transform in `[[transforms]]`.
 """
+
+USUAL: Final = frozenset({"[source]", "[format]", "[sink]", "[[transforms]]"})
 
 # So many equal rows are listed once, by the first component that has them.
 SHARED_ROWS: Final = 3
@@ -87,7 +92,7 @@ def properties_page(host: Host) -> str:
             lines += [f"The same as {same}.", ""]
             continue
         first = (model.__doc__ or "").strip().split("\n\n")[0]
-        lines += [f"{first} Set in `{section}`.", ""]
+        lines += [first if section in USUAL else f"{first} Set in `{section}`.", ""]
         own, shared = _shared(rows, shown)
         lines += [
             f"- {name}{f' ({default})' if default else ''}: {meaning}"
@@ -165,7 +170,7 @@ def _allowed(declaration: PropertyDeclaration) -> str:
     # The introduction says that numbers are whole and at least 0, and lists have commas.
     allowed = allowed.removeprefix("a whole number, ").removeprefix("a ")
     allowed = {"at least 0": "", "comma list": "list"}.get(allowed, allowed)
-    allowed = _RANGE.sub(r"\1 to \2", allowed)
+    allowed = _RANGE.sub(r"\1 to \2", allowed).replace("at least ", "≥ ")
     return re.sub(r"matching (\S+)$", r"matching `\1`", allowed.removeprefix("string, "))
 
 

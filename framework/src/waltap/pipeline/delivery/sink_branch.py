@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from waltap.base.plugin_errors import usable
+from waltap.base.plugin_errors import UnusableResult, usable
 from waltap.changes.events import EventTransform
 from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
@@ -23,7 +23,7 @@ from waltap.ports.offsets.offset import SinkProgress
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RelationCachingSink, stored_position_of
 from waltap.ports.sink.sink import Sink
-from waltap.ports.sink.stored_position import positions_of, require_stored
+from waltap.ports.sink.stored_position import require_stored
 from waltap.ports.specs import FormatSpec, SinkSpec
 from waltap.ports.transforms.applied import transformed
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
@@ -35,6 +35,17 @@ Attempt = Callable[[Callable[[Batch], None], Batch], None]
 def plain(write: Callable[[Batch], None], batch: Batch) -> None:
     """Write ``batch`` once."""
     write(batch)
+
+
+def positions_of(sink: object, call: str, given: object, partition: str) -> Positions:
+    """Return the positions that ``call`` of a sink returned.
+
+    A single position is of ``partition``. Raises: UnusableResult.
+    """
+    try:
+        return Positions.of(given, partition)  # type: ignore[arg-type] # it checks the type
+    except TypeError as error:
+        raise UnusableResult(sink, call, str(error)) from error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,7 +148,9 @@ class SinkBranch:
             self.left_out[index] = before - own.events
         if stages.format is not None:
             records = stages.format.render(own.parts, self._clock.time_ns())
-            own.records = usable(records, Sequence, stages.format, "render")
+            if not isinstance(records, Sequence):
+                usable(records, Sequence, stages.format, "render")
+            own.records = records
         return own
 
     def give(self, given: Batch, own: Batch, attempt: Attempt = plain) -> None:

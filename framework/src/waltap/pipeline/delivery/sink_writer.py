@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from waltap.base.plugin_errors import UnusableResult
 from waltap.base.retry import RetryBackoff
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
@@ -45,7 +46,6 @@ from waltap.ports.sink.roles import (
     SnapshotChoosingSink,
     SplitReadingSink,
 )
-from waltap.ports.sink.stored_position import positions_of
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.services.monitor.counts import ChunkEnd, RunCounters, TablesRead, chunk_ends
 
@@ -447,9 +447,12 @@ class SinkWriter:
         try:
             self._may_write()
             with self.counts.calls.call("a flush"):
-                durable = positions_of(
-                    self._sink, "flush", self._sink.flush(), self.partition, self.written
-                )
+                given = self._sink.flush()
+            try:
+                # A stored position that no batch reached would skip changes.
+                durable = Positions.of(given, self.partition, self.written)
+            except (TypeError, ValueError) as error:
+                raise UnusableResult(self._sink, "flush", str(error)) from error
         except BaseException:
             self.failed = True
             raise

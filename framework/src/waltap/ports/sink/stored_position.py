@@ -4,33 +4,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from waltap.base.plugin_errors import UnusableResult, usable
 from waltap.changes.transactions.position import Position, Positions, lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import SinkError
 from waltap.ports.source.slot_status import SlotStatus
-
-
-def positions_of(
-    sink: object,
-    call: str,
-    given: object,
-    partition: str,
-    written: Mapping[str, Position] | None = None,
-) -> Positions:
-    """Return the positions that ``call`` of a sink returned.
-
-    A single position is of ``partition``. With ``written`` they must not be beyond it: a stored
-    position that no batch reached would skip changes. Raises: UnusableResult.
-    """
-    usable(given, (Position, Positions, type(None)), sink, call)
-    found = Positions.of(given, partition)  # type: ignore[arg-type] # checked in the line before
-    for name, position in found.items() if written is not None else ():
-        last = written.get(name) if written is not None else None
-        if last is None or position > last:
-            problem = f"gave {position}, which no batch has reached (the last: {last})"
-            raise UnusableResult(sink, call, problem)
-    return found
 
 
 def was_delivered(batch: Batch, stored_position: Mapping[str, Position]) -> bool:

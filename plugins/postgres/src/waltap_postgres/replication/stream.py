@@ -121,7 +121,9 @@ class ReplicationStream(ChangeStream):
         # Rows of a later transaction may have LSNs before the last commit; relations have LSN 0.
         highest = frames.highest if isinstance(frames, FrameBlock) else max(map(_lsn, frames))
         self._received = max(self._received, highest)
-        messages = usable(self._decoder.feed(frames), list, self._decoder, "feed")
+        messages = self._decoder.feed(frames)
+        if not isinstance(messages, list):
+            usable(messages, list, self._decoder, "feed")
         if len(frames) >= MANY_FRAMES:
             transport.adapt(len(frames), len(messages))
         # wal2json has the end of a transaction in its text; the frame's LSN is before that.
