@@ -257,15 +257,18 @@ class TableFormatSuite(RigSuite):
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "streamed")
+            work.insert(NOTES, number, "streamed")
         tables.commit()
         tables.apply()
-        # A row that disappeared without a delete in the change log.
+        # Rows that disappeared without a delete in the change log, of one table all.
         del work.rows[ITEMS.name][4]
-        for batch in work.snapshot([ITEMS], 2, records=False):
+        work.rows[NOTES.name].clear()
+        for batch in work.snapshot([ITEMS, NOTES], 2, records=False):
             tables.sink.write(batch)
         tables.sink.flush()
         tables.apply()
         tables.check(ITEMS)
+        assert tables.rows(NOTES) == [], "an emptied table still has rows"
 
     def test_a_key_that_comes_again_behind_a_missing_delete_is_there_once(
         self, tables: _LogAndTables
