@@ -17,7 +17,7 @@ PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "
 
 def merging_alone(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     """Have Spark write changed rows, and by MERGE."""
-    patch.setattr(rig.applier._format, "puts", lambda _spark, **_how: False)
+    patch.setattr(rig.applier._format, "replacer", lambda _spark, **_how: None)
     patch.setattr(rig.applier._format, "replacing", lambda *_of: None)
 
 

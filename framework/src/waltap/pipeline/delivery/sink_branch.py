@@ -148,6 +148,7 @@ class SinkBranch:
             self.left_out[index] = before - own.events
         if stages.format is not None:
             records = stages.format.render(own.parts, self._clock.time_ns())
+            # Each batch passes here, so a call only for a wrong result.
             if not isinstance(records, Sequence):
                 usable(records, Sequence, stages.format, "render")
             own.records = records

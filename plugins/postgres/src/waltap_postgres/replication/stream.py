@@ -122,6 +122,7 @@ class ReplicationStream(ChangeStream):
         highest = frames.highest if isinstance(frames, FrameBlock) else max(map(_lsn, frames))
         self._received = max(self._received, highest)
         messages = self._decoder.feed(frames)
+        # Each reading passes here, so a call only for a wrong result.
         if not isinstance(messages, list):
             usable(messages, list, self._decoder, "feed")
         if len(frames) >= MANY_FRAMES:

@@ -47,7 +47,7 @@ from waltap_spark.formats.small_files import (
     FileSchema,
     left_to_spark,
 )
-from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, TableCommit
+from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, ReplaceRows, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.schema.expression import GONE, literal_of, namespace_of, quoted
@@ -277,13 +277,13 @@ class DeltaFormat(MergingFormat):
             if row["version"] > target.version
         ]
 
-    def puts(self, spark: SparkSession, *, listed: bool) -> bool:
-        """Return whether this Delta Lake supports REPLACE ON; all have REPLACE WHERE."""
+    def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
+        """Return the replacer if this Delta Lake has REPLACE ON; all have REPLACE WHERE."""
         if self._puts is None and not listed:
             self._puts = _replaces_on(spark)
-        return listed or bool(self._puts)
+        return self._put if listed or self._puts else None
 
-    def put(
+    def _put(
         self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
     ) -> None:
         """Replace rows by REPLACE WHERE or REPLACE ON.

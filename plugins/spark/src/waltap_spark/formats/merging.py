@@ -35,7 +35,14 @@ from waltap_spark.formats.shared import (
     make_room,
     together,
 )
-from waltap_spark.formats.stepwise import ROWS, SIGN, StepwiseFormat, stored_columns, whats
+from waltap_spark.formats.stepwise import (
+    ROWS,
+    SIGN,
+    ReplaceRows,
+    StepwiseFormat,
+    stored_columns,
+    whats,
+)
 from waltap_spark.formats.table_format import (
     CommitContext,
     GroupRows,
@@ -204,10 +211,10 @@ class MergingFormat(StepwiseFormat):
             return
         listed = rows.listed(table)
         fit = listed is not None or rows.only_puts
-        puts = fit and self._puts_all(commit.spark, table, listed=listed is not None)
-        compacted = rows.compacted(table, base, live=puts)
-        if puts:
-            work.put(compacted, listed)
+        replace = self._replacer(commit.spark, table, listed=listed is not None) if fit else None
+        compacted = rows.compacted(table, base, live=replace is not None)
+        if replace is not None:
+            work.put(replace, compacted, listed)
         else:
             work.merge(compacted)
 
@@ -230,22 +237,22 @@ class MergingFormat(StepwiseFormat):
             work.take("current", write, ROWS)
         return write is not None
 
-    def _puts_all(self, spark: SparkSession, table: TableState, *, listed: bool) -> bool:
-        """Return whether rows of ``table`` may be replaced as a whole.
+    def _replacer(
+        self, spark: SparkSession, table: TableState, *, listed: bool
+    ) -> ReplaceRows | None:
+        """Return the replacer if rows of ``table`` may be replaced as a whole.
 
         Not in a shared target with ended rows or with columns of another source.
         """
         plain = table.place is None and not table.mode.keeps_past
         flat = not any(kind.startswith("{") for kind in table.columns.values())
-        if (
-            not plain
-            or not flat
-            or not table.stored_table.targets
-            or not self.puts(spark, listed=listed)
-        ):
-            return False
+        if not plain or not flat or not table.stored_table.targets:
+            return None
+        found = self.replacer(spark, listed=listed)
+        if found is None:
+            return None
         there = spark.table(table.stored_table.targets["current"].at).columns
-        return set(there) == set(self.all_columns(table, "current"))
+        return found if set(there) == set(self.all_columns(table, "current")) else None
 
     def truncate(self, commit: CommitContext, table: TableState) -> TableState:
         """Delete all rows."""

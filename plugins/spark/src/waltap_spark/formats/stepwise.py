@@ -33,6 +33,9 @@ from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type
 from waltap_spark.state.output import TableState, TargetTable
 
+# Target, rows, key and condition: the rows replace the rows of the condition, or with their keys.
+ReplaceRows = Callable[[TargetTable, DataFrame, Sequence[str], str | None], None]
+
 # Version of a table that no commit names.
 NOWHERE: Final = -1
 
@@ -242,18 +245,12 @@ class StepwiseFormat(TableFormat):
         """Return the stored name of a mode's own column."""
         return name
 
-    def puts(self, spark: SparkSession, *, listed: bool) -> bool:
-        """Return whether this session supports `put`, with or without a condition."""
-        return False
+    def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
+        """Return the function that replaces rows in one commit and one pass.
 
-    def put(
-        self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
-    ) -> None:
-        """Replace rows in one commit and one pass.
-
-        ``rows`` replace the rows of the condition ``listed``, or else the rows with their keys.
+        None: this session has none, with or without a condition (``listed``).
         """
-        raise NotImplementedError
+        return None
 
     @abstractmethod
     def write_here(

@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from waltap_spark.formats.stepwise import ROWS, StepwiseFormat, whats
+from waltap_spark.formats.stepwise import ROWS, ReplaceRows, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import EXACT, GONE, literal_of, quoted, temp
@@ -159,15 +159,14 @@ class TableWriter:
 
         self.take("current", action, ROWS)
 
-    def put(self, frame: DataFrame, listed: str | None) -> None:
+    def put(self, replace: ReplaceRows, frame: DataFrame, listed: str | None) -> None:
         """Replace ``listed`` rows, or else rows with ``frame``'s keys."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self.table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
         stored = frame.selectExpr(*projection(values)) if values else frame
         target = self.table.stored_table.targets["current"]
-        put = partial(self._format.put, target, stored, self.table.row_key, listed)
-        self.take("current", put, ROWS)
+        self.take("current", partial(replace, target, stored, self.table.row_key, listed), ROWS)
 
     def exchange(self, frame: DataFrame) -> None:
         """MERGE rows without a key: remove equals of `GONE` rows, add others."""
