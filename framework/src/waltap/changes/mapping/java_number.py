@@ -203,17 +203,22 @@ def single(text: str) -> float:
     return value
 
 
+def string_hash(text: str) -> int:
+    """Return ``String.hashCode()`` as an unsigned 32-bit number."""
+    code = 0
+    # Java's strings are UTF-16: a character outside the BMP counts as two.
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code
+
+
 class _JavaHashes(dict[str, int]):
     """Map a key to Java's hash, as a HashMap spreads it. The map is emptied when full."""
 
     def __missing__(self, key: str) -> int:
         if len(self) >= _CACHED_KEYS:
             self.clear()
-        code = 0
-        units = key.encode("utf-16-be")
-        # `String.hashCode` works on UTF-16 code units.
-        for (unit,) in struct.iter_unpack(">H", units):
-            code = (31 * code + unit) & 0xFFFFFFFF
+        code = string_hash(key)
         # HashMap folds the upper half of a hash into the low bits.
         code ^= code >> 16
         if len(key) <= _CACHED_KEY_LENGTH:

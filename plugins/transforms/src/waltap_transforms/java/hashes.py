@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, scale_of
+from waltap.changes.mapping.java_number import string_hash
 from waltap.encoders.format.record_transform import RecordUnfit
 from waltap_transforms.java.dates import TEMPORAL, milliseconds
 
@@ -48,7 +49,7 @@ def _hash(value: Any, schema: Schema) -> int:
         case ConnectKind.INT64:
             return _long(value)
         case ConnectKind.STRING:
-            return _string(value)
+            return string_hash(value)
         case ConnectKind.BOOLEAN:
             return 1231 if value else 1237
         case ConnectKind.FLOAT32:
@@ -69,15 +70,6 @@ def _hash(value: Any, schema: Schema) -> int:
 
 def _signed(number: int) -> int:
     return ((number & _32) ^ 0x80000000) - 0x80000000
-
-
-def _string(text: str) -> int:
-    # Java's strings are UTF-16: a character outside the BMP counts as two.
-    units = text.encode("utf-16-le", "surrogatepass")
-    found = 0
-    for (unit,) in struct.iter_unpack("<H", units):
-        found = (31 * found + unit) & _32
-    return found
 
 
 def _long(number: int) -> int:
