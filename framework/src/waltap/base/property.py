@@ -62,7 +62,6 @@ def declare(
     secret: bool = False,
     aliases: tuple[str, ...] = (),
     deprecated: dict[str, str] | None = None,
-    advanced: bool = False,
     common: bool = False,
     profile_default: Any = None,
     examples: tuple[str, ...] = (),
@@ -83,7 +82,6 @@ def declare(
 
     - ``unit``: the unit of a number, as pages and `waltap explain` show it: ``ms``, ``bytes``, ``rows``.
     - ``secret``: the value is never shown: not in logs, errors, ``waltap explain`` or a ``repr``.
-    - ``advanced``: few profiles set it, so `waltap init` never lists it.
     - ``examples``: values for the reference page.
     - ``profile_default``: the default of a waltap profile, if it differs from a Debezium file's.
     - ``aliases``: other accepted names.
@@ -147,7 +145,6 @@ def declare_family(
     re.compile(pattern)
     extra: dict[str, Any] = {
         "secret": secret,
-        "advanced": True,
         "patterns": patterns,
         "reach": reach,
         "family": pattern,
@@ -248,7 +245,7 @@ def _veiled(name: str, value: Any) -> Any:
 # `Field`. Such a field changes no consumer's data (``reach``); one of `declare` changes all by default.
 DEFAULTS: Mapping[str, Any] = {
     "refused": (), "reloadable": False, "unit": None, "secret": False, "aliases": (),
-    "deprecated": None, "advanced": False, "common": False, "profile_default": None,
+    "deprecated": None, "common": False, "profile_default": None,
     "pipeline_name": False, "words": (), "path": False, "renewed": False, "patterns": None,
     "reach": (), "family": None,
 }  # fmt: skip
@@ -269,7 +266,6 @@ class PropertyDeclaration:
         extra = {**DEFAULTS, **(given if isinstance(given, dict) else {})}
         self.unit: str | None = extra["unit"]
         self.secret: bool = extra["secret"]
-        self.advanced: bool = extra["advanced"]
         self.common: bool = extra["common"]
         self.renewed: bool = extra["renewed"]
         self.reloadable: bool = extra["reloadable"]

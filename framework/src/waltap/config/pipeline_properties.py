@@ -118,7 +118,6 @@ class EngineProperties(Properties):
         deprecated={"waltap.sink.stall.ms": "waltap.stall.ms"},
         default=15000,
         ge=100,
-        advanced=True,
         reloadable=True,
         summary="How long one write, flush or acknowledgement of a sink may take before the log "
         "reports it and /readyz answers 503.",
@@ -128,7 +127,6 @@ class EngineProperties(Properties):
         "waltap.stop.timeout.ms",
         default=8000,
         ge=0,
-        advanced=True,
         summary="How long a call of the sink may last after SIGTERM or SIGINT. Then the process "
         "ends as if killed, and the next start repeats what was not durable. 0: "
         "without limit.",
@@ -159,7 +157,6 @@ class EngineProperties(Properties):
         default=5000,
         ge=500,
         le=2**31 - 1,
-        advanced=True,
         summary="With waltap.standby: how long a process may be paused or disconnected before "
         "another takes over, within twice this time. A dead process is replaced within "
         "a second.",
@@ -191,7 +188,6 @@ class EngineProperties(Properties):
         "streaming.delay.ms",
         default=0,
         ge=0,
-        advanced=True,
         summary="Wait between the end of an initial snapshot and the stream.",
         unit="ms",
     )
@@ -205,7 +201,6 @@ class EngineProperties(Properties):
     two_phase_policy: Literal["commit", "prepare"] = declare(
         "two.phase.policy",
         default="commit",
-        advanced=True,
         summary="When changes of prepared transactions are delivered, if the decoder sends "
         "them: at COMMIT PREPARED, or at PREPARE (a later rollback is then a warning in "
         "the log).",
@@ -244,7 +239,6 @@ class EngineProperties(Properties):
         default=0,
         profile_default=2000,
         ge=0,
-        advanced=True,
         summary="How long the server may read one chunk of an incremental snapshot. Slower "
         "chunks make the next ones smaller, up to incremental.snapshot.chunk.size. 0: "
         "all chunks have that size.",
@@ -262,7 +256,6 @@ class EngineProperties(Properties):
         reloadable=True,
         default=5000,
         ge=1,
-        advanced=True,
         summary="How often the channels but source are asked for signals.",
         unit="ms",
     )
@@ -297,7 +290,6 @@ class EngineProperties(Properties):
         "waltap.metrics.tables",
         default=100,
         ge=0,
-        advanced=True,
         reloadable=True,
         summary="How many tables have their own metrics: those with the most events in this "
         "run; in a snapshot, those being read or the largest. Suspended tables always "
@@ -356,7 +348,6 @@ class EngineProperties(Properties):
         reloadable=True,
         default=None,
         pattern=SIZE,
-        advanced=True,
         summary="Size of that disk, where the server is on another machine.",
         examples=("500GB",),
     )
@@ -386,7 +377,6 @@ class EngineProperties(Properties):
         "waltap.signal.max.bytes",
         default=1 << 20,
         ge=1024,
-        advanced=True,
         summary="Largest data of a signal; a larger one is left out with a warning.",
         unit="bytes",
     )
@@ -394,7 +384,6 @@ class EngineProperties(Properties):
         "waltap.signal.match.timeout.ms",
         default=1000,
         ge=1,
-        advanced=True,
         summary="Processor time to match one signal's patterns with table names; a signal that "
         "needs more is left out with a warning.",
         unit="ms",

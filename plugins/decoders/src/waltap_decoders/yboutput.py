@@ -32,7 +32,6 @@ class YbOutputProperties(Properties):
         ge=1,
         le=3,
         summary="Protocol version to ask for; nothing that waltap uses needs more than 1.",
-        advanced=True,
     )
 
 

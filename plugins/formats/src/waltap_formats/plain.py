@@ -56,7 +56,6 @@ class StringProperties(Properties):
         "converter.encoding",
         default="UTF-8",
         summary="Accepted for Kafka Connect's sake: texts are UTF-8.",
-        advanced=True,
     )
 
 
@@ -84,20 +83,17 @@ class BytesProperties(Properties):
         summary="Format of values that are no bytes, such as heartbeats beside the bytes of an outbox; "
         "without one they are refused. Only JSON can be one, by name or Kafka Connect class.",
         examples=("json",),
-        advanced=True,
     )
     schemas: bool = declare(
         "delegate.converter.type.schemas.enable",
         default=True,
         profile_default=False,
         summary="Write the schema beside each of these values.",
-        advanced=True,
     )
     null_to_default: bool = declare(
         "delegate.converter.type.replace.null.with.default",
         default=True,
         summary="Write the default for null in these values.",
-        advanced=True,
     )
 
     @field_validator("delegate")

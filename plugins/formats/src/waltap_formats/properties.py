@@ -38,7 +38,6 @@ class RegistryProperties(Properties):
         "basic.auth.credentials.source",
         default="URL",
         summary="Place of user and password; both places are read, whatever this says.",
-        advanced=True,
     )
     bearer_token: str | None = declare(
         "bearer.auth.token",
@@ -50,7 +49,6 @@ class RegistryProperties(Properties):
         "bearer.auth.credentials.source",
         default="STATIC_TOKEN",
         summary="Place of the token.",
-        advanced=True,
     )
     ca_file: str | None = declare(
         "schema.registry.ssl.truststore.location",
@@ -71,14 +69,12 @@ class RegistryProperties(Properties):
         default=None,
         path=True,
         summary="Key of the client's certificate, as a PEM file, where it is in a file of its own.",
-        advanced=True,
     )
     client_key_password: str | None = declare(
         "schema.registry.ssl.key.password",
         default=None,
         secret=True,
         summary="Password of that key.",
-        advanced=True,
     )
     auto_register: bool = declare(
         "auto.register.schemas",
@@ -90,25 +86,21 @@ class RegistryProperties(Properties):
         default=False,
         summary="Write the id of the subject's latest version, without comparing it with the "
         "schema of the values: for schemas registered by hand.",
-        advanced=True,
     )
     normalize: bool = declare(
         "normalize.schemas",
         default=False,
         summary="Have the registry compare schemas without regard to order.",
-        advanced=True,
     )
     key_strategy: Strategy = declare(
         "key.subject.name.strategy",
         default="TopicNameStrategy",
         summary="Subject of keys: TOPIC-key, the record's name, or TOPIC-NAME.",
-        advanced=True,
     )
     value_strategy: Strategy = declare(
         "value.subject.name.strategy",
         default="TopicNameStrategy",
         summary="Subject of values: TOPIC-value, the record's name, or TOPIC-NAME.",
-        advanced=True,
     )
     timeout_ms: int = declare(
         "schema.registry.request.timeout.ms",
@@ -117,7 +109,6 @@ class RegistryProperties(Properties):
         le=2**31 - 1,
         unit="ms",
         summary="How long one answer may take.",
-        advanced=True,
     )
     patience_ms: int = declare(
         "schema.registry.retry.timeout.ms",
@@ -125,7 +116,6 @@ class RegistryProperties(Properties):
         ge=0,
         unit="ms",
         summary="How long a registry that is away is asked again before the pipeline reconnects.",
-        advanced=True,
     )
 
     @field_validator("urls")
@@ -164,20 +154,17 @@ class AvroProperties(RegistryProperties):
         "connect.meta.data",
         default=True,
         summary="Keep names, versions, parameters and defaults of Connect schemas as properties.",
-        advanced=True,
     )
     ignore_default: bool = declare(
         "ignore.default.for.nullables",
         default=False,
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
-        advanced=True,
     )
     enhanced: bool = declare(
         "enhanced.avro.schema.support",
         default=False,
         summary="Accepted for Kafka Connect's files, without effect: it concerns enums from "
         "Avro, and events have none.",
-        advanced=True,
     )
 
 
@@ -188,13 +175,11 @@ class JsonSchemaProperties(RegistryProperties):
         "decimal.format",
         default="BASE64",
         summary="How precise decimals are written: base64 of the unscaled number, or as JSON numbers.",
-        advanced=True,
     )
     ignore_default: bool = declare(
         "ignore.default.for.nullables",
         default=False,
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
-        advanced=True,
     )
 
 
@@ -222,32 +207,27 @@ class ProtobufProperties(RegistryProperties):
         "ignore.default.for.nullables",
         default=False,
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
-        advanced=True,
     )
     enhanced: bool = declare(
         "enhanced.protobuf.schema.support",
         default=False,
         summary="Accepted for Kafka Connect's sake: it concerns reading.",
-        advanced=True,
     )
     proto2: bool = declare(
         "optional.for.proto2",
         default=True,
         summary="Accepted for Kafka Connect's sake: it concerns reading.",
-        advanced=True,
     )
     raw: bool = declare(
         "wrapper.for.raw.primitives",
         default=True,
         summary="Accepted for Kafka Connect's sake: it concerns reading.",
-        advanced=True,
     )
     skip_known: Literal["true"] = declare(
         "skip.known.types",
         default="true",
         summary="Types of Google and Confluent that messages use are known to registries and readers: "
         "they are not registered.",
-        advanced=True,
     )
 
 
@@ -290,14 +270,12 @@ class CloudEventsProperties(Properties):
         "json.replace.null.with.default",
         default=True,
         summary="Write the column's default for NULL in data that is JSON.",
-        advanced=True,
     )
     event_name: str | None = declare(
         "schema.cloudevents.name",
         default=None,
         summary="Name of the schema of events that are Avro; by default PREFIX.DATABASE."
         "CloudEvents.Envelope.",
-        advanced=True,
     )
     metadata: CommaList = declare(
         "metadata.source",
@@ -314,25 +292,21 @@ class CloudEventsProperties(Properties):
         "source, op and transaction, which HeaderFrom$Value makes; the complete value is then the data. "
         "Further entries choose for one attribute: NAME:header reads the header, NAME:generate makes it.",
         examples=("header", "value,id:header,type:generate"),
-        advanced=True,
     )
     tracing: bool = declare(
         "opentelemetry.tracing.attributes.enable",
         default=False,
         summary="Write the header traceparent as an attribute.",
-        advanced=True,
     )
     data_name: bool = declare(
         "schema.data.name.source.header.enable",
         default=False,
         summary="Let metadata.source take dataSchemaName, the name of the data's schema, from the header.",
-        advanced=True,
     )
     names: Literal["avro", "none"] = declare(
         "schema.name.adjustment.mode",
         default="avro",
         summary="Replace characters that Avro does not take in the name of the schema of events.",
-        advanced=True,
     )
     urls: CommaList = declare(
         "avro.schema.registry.url",
@@ -353,7 +327,6 @@ class CloudEventsProperties(Properties):
         "avro.auto.register.schemas",
         default=True,
         summary="Register schemas that the registry does not have.",
-        advanced=True,
     )
 
     @model_validator(mode="after")

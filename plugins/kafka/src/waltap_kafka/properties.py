@@ -154,7 +154,6 @@ class KafkaOffsetProperties(Properties):
         default=-1,
         ge=-1,
         summary="Replicas of a topic that is created; -1: as the broker has it.",
-        advanced=True,
     )
     client: dict[str, str] = declare_family(
         "offset.storage.producer.NAME",
@@ -200,7 +199,6 @@ class KafkaSignalProperties(Properties):
         ge=0,
         unit="ms",
         summary="How long to wait for more records at the end of the topic.",
-        advanced=True,
     )
     consumer: dict[str, str] = declare_family(
         "signal.consumer.NAME",

@@ -18,7 +18,6 @@ class LakeProperties(Properties):
         "position.table",
         default="waltap.positions",
         summary="Table whose properties hold the position of each pipeline; it has no rows.",
-        advanced=True,
     )
     memory_bytes: int = declare(
         "memory.max.bytes",
@@ -26,7 +25,6 @@ class LakeProperties(Properties):
         ge=0,
         summary="Columns kept in memory; beyond it they are committed before the next flush.",
         unit="bytes",
-        advanced=True,
     )
 
 

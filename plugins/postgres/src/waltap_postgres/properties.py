@@ -74,7 +74,6 @@ class PostgresProperties(Properties):
         "database.password.command.timeout.ms",
         default=30000,
         ge=1,
-        advanced=True,
         summary="Longest time that it may take.",
         unit="ms",
     )
@@ -85,36 +84,32 @@ class PostgresProperties(Properties):
     sslcert: str | None = declare(
         "database.sslcert",
         default=None,
-        advanced=True,
         summary="Client certificate file.",
         path=True,
     )
     sslkey: str | None = declare(
-        "database.sslkey", default=None, advanced=True, summary="Client key file.", path=True
+        "database.sslkey", default=None, summary="Client key file.", path=True
     )
     sslpassword: str | None = declare(
         "database.sslpassword",
         default=None,
-        advanced=True,
         secret=True,
         summary="Password of the client key.",
     )
     sslrootcert: str | None = declare(
         "database.sslrootcert",
         default=None,
-        advanced=True,
         summary="Certificate authorities file.",
         path=("system",),
     )
     tcp_keepalive: bool = declare(
-        "database.tcpKeepAlive", default=True, advanced=True, summary="TCP keep-alive probes."
+        "database.tcpKeepAlive", default=True, summary="TCP keep-alive probes."
     )
     query_timeout_ms: int = declare(
         "database.query.timeout.ms",
         default=600000,
         ge=0,
         le=2**31 - 1,
-        advanced=True,
         summary="Longest time a catalogue query may take; 0: without limit.",
         unit="ms",
     )
@@ -131,7 +126,6 @@ class PostgresProperties(Properties):
         "waltap.signal.condition.timeout.ms",
         default=60000,
         ge=1,
-        advanced=True,
         summary="Time limit of a signal's condition for one chunk, during which the stream "
         "waits. A request that needs more is ended with a warning.",
         unit="ms",
@@ -139,14 +133,12 @@ class PostgresProperties(Properties):
     signal_role: str | None = declare(
         "waltap.signal.role",
         default=None,
-        advanced=True,
         summary="Role whose rights apply to conditions and SELECTs of signals. The connection's "
         "role must be a member of it, and it must be able to read the tables.",
     )
     initial_statements: str | None = declare(
         "database.initial.statements",
         default=None,
-        advanced=True,
         summary="SQL statements, separated by ;, run on each new connection that is not replication.",
     )
     libpq: dict[str, str] = declare_family(
@@ -178,7 +170,6 @@ class PostgresProperties(Properties):
     slot_temporary: bool = declare(
         "slot.temporary",
         default=False,
-        advanced=True,
         summary="Use a slot that the server drops when the connection ends.",
     )
     slot_drop_on_stop: bool = declare(
@@ -190,13 +181,11 @@ class PostgresProperties(Properties):
     slot_failover: bool = declare(
         "slot.failover",
         default=False,
-        advanced=True,
         summary="Create the slot so that PostgreSQL 17 and later synchronize it to standbys.",
     )
     slot_stream_params: str | None = declare(
         "slot.stream.params",
         default=None,
-        advanced=True,
         summary="Further options for the output plugin: name=value, separated by ;.",
     )
     slot_max_retries: int = declare(
@@ -240,7 +229,6 @@ class PostgresProperties(Properties):
     publication_drop_on_stop: bool = declare(
         "publication.drop.on.stop",
         default=False,
-        advanced=True,
         summary="Drop publications that this run created when it stops. Only for slot.temporary or "
         "slot.drop.on.stop: a slot that stays cannot be read past changes made without them.",
     )
@@ -263,7 +251,6 @@ class PostgresProperties(Properties):
     ] = declare(
         "offset.mismatch.strategy",
         default="no_validation",
-        advanced=True,
         summary="Which position counts if stored offset and slot differ. A slot ahead of the "
         "offset is a gap and refused, except with trust_slot or trust_greater_lsn. A slot that went back "
         "is of an older copy of the server and refused, except with a trust_ value.",
@@ -272,7 +259,6 @@ class PostgresProperties(Properties):
     lsn_flush_mode: Literal["connector", "connector_and_driver", "manual"] = declare(
         "lsn.flush.mode",
         default="connector",
-        advanced=True,
         summary="Which process confirms the slot. connector and connector_and_driver: waltap. "
         "manual: another process; the server keeps WAL until then, and a slot that is "
         "moved past the stored offset is a gap.",
@@ -281,7 +267,6 @@ class PostgresProperties(Properties):
         "xmin.fetch.interval.ms",
         default=0,
         ge=0,
-        advanced=True,
         summary="How often the slot is asked for its catalog_xmin, which becomes source.xmin of streamed "
         "events; 0: never, source.xmin is null.",
         unit="ms",
@@ -303,14 +288,12 @@ class PostgresProperties(Properties):
     ] = declare(
         "snapshot.isolation.mode",
         default="serializable",
-        advanced=True,
         summary="Isolation of a snapshot that cannot use a new slot's exported one; otherwise "
         "repeatable_read, as on a standby instead of serializable.",
     )
     snapshot_locking_mode: Literal["none", "shared", "custom"] = declare(
         "snapshot.locking.mode",
         default="none",
-        advanced=True,
         summary="shared: lock every table (ACCESS SHARE) from before the snapshot until its "
         "end; DDL waits. none: lock a table while it is read, and read it again if DDL "
         "rewrote it before. custom: as the plugin snapshot.locking.mode.custom.name "
@@ -321,7 +304,6 @@ class PostgresProperties(Properties):
         default=10000,
         ge=0,
         le=2**31 - 1,
-        advanced=True,
         summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
         "Later requests for the table wait behind it.",
         unit="ms",
@@ -335,7 +317,6 @@ class PostgresProperties(Properties):
     snapshot_select_overrides: CommaList = declare(
         "snapshot.select.statement.overrides",
         default=(),
-        advanced=True,
         summary="schema.table of tables that an initial snapshot reads by your own SELECT; "
         "without a SELECT the table is read completely, with a warning.",
     )
@@ -365,7 +346,6 @@ class PostgresProperties(Properties):
         "snapshot.max.threads.multiplier",
         default=1,
         ge=1,
-        advanced=True,
         summary="Ranges that a large table is cut into, for each of several snapshot.max.threads.",
     )
     snapshot_threads_multipliers: dict[str, str] = declare_family(
@@ -376,7 +356,6 @@ class PostgresProperties(Properties):
     snapshot_order_by_row_count: Literal["disabled", "ascending", "descending"] = declare(
         "snapshot.tables.order.by.row.count",
         default="disabled",
-        advanced=True,
         summary="Read tables with few rows first (ascending) or those with many (descending), else by "
         "table.include.list and name.",
     )
@@ -384,14 +363,12 @@ class PostgresProperties(Properties):
         "snapshot.delay.ms",
         default=0,
         ge=0,
-        advanced=True,
         summary="Wait before a snapshot.",
         unit="ms",
     )
     heartbeat_action_query: str | None = declare(
         "heartbeat.action.query",
         default=None,
-        advanced=True,
         summary="SQL that is run with each heartbeat.",
     )
 

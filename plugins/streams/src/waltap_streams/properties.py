@@ -37,7 +37,6 @@ class RedisProperties(Properties):
         "transaction.max.records",
         default=100_000,
         ge=1,
-        advanced=True,
         summary="Entries of one transaction; what is more is committed before the next flush.",
         unit="records",
     )
@@ -64,7 +63,6 @@ class RedisProperties(Properties):
     position_key: str = declare(
         "position.key",
         default="waltap:{pipeline}:position",
-        advanced=True,
         summary="Key of the position, with exactly_once.",
     )
     timeout_ms: int = declare(
@@ -123,7 +121,6 @@ class NatsProperties(Properties):
         "publish.window",
         default=256,
         ge=1,
-        advanced=True,
         summary="Messages that may wait for their acknowledgement at a time.",
         unit="messages",
     )

@@ -80,12 +80,11 @@ class YugabyteProperties(PostgresProperties):
         "anyway, or refuse to start.",
     )
     slot_temporary: Literal[False] = declare(
-        "slot.temporary", default=False, advanced=True, summary="The server has no temporary slots."
+        "slot.temporary", default=False, summary="The server has no temporary slots."
     )
     slot_failover: Literal[False] = declare(
         "slot.failover",
         default=False,
-        advanced=True,
         summary="Without effect: slots belong to the cluster, not to a node.",
     )
 
@@ -94,7 +93,6 @@ class YugabyteProperties(PostgresProperties):
         "tasks.max",
         default=1,
         ge=1,
-        advanced=True,
         summary="With snapshot.mode=parallel: connections that read, if more than snapshot.max.threads. "
         "Without effect otherwise: a slot has one reader.",
     )
@@ -151,7 +149,6 @@ class YugabyteProperties(PostgresProperties):
         "yb.streaming.order.wait.ms",
         default=1000,
         ge=0,
-        advanced=True,
         summary="With yb.streaming.order=hybrid_time: how long a range may be silent before the others "
         "continue without it.",
         unit="ms",
@@ -167,14 +164,12 @@ class YugabyteProperties(PostgresProperties):
     server_check: Literal["refuse", "warn"] = declare(
         "yb.server.check",
         default="refuse",
-        advanced=True,
         summary="What to do where the server does not say that it is YugabyteDB.",
     )
     read_time_wait_ms: int = declare(
         "yb.read.time.wait.ms",
         default=1000,
         ge=0,
-        advanced=True,
         summary="Wait before a time is set to read at: a node refuses one that is ahead of its clock.",
         unit="ms",
     )
@@ -182,7 +177,6 @@ class YugabyteProperties(PostgresProperties):
         "yb.publication.refresh.ms",
         default=900_000,
         ge=0,
-        advanced=True,
         summary="How long a slot may take to follow its publication "
         "(cdcsdk_publication_list_refresh_interval_secs): a joining table is read after "
         "that. From 2026.1 on it follows immediately; leave this out.",
@@ -192,7 +186,6 @@ class YugabyteProperties(PostgresProperties):
         "yb.table.interest.ms",
         default=14_400_000,
         ge=0,
-        advanced=True,
         summary="How long after a slot's creation an older table may still join its publication "
         "(cdcsdk_tablet_not_of_interest_timeout_secs). Later it would make the slot "
         "unusable, and is refused.",
@@ -202,7 +195,6 @@ class YugabyteProperties(PostgresProperties):
         "yb.slot.retention.ms",
         default=28_800_000,
         ge=0,
-        advanced=True,
         summary="How long the cluster keeps what an idle slot needs (cdc_intent_retention_ms); for the "
         "forecast of when a slot expires.",
         unit="ms",

@@ -41,20 +41,17 @@ class StorageProperties(Properties):
         "storage.role.arn",
         default=None,
         summary="Role that is assumed, and renewed in time (S3).",
-        advanced=True,
     )
     storage_anonymous: bool = declare(
         "storage.anonymous",
         default=False,
         summary="Whether requests are not signed: for public stores (S3, GCS).",
-        advanced=True,
     )
     storage_attempts: int = declare(
         "storage.max.attempts",
         default=5,
         ge=1,
         summary="Attempts of one request (S3). When all have failed, the pipeline reconnects.",
-        advanced=True,
     )
     storage_connect_ms: int = declare(
         "storage.connect.timeout.ms",
@@ -62,5 +59,4 @@ class StorageProperties(Properties):
         ge=1,
         summary="How long the store may take to accept a connection (S3).",
         unit="ms",
-        advanced=True,
     )

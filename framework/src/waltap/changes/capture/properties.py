@@ -76,7 +76,6 @@ class CaptureProperties(Properties):
         "table.ignore.builtin",
         default=True,
         summary="Leave out the tables of the database itself, whatever the lists say.",
-        advanced=True,
     )
     column_include: CommaList = declare(
         "column.include.list",
@@ -177,7 +176,6 @@ class CaptureProperties(Properties):
         ge=0,
         le=32767,
         summary="Digits after the point of money.",
-        advanced=True,
     )
     include_unknown_datatypes: bool = declare(
         "include.unknown.datatypes",
@@ -188,7 +186,6 @@ class CaptureProperties(Properties):
         "unavailable.value.placeholder",
         default="__debezium_unavailable_value",
         summary="Placeholder for an unchanged TOAST value that the server did not send; hex: allowed.",
-        advanced=True,
     )
     guardrail_max: int = declare(
         "guardrail.collections.max",
@@ -196,14 +193,12 @@ class CaptureProperties(Properties):
         ge=0,
         summary="Most tables that a pipeline may capture; 0: any number.",
         unit="tables",
-        advanced=True,
         reach=(),
     )
     guardrail_action: Literal["warn", "fail"] = declare(
         "guardrail.collections.limit.action",
         default="warn",
         summary="What a start does that finds more tables than guardrail.collections.max: warn, or fail.",
-        advanced=True,
         reach=(),
     )
     event_converting_failure: Literal["fail", "warn", "skip", "dead_letter"] = of_records(
@@ -212,7 +207,6 @@ class CaptureProperties(Properties):
         summary="If a value cannot be converted: fail, as "
         "event.processing.failure.handling.mode says; warn or skip: the field is null, "
         "with or without a warning; dead_letter: write the event to the dead letters.",
-        advanced=True,
     )
     arrow_misfit: Literal["error", "null", "string"] = declare(
         "waltap.arrow.out.of.range",
@@ -223,7 +217,6 @@ class CaptureProperties(Properties):
             "NaN, infinite or far dates): null, with one warning per column and a count; "
             "string: columns of such types are text; error: stop."
         ),
-        advanced=True,
         reach=("rows",),
     )
     arrow_unconstrained_numeric: Literal["string", "decimal256"] = declare(
@@ -233,7 +226,6 @@ class CaptureProperties(Properties):
             "Arrow type of numeric without precision, or of more than 38 digits: text, or "
             "decimal256, which Spark does not know."
         ),
-        advanced=True,
         reach=("rows",),
     )
     multidimensional_arrays: Literal["debezium", "literal"] = of_records(
@@ -242,7 +234,6 @@ class CaptureProperties(Properties):
         profile_default="literal",
         summary="How inner arrays are written: as by Debezium (numbers null, texts lost), or as "
         "PostgreSQL's text if the elements are texts.",
-        advanced=True,
     )
     composite_types: Literal["debezium", "struct"] = declare(
         "waltap.composite.types",
@@ -257,7 +248,6 @@ class CaptureProperties(Properties):
         profile_default="value",
         summary="Values of PostgreSQL's type `name` while streaming: null, as Debezium writes them (it "
         "has them in snapshots), or the value.",
-        advanced=True,
     )
     infinite_date: Literal["debezium", "extreme"] = of_records(
         "waltap.infinite.date",
@@ -265,26 +255,22 @@ class CaptureProperties(Properties):
         profile_default="extreme",
         summary="How an infinite date is written: as Debezium's overflown number, or as the least or "
         "greatest day there is.",
-        advanced=True,
     )
     include_comments: bool = of_records(
         "include.schema.comments",
         default=False,
         summary="Write column comments into schemas.",
-        advanced=True,
     )
     column_source_type: CommaList = of_records(
         "column.propagate.source.type",
         default=(),
         summary="Patterns of columns whose schema names their type in the database.",
-        advanced=True,
         patterns="columns",
     )
     datatype_source_type: CommaList = of_records(
         "datatype.propagate.source.type",
         default=(),
         summary="Patterns of types (schema.table.type) whose columns' schema names it.",
-        advanced=True,
         patterns="types",
     )
     column_truncate: dict[str, str] = declare_family(
@@ -333,7 +319,6 @@ class CaptureProperties(Properties):
         "schema.refresh.mode",
         default="columns_diff",
         summary="Accepted for Debezium's sake: a row is read with the relation it was sent under.",
-        advanced=True,
         reach=(),
     )
     provide_transaction_metadata: bool = of_records(
@@ -354,27 +339,23 @@ class CaptureProperties(Properties):
         default=".",
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="What joins the parts of topic names.",
-        advanced=True,
     )
     topic_cache_size: int = declare(
         "topic.cache.size",
         default=10000,
         ge=1,
         summary="Accepted for Debezium's sake: each relation's topic is worked out once.",
-        advanced=True,
         reach=(),
     )
     topic_heartbeat_prefix: str = of_records(
         "topic.heartbeat.prefix",
         default="__debezium-heartbeat",
         summary="First part of the heartbeat topic's name.",
-        advanced=True,
     )
     topic_heartbeat_name: str | None = of_records(
         "topic.heartbeat.name",
         default=None,
         summary="The heartbeat topic's whole name.",
-        advanced=True,
     )
     notification_topic: str | None = of_records(
         "notification.sink.topic.name",
@@ -385,45 +366,38 @@ class CaptureProperties(Properties):
         "topic.transaction",
         default="transaction",
         summary="Last part of the transaction topic's name.",
-        advanced=True,
     )
     topic_regex: str | None = of_records(
         "topic.regex",
         default=None,
         summary="Topics to rename (regex naming strategies).",
-        advanced=True,
         patterns="unrenamed",
     )
     topic_replacement: str | None = of_records(
         "topic.replacement",
         default=None,
         summary="What topic.regex's topics are renamed to; $1 is a group.",
-        advanced=True,
     )
     topic_key_enforce_uniqueness: bool = of_records(
         "topic.key.enforce.uniqueness",
         default=True,
         summary="Add a key field that distinguishes tables of one topic.",
-        advanced=True,
     )
     topic_key_field_name: str = of_records(
         "topic.key.field.name",
         default="__dbz__physicalTableIdentifier",
         summary="Name of that key field.",
-        advanced=True,
     )
     topic_key_field_regex: str | None = of_records(
         "topic.key.field.regex",
         default=None,
         summary="What that key field's value is made from: a pattern of original topic names.",
-        advanced=True,
         patterns="unrenamed",
     )
     topic_key_field_replacement: str | None = of_records(
         "topic.key.field.replacement",
         default=None,
         summary="What topic.key.field.regex's names become in it.",
-        advanced=True,
     )
 
     @field_validator(

@@ -130,7 +130,7 @@ def compose(
 ) -> str:
     """Return the text of a profile: the given settings, and others commented out.
 
-    Others are those that most profiles set; ``every`` adds all that are not advanced.
+    Others are those that most profiles set; ``every`` adds all of the source, the sink and the engine.
     """
     pipeline = pipeline_name(name)
     of_sink = {sink.shorthand: sink_value} if sink_value else {}
@@ -177,9 +177,7 @@ def _section(
             lines += [*comment, f"{_key(name)} = {_toml(given[name])}"]
         elif declaration.required:
             lines += [*_comment(declaration, full=every), f'{_key(name)} = ""  # required']
-        elif declaration.common or (
-            every and not declaration.advanced and (only is None or name in only)
-        ):
+        elif declaration.common or (every and (only is None or name in only)):
             default = _toml(_default(declaration, pipeline))
             mark = "" if chosen and declaration.common else "# "
             lines += [*_comment(declaration, full=every), f"{mark}{_key(name)} = {default}"]

@@ -39,13 +39,11 @@ class JsonConverterProperties(Properties):
         "replace.null.with.default",
         default=True,
         summary="Write the column's default for NULL.",
-        advanced=True,
     )
     decimals: Literal["BASE64", "NUMERIC"] = declare(
         "decimal.format",
         default="BASE64",
         summary="How precise decimals are written: base64 of the unscaled number, or as JSON numbers.",
-        advanced=True,
     )
 
 

@@ -24,13 +24,11 @@ class JsonProperties(Properties):
         "header.converter.schemas.enable",
         default=True,
         summary="Write the schema of each header value beside it.",
-        advanced=True,
     )
     key_null_to_default: bool = declare(
         "key.converter.replace.null.with.default",
         default=True,
         summary="Write the column's default for NULL in a key.",
-        advanced=True,
     )
     value_null_to_default: bool = declare(
         "value.converter.replace.null.with.default",
@@ -41,11 +39,9 @@ class JsonProperties(Properties):
         "key.converter.decimal.format",
         default="BASE64",
         summary="How precise decimals are written in keys: base64 of the unscaled number, or as numbers.",
-        advanced=True,
     )
     value_decimal: Literal["BASE64", "NUMERIC"] = declare(
         "value.converter.decimal.format",
         default="BASE64",
         summary="The same of values. NUMERIC costs about as much as a transform of records.",
-        advanced=True,
     )

@@ -55,7 +55,6 @@ class WebhookProperties(Properties):
         le=2**31 - 1,
         summary="How long one try may take to connect, and to answer.",
         unit="ms",
-        advanced=True,
     )
     retries: int = declare(
         "notification.webhook.max.retries",

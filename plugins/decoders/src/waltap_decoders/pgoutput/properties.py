@@ -20,7 +20,6 @@ class PgOutputProperties(Properties):
         ge=1,
         le=4,
         summary="Protocol version to ask for; unset: the highest that the server offers.",
-        advanced=True,
     )
     streaming: Literal["off", "on", "parallel"] = declare(
         "pgoutput.streaming",

@@ -29,19 +29,16 @@ class ConfigurationBasedProperties(Properties):
     data: bool = declare(
         "snapshot.mode.configuration.based.snapshot.data",
         default=False,
-        advanced=True,
         summary="Read the tables at every start.",
     )
     stream: bool = declare(
         "snapshot.mode.configuration.based.start.stream",
         default=False,
-        advanced=True,
         summary="Stream after it.",
     )
     on_data_error: bool = declare(
         "snapshot.mode.configuration.based.snapshot.on.data.error",
         default=False,
-        advanced=True,
         summary="Read the tables when the stored position can no longer be streamed from.",
     )
 

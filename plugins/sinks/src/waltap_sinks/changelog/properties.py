@@ -35,7 +35,6 @@ class ChangeLogProperties(StorageProperties):
         le=2**31 - 1,
         summary="Rows that are turned into columns at a time.",
         unit="rows",
-        advanced=True,
     )
     memory_bytes: int = declare(
         "memory.max.bytes",
@@ -44,7 +43,6 @@ class ChangeLogProperties(StorageProperties):
         summary="Columns kept in memory before they go to the open segments. A large row takes about "
         "four times its size.",
         unit="bytes",
-        advanced=True,
     )
 
     @property

@@ -86,14 +86,12 @@ class HttpProperties(Properties):
         "headers.prefix",
         default="X-DEBEZIUM-",
         pattern="[A-Za-z0-9_-]*",
-        advanced=True,
         summary="Prefix of the names of a record's headers, TOPIC and KEY, with body=record. "
         "Headers of binary CloudEvents keep the names of their HTTP binding.",
     )
     encode: bool = declare(
         "headers.encode.base64",
         default=True,
-        advanced=True,
         summary="Whether key and headers of a record are sent as base64, which every value survives.",
     )
     user: str | None = declare(

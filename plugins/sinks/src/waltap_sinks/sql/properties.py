@@ -81,7 +81,6 @@ class SqlProperties(Properties):
         "history.column.prefix",
         default="_",
         summary="Prefix of the names of a history's own columns.",
-        advanced=True,
     )
     position_table: str = declare(
         "position.table",
@@ -97,7 +96,6 @@ class SqlProperties(Properties):
         summary="Changes of one source transaction that go into one transaction of the target; only a "
         "larger one is split.",
         unit="rows",
-        advanced=True,
     )
     foreign_keys: Literal["auto", "check"] = declare(
         "foreign.keys",
@@ -105,7 +103,6 @@ class SqlProperties(Properties):
         summary="auto: apply without foreign key checks where the user may, as PostgreSQL's own "
         "replication does (session_replication_role = replica); else as check. check: "
         "check at the end of the transaction where deferrable, and write parents first.",
-        advanced=True,
     )
     lock_timeout_ms: int = declare(
         "lock.timeout.ms",
@@ -115,7 +112,6 @@ class SqlProperties(Properties):
         summary="How long a statement waits for a lock of another session of the target before "
         "the batch is rolled back and retried, in PostgreSQL, MySQL, MariaDB and SQLite.",
         unit="ms",
-        advanced=True,
     )
 
     @field_validator("table_format")

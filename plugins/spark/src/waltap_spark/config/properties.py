@@ -246,7 +246,6 @@ class SparkProperties(StorageProperties):
         default=16,
         ge=2,
         summary="Number of change sets of one size that are merged into one.",
-        advanced=True,
     )
     file_rows: int = declare(
         "file.max.rows",
@@ -254,7 +253,6 @@ class SparkProperties(StorageProperties):
         ge=1,
         summary="Approximate rows of one Parquet file of the tables.",
         unit="rows",
-        advanced=True,
     )
     retention_s: float = declare(
         "retention.seconds",
@@ -268,7 +266,6 @@ class SparkProperties(StorageProperties):
         default=4,
         ge=1,
         summary="Tables that the applier writes at the same time.",
-        advanced=True,
     )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
         "compression", default="zstd", summary="Compression of the change log's segments."

@@ -140,7 +140,6 @@ class InsertFieldProperties(NullToDefault):
         "offset.field",
         default=None,
         summary="Field for the offset, which records have only behind Kafka: refused.",
-        advanced=True,
     )
     timestamp: str | None = declare(
         "timestamp.field",

@@ -71,7 +71,6 @@ class EventRouterProperties(Properties):
         default="type",
         summary="Accepted for Debezium's sake, which does not use it either: "
         "`table.fields.additional.placement` takes the column along.",
-        advanced=True,
     )
     event_timestamp: str | None = declare(
         "table.field.event.timestamp",
@@ -123,7 +122,6 @@ class EventRouterProperties(Properties):
         "field.name.adjustment.mode",
         default="none",
         summary="How field names of such a payload are adjusted to what Avro takes.",
-        advanced=True,
     )
     route_by: str = declare(
         "route.by.field", default="aggregatetype", summary="Column that decides about the topic."
@@ -149,19 +147,16 @@ class EventRouterProperties(Properties):
         default="tracingspancontext",
         summary="Column with the context of the span in which the event was written, as "
         "`java.util.Properties`.",
-        advanced=True,
     )
     span_operation: str = declare(
         "tracing.operation.name",
         default="debezium-read",
         summary="Name of the span of reading.",
-        advanced=True,
     )
     span_required: bool = declare(
         "tracing.with.context.field.only",
         default=True,
         summary="Trace only events that have such a context.",
-        advanced=True,
     )
 
     @field_validator("additional")

@@ -235,7 +235,6 @@ class ExtractNewRecordStateProperties(Properties):
     old_tombstones: bool | None = declare(
         "drop.tombstones",
         default=None,
-        advanced=True,
         deprecated={"drop.tombstones": f"delete.tombstone.handling.mode {IGNORED}"},
         summary="Older name: leave tombstones out. With delete.handling.mode it means "
         "delete.tombstone.handling.mode, where that is not given.",
@@ -243,21 +242,18 @@ class ExtractNewRecordStateProperties(Properties):
     old_deletes: Literal["drop", "rewrite", "none"] | None = declare(
         "delete.handling.mode",
         default=None,
-        advanced=True,
         deprecated={"delete.handling.mode": f"delete.tombstone.handling.mode {IGNORED}"},
         summary="Older name: leave deletes out, write the old row, or make a tombstone of them (none).",
     )
     old_source_fields: CommaList = declare(
         "add.source.fields",
         default=(),
-        advanced=True,
         deprecated={"add.source.fields": f"add.fields {IGNORED}"},
         summary="Older name: members of `source` that rows get as fields; write them in add.fields.",
     )
     old_operation: bool = declare(
         "operation.header",
         default=False,
-        advanced=True,
         deprecated={"operation.header": f"add.headers=op {IGNORED}"},
         summary="Older name: write `op` as a header; write add.headers=op.",
     )

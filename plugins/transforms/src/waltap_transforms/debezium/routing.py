@@ -82,13 +82,11 @@ class ByLogicalTableRouterProperties(Properties):
         "schema.name.adjustment.mode",
         default="none",
         summary="How names of schemas, which are made from the topic's, are adjusted to what Avro takes.",
-        advanced=True,
     )
     cache_size: int = declare(
         "logical.table.cache.size",
         default=16,
         summary="Accepted for Debezium's sake: so many topics are remembered as there are.",
-        advanced=True,
     )
 
     @model_validator(mode="after")

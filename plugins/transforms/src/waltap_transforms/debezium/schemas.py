@@ -95,7 +95,6 @@ class ExtractSchemaProperties(Properties):
         "schema.name.adjustment.mode",
         default="none",
         summary="How names of schemas are adjusted to what Avro takes.",
-        advanced=True,
     )
 
 
