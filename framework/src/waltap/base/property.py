@@ -20,6 +20,9 @@ from waltap.base.redaction import Secret, looks_secret, masked
 
 REQUIRED: Any = ...
 
+UNITS = frozenset({"ms", "bytes", "rows"})
+"""Ends of names that are the unit of the property's number."""
+
 Reach = Literal["records", "rows"]
 REACHES: tuple[Reach, ...] = get_args(Reach)
 
@@ -80,7 +83,8 @@ def declare(
     A property without ``default`` is required. ``checks`` are pydantic's (``ge``, …). A ``pattern``
     must match the whole value.
 
-    - ``unit``: the unit of a number, as pages and `waltap explain` show it: ``ms``, ``bytes``, ``rows``.
+    - ``unit``: the unit of a number, as pages and `waltap explain` show it, where the name does not end
+      with it (`UNITS`).
     - ``secret``: the value is never shown: not in logs, errors, ``waltap explain`` or a ``repr``.
     - ``examples``: values for the reference page.
     - ``profile_default``: the default of a waltap profile, if it differs from a Debezium file's.
@@ -264,7 +268,8 @@ class PropertyDeclaration:
         self.choices = tuple(_literals(annotation))
         given = info.json_schema_extra
         extra = {**DEFAULTS, **(given if isinstance(given, dict) else {})}
-        self.unit: str | None = extra["unit"]
+        last = self.name.rpartition(".")[2]
+        self.unit: str | None = extra["unit"] or (last if last in UNITS else None)
         self.secret: bool = extra["secret"]
         self.common: bool = extra["common"]
         self.renewed: bool = extra["renewed"]

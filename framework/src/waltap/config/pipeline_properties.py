@@ -69,7 +69,6 @@ class SinkBranchProperties(Properties):
         default=30_000,
         ge=100,
         summary="How long a paused sink rests before it is tried again.",
-        unit="ms",
     )
     pause_bytes: int = declare(
         "pause.max.bytes",
@@ -77,7 +76,6 @@ class SinkBranchProperties(Properties):
         ge=0,
         summary="Most WAL that the server may keep for this sink while it is paused; beyond it "
         "the pipeline stops.",
-        unit="bytes",
     )
 
 
@@ -96,7 +94,6 @@ class EngineProperties(Properties):
         default=0,
         ge=0,
         summary="How long a batch that is not full waits for more changes; for sinks whose writes cost.",
-        unit="ms",
     )
     flush_interval_ms: int = declare(
         "offset.flush.interval.ms",
@@ -104,14 +101,12 @@ class EngineProperties(Properties):
         default=1000,
         ge=0,
         summary="How long written batches may wait before the sink is flushed and the offset stored.",
-        unit="ms",
     )
     status_interval_ms: int = declare(
         "status.update.interval.ms",
         default=10000,
         ge=1,
         summary="Longest silence towards the server: a standby status update is sent at least this often.",
-        unit="ms",
     )
     stall_ms: int = declare(
         "waltap.stall.ms",
@@ -121,7 +116,6 @@ class EngineProperties(Properties):
         reloadable=True,
         summary="How long one write, flush or acknowledgement of a sink may take before the log "
         "reports it and /readyz answers 503.",
-        unit="ms",
     )
     stop_timeout_ms: int = declare(
         "waltap.stop.timeout.ms",
@@ -130,7 +124,6 @@ class EngineProperties(Properties):
         summary="How long a call of the sink may last after SIGTERM or SIGINT. Then the process "
         "ends as if killed, and the next start repeats what was not durable. 0: "
         "without limit.",
-        unit="ms",
     )
     max_retries: int = declare(
         "errors.max.retries",
@@ -143,7 +136,6 @@ class EngineProperties(Properties):
         default=10000,
         ge=0,
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
-        unit="ms",
     )
     standby: bool = declare(
         "waltap.standby",
@@ -160,7 +152,6 @@ class EngineProperties(Properties):
         summary="With waltap.standby: how long a process may be paused or disconnected before "
         "another takes over, within twice this time. A dead process is replaced within "
         "a second.",
-        unit="ms",
     )
     errors_tolerance: Literal["none", "all", "dead_letter"] = declare(
         "errors.tolerance",
@@ -189,14 +180,12 @@ class EngineProperties(Properties):
         default=0,
         ge=0,
         summary="Wait between the end of an initial snapshot and the stream.",
-        unit="ms",
     )
     spill_memory_bytes: int = declare(
         "waltap.spill.memory.bytes",
         default=4 * 1024 * 1024,
         ge=0,
         summary="Memory for transactions that are streamed in progress; beyond it they go to disk.",
-        unit="bytes",
     )
     two_phase_policy: Literal["commit", "prepare"] = declare(
         "two.phase.policy",
@@ -225,7 +214,6 @@ class EngineProperties(Properties):
         default=0,
         ge=0,
         summary="Period of heartbeat records; 0: none. The slot advances without them.",
-        unit="ms",
     )
     incremental_chunk_size: int = declare(
         "incremental.snapshot.chunk.size",
@@ -242,7 +230,6 @@ class EngineProperties(Properties):
         summary="How long the server may read one chunk of an incremental snapshot. Slower "
         "chunks make the next ones smaller, up to incremental.snapshot.chunk.size. 0: "
         "all chunks have that size.",
-        unit="ms",
     )
     signal_channels: CommaList = declare(
         "signal.enabled.channels",
@@ -257,7 +244,6 @@ class EngineProperties(Properties):
         default=5000,
         ge=1,
         summary="How often the channels but source are asked for signals.",
-        unit="ms",
     )
     notification_channels: CommaList = declare(
         "notification.enabled.channels",
@@ -319,7 +305,6 @@ class EngineProperties(Properties):
         default=15000,
         ge=100,
         summary="How often metrics go there.",
-        unit="ms",
     )
     lineage_to: str | None = declare(
         "waltap.openlineage.to",
@@ -378,7 +363,6 @@ class EngineProperties(Properties):
         default=1 << 20,
         ge=1024,
         summary="Largest data of a signal; a larger one is left out with a warning.",
-        unit="bytes",
     )
     signal_match_timeout_ms: int = declare(
         "waltap.signal.match.timeout.ms",
@@ -386,7 +370,6 @@ class EngineProperties(Properties):
         ge=1,
         summary="Processor time to match one signal's patterns with table names; a signal that "
         "needs more is left out with a warning.",
-        unit="ms",
     )
     watermarking: Literal["insert_insert", "insert_delete"] = declare(
         "incremental.snapshot.watermarking.strategy",

@@ -107,14 +107,12 @@ class RegistryProperties(Properties):
         default=10_000,
         ge=1,
         le=2**31 - 1,
-        unit="ms",
         summary="How long one answer may take.",
     )
     patience_ms: int = declare(
         "schema.registry.retry.timeout.ms",
         default=30_000,
         ge=0,
-        unit="ms",
         summary="How long a registry that is away is asked again before the pipeline reconnects.",
     )
 

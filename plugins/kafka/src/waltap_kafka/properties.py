@@ -73,7 +73,6 @@ class KafkaSinkProperties(Properties):
         "stop.wait.ms",
         default=5000,
         ge=0,
-        unit="ms",
         summary="How long a stop waits for an absent broker; the next run sends the rest again.",
     )
     producer: dict[str, str] = declare_family(
@@ -197,7 +196,6 @@ class KafkaSignalProperties(Properties):
         "signal.kafka.poll.timeout.ms",
         default=0,
         ge=0,
-        unit="ms",
         summary="How long to wait for more records at the end of the topic.",
     )
     consumer: dict[str, str] = declare_family(

@@ -24,7 +24,6 @@ class LakeProperties(Properties):
         default=64 * 1024 * 1024,
         ge=0,
         summary="Columns kept in memory; beyond it they are committed before the next flush.",
-        unit="bytes",
     )
 
 

@@ -75,7 +75,6 @@ class PostgresProperties(Properties):
         default=30000,
         ge=1,
         summary="Longest time that it may take.",
-        unit="ms",
     )
     dbname: str = declare("database.dbname", summary="Database to capture from.")
     sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = declare(
@@ -111,7 +110,6 @@ class PostgresProperties(Properties):
         ge=0,
         le=2**31 - 1,
         summary="Longest time a catalogue query may take; 0: without limit.",
-        unit="ms",
     )
     receive_timeout_ms: int = declare(
         "waltap.receive.timeout.ms",
@@ -120,7 +118,6 @@ class PostgresProperties(Properties):
         summary="Longest silence of the server before the connection counts as lost, as "
         "PostgreSQL's wal_receiver_timeout; after half of it waltap asks for a reply. "
         "0: wait forever.",
-        unit="ms",
     )
     condition_timeout_ms: int = declare(
         "waltap.signal.condition.timeout.ms",
@@ -128,7 +125,6 @@ class PostgresProperties(Properties):
         ge=1,
         summary="Time limit of a signal's condition for one chunk, during which the stream "
         "waits. A request that needs more is ended with a warning.",
-        unit="ms",
     )
     signal_role: str | None = declare(
         "waltap.signal.role",
@@ -199,7 +195,6 @@ class PostgresProperties(Properties):
         default=10000,
         ge=0,
         summary="Wait between two such tries.",
-        unit="ms",
     )
     publication_name: str = declare(
         "publication.name",
@@ -269,7 +264,6 @@ class PostgresProperties(Properties):
         ge=0,
         summary="How often the slot is asked for its catalog_xmin, which becomes source.xmin of streamed "
         "events; 0: never, source.xmin is null.",
-        unit="ms",
     )
 
     key_index: Literal["sound", "debezium"] = declare(
@@ -306,7 +300,6 @@ class PostgresProperties(Properties):
         le=2**31 - 1,
         summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
         "Later requests for the table wait behind it.",
-        unit="ms",
     )
     snapshot_include_collection_list: CommaList = declare(
         "snapshot.include.collection.list",
@@ -364,7 +357,6 @@ class PostgresProperties(Properties):
         default=0,
         ge=0,
         summary="Wait before a snapshot.",
-        unit="ms",
     )
     heartbeat_action_query: str | None = declare(
         "heartbeat.action.query",

@@ -72,7 +72,6 @@ class RedisProperties(Properties):
         le=2**31 - 1,
         aliases=("connection.timeout.ms",),
         summary="How long to wait for a connection, and for an answer.",
-        unit="ms",
     )
 
 
@@ -129,7 +128,6 @@ class NatsProperties(Properties):
         default=10_000,
         ge=1,
         summary="How long to wait for a connection, and for an acknowledgement.",
-        unit="ms",
     )
 
 
@@ -174,12 +172,10 @@ class KinesisProperties(Properties):
         default=60_000,
         ge=0,
         summary="How long records that a shard refuses for its quota are sent again.",
-        unit="ms",
     )
     timeout_ms: int = declare(
         "timeout.ms",
         default=10_000,
         ge=1,
         summary="How long to wait for a connection, and for an answer.",
-        unit="ms",
     )

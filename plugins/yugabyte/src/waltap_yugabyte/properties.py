@@ -64,7 +64,6 @@ class YugabyteProperties(PostgresProperties):
         default=30000,
         ge=0,
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
-        unit="ms",
     )
     snapshot_mode: str = declare(
         "snapshot.mode",
@@ -151,7 +150,6 @@ class YugabyteProperties(PostgresProperties):
         ge=0,
         summary="With yb.streaming.order=hybrid_time: how long a range may be silent before the others "
         "continue without it.",
-        unit="ms",
     )
     event_form: Literal["cells", "plain"] = declare(
         "yb.event.form",
@@ -171,7 +169,6 @@ class YugabyteProperties(PostgresProperties):
         default=1000,
         ge=0,
         summary="Wait before a time is set to read at: a node refuses one that is ahead of its clock.",
-        unit="ms",
     )
     publication_refresh_ms: int = declare(
         "yb.publication.refresh.ms",
@@ -180,7 +177,6 @@ class YugabyteProperties(PostgresProperties):
         summary="How long a slot may take to follow its publication "
         "(cdcsdk_publication_list_refresh_interval_secs): a joining table is read after "
         "that. From 2026.1 on it follows immediately; leave this out.",
-        unit="ms",
     )
     table_interest_ms: int = declare(
         "yb.table.interest.ms",
@@ -189,7 +185,6 @@ class YugabyteProperties(PostgresProperties):
         summary="How long after a slot's creation an older table may still join its publication "
         "(cdcsdk_tablet_not_of_interest_timeout_secs). Later it would make the slot "
         "unusable, and is refused.",
-        unit="ms",
     )
     slot_window_ms: int = declare(
         "yb.slot.retention.ms",
@@ -197,7 +192,6 @@ class YugabyteProperties(PostgresProperties):
         ge=0,
         summary="How long the cluster keeps what an idle slot needs (cdc_intent_retention_ms); for the "
         "forecast of when a slot expires.",
-        unit="ms",
     )
 
     @field_validator("hostname")

@@ -58,5 +58,4 @@ class StorageProperties(Properties):
         default=5000,
         ge=1,
         summary="How long the store may take to accept a connection (S3).",
-        unit="ms",
     )

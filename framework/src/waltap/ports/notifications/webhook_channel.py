@@ -54,7 +54,6 @@ class WebhookProperties(Properties):
         ge=1,
         le=2**31 - 1,
         summary="How long one try may take to connect, and to answer.",
-        unit="ms",
     )
     retries: int = declare(
         "notification.webhook.max.retries",

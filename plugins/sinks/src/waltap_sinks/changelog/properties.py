@@ -26,7 +26,6 @@ class ChangeLogProperties(StorageProperties):
         ge=1,
         le=2**31 - 1,
         summary="Most rows of one Parquet segment; a table gets several when it has more.",
-        unit="rows",
     )
     chunk_rows: int = declare(
         "chunk.rows",
@@ -34,7 +33,6 @@ class ChangeLogProperties(StorageProperties):
         ge=1,
         le=2**31 - 1,
         summary="Rows that are turned into columns at a time.",
-        unit="rows",
     )
     memory_bytes: int = declare(
         "memory.max.bytes",
@@ -42,7 +40,6 @@ class ChangeLogProperties(StorageProperties):
         ge=0,
         summary="Columns kept in memory before they go to the open segments. A large row takes about "
         "four times its size.",
-        unit="bytes",
     )
 
     @property

@@ -61,7 +61,6 @@ class FilesProperties(StorageProperties):
         ge=1,
         summary="Size of all open files together, before compression, at which they are "
         "written; also the limit of memory, plus one batch.",
-        unit="bytes",
     )
     max_age_ms: int = declare(
         "file.max.age.ms",
@@ -69,7 +68,6 @@ class FilesProperties(StorageProperties):
         ge=0,
         summary="Files are written at the latest so long after their first record; the server keeps the "
         "WAL until then.",
-        unit="ms",
     )
 
     @model_validator(mode="after")

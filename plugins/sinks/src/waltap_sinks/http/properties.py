@@ -37,7 +37,6 @@ class HttpProperties(Properties):
         default=1024 * 1024,
         ge=1,
         summary="Largest body of a request that holds several records; a larger record goes alone.",
-        unit="bytes",
     )
     concurrency: int = declare(
         "concurrency",
@@ -58,7 +57,6 @@ class HttpProperties(Properties):
         ge=1,
         le=2**31 - 1,
         summary="How long one try may take, from the connection to the end of the answer.",
-        unit="ms",
     )
     retry_ms: int = declare(
         "retry.interval.ms",
@@ -66,7 +64,6 @@ class HttpProperties(Properties):
         ge=1,
         summary="First wait before a request is repeated; later ones double, up to 30 s. A "
         "longer Retry-After of the server is respected.",
-        unit="ms",
     )
     retry_total_ms: int = declare(
         "retry.timeout.ms",
@@ -74,7 +71,6 @@ class HttpProperties(Properties):
         ge=0,
         summary="How long a request is tried before the failure is reported; the engine then continues as "
         "errors.max.retries says.",
-        unit="ms",
     )
     headers: dict[str, str] = declare_family(
         "header.NAME",

@@ -95,7 +95,6 @@ class SqlProperties(Properties):
         ge=1,
         summary="Changes of one source transaction that go into one transaction of the target; only a "
         "larger one is split.",
-        unit="rows",
     )
     foreign_keys: Literal["auto", "check"] = declare(
         "foreign.keys",
@@ -111,7 +110,6 @@ class SqlProperties(Properties):
         le=2**31 - 1,
         summary="How long a statement waits for a lock of another session of the target before "
         "the batch is rolled back and retried, in PostgreSQL, MySQL, MariaDB and SQLite.",
-        unit="ms",
     )
 
     @field_validator("table_format")

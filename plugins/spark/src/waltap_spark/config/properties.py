@@ -194,7 +194,6 @@ class SparkProperties(StorageProperties):
         default=200,
         ge=10,
         summary="How often the applier looks for new changes.",
-        unit="ms",
     )
     retention_hours: float = declare(
         "changelog.retention.hours",
@@ -208,7 +207,6 @@ class SparkProperties(StorageProperties):
         default=5_000_000,
         ge=1,
         summary="Most changes of one commit of the tables, unless a single flush of the engine has more.",
-        unit="rows",
     )
     batch_ms: int = declare(
         "batch.max.ms",
@@ -217,7 +215,6 @@ class SparkProperties(StorageProperties):
         summary="Approximate time limit of a commit. A backlog is split into commits of whole "
         "transactions, sized by the duration of earlier ones. If even a small commit "
         "takes this long, the limit is twice its time.",
-        unit="ms",
     )
     compact_rows: int = declare(
         "compaction.min.rows",
@@ -225,7 +222,6 @@ class SparkProperties(StorageProperties):
         ge=0,
         summary="Compact pending changes into a table's base when they are more than this, and "
         "more than compaction.share of it.",
-        unit="rows",
     )
     compact_share: float = declare(
         "compaction.share",
@@ -252,7 +248,6 @@ class SparkProperties(StorageProperties):
         default=1_000_000,
         ge=1,
         summary="Approximate rows of one Parquet file of the tables.",
-        unit="rows",
     )
     retention_s: float = declare(
         "retention.seconds",
@@ -276,7 +271,6 @@ class SparkProperties(StorageProperties):
         ge=0,
         summary="How long a clean end waits until Spark has applied everything; after SIGTERM or "
         "SIGINT at most waltap.stop.timeout.ms. Then the Spark process applies the rest alone.",
-        unit="ms",
     )
 
     @property

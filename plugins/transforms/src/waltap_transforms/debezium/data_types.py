@@ -371,7 +371,6 @@ class RecordSizeProperties(Properties):
     max_bytes: int = declare(
         "max.bytes",
         ge=1,
-        unit="bytes",
         summary="Estimated size from which on columns are cut.",
         examples=("1048576",),
     )
