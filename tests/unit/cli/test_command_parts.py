@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from waltap.base.plugin_errors import SpecMissing
 from waltap.cli.application import COMMANDS, application, exit_code, show, show_bug
 from waltap.cli.commands.init import without_password
+from waltap.cli.commands.supervisor import Supervisor
 from waltap.cli.profile_source import any_sink, overrides, read
 from waltap.cli.terminal import confirm
 from waltap.config.layers import read_debezium, read_tables
@@ -27,6 +29,7 @@ from waltap.errors import (
     WaltapError,
 )
 from waltap.plugins.host import Host
+from waltap_testing.simulation.clock import VirtualClock
 
 # --- the list of commands ---------------------------------------------------------------------------
 
@@ -229,3 +232,23 @@ def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(
     )
     young, kept, enabled = found.stdout.split()[-3:]
     assert (int(young) > 10_000, int(kept) > 10_000, enabled) == (rare, rare, "True")
+
+
+# --- several pipelines -------------------------------------------------------------------------------
+
+
+def test_a_process_that_cannot_be_made_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    clock.at(4, lambda: monkeypatch.setattr(sys, "executable", "true"))
+    supervisor = Supervisor(lambda: [tmp_path / "a.toml", tmp_path / "b.toml"], clock=clock)
+    assert supervisor.run() == 0
+    for name in ("a", "b"):
+        said = [each.getMessage() for each in caplog.records if name + ".toml" in each.getMessage()]
+        assert said == [
+            f"{name}.toml cannot be started (No such file or directory); it starts again in {s} s"
+            for s in (1, 2, 4)
+        ]
+    assert clock.now >= 7

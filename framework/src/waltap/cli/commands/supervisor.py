@@ -134,7 +134,7 @@ REST_S, LONGEST_REST_S = 1.0, 60.0
 WELL_S = 60.0
 """Who has run for so long has started well: the next rest is a short one."""
 POLL_S = 0.2
-DONE, FAULTY = 0, 2
+DONE, FAILED, FAULTY = 0, 1, 2
 SETTINGS_FROM_STDIN = "--set-from-stdin"
 """Option of `waltap run` that has a JSON list of NAME=VALUE read from standard input."""
 
@@ -223,8 +223,13 @@ class Supervisor:
         now = self.clock.monotonic()
         if child.process is None:
             if child.due is not None and now >= child.due:
-                child.process = self._started(child.path)
                 child.began, child.code = now, None
+                try:
+                    child.process = self._started(child.path)
+                except OSError as error:  # too many processes, or no memory for one more
+                    child.code = FAILED
+                    self._rest(child, f"cannot be started ({error.strerror})")
+                    return
                 log.info("%s: process %d", child.path.name, child.process.pid)
             return
         code = child.process.poll()
@@ -244,10 +249,11 @@ class Supervisor:
             return
         if now - child.began >= WELL_S:
             child.rest_s = REST_S
-        child.due = now + child.rest_s
-        log.warning(
-            "%s ended with %d; it starts again in %g s", child.path.name, code, child.rest_s
-        )
+        self._rest(child, f"ended with {code}")
+
+    def _rest(self, child: _SupervisedProcess, problem: str) -> None:
+        child.due = self.clock.monotonic() + child.rest_s
+        log.warning("%s %s; it starts again in %g s", child.path.name, problem, child.rest_s)
         child.rest_s = min(child.rest_s * 2, LONGEST_REST_S)
 
     def _started(self, path: Path) -> "subprocess.Popen[bytes]":
