@@ -77,6 +77,12 @@ def post(*headers: bytes, body: bytes = SIGNAL, host: bytes = HERE, kind: bytes 
     )
 
 
+def test_the_name_of_its_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the name server does not answer, the lookup takes longer than a probe waits."""
+    monkeypatch.setattr(socket, "getfqdn", lambda _host: pytest.fail("looked up"))
+    server.MonitorListener(("127.0.0.1", 0), lambda _request: (200, "", b""), {}).server_close()
+
+
 def test_the_plain_request_is_taken(monitor: MonitorServer) -> None:
     """The other tests of this module prove nothing where this one fails."""
     assert b" 202 " in sent(monitor, post())

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -172,6 +173,10 @@ class MonitorListener(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, RequestHandler)
+
+    def server_bind(self) -> None:
+        """Bind the address without its name, whose lookup can take long and is not needed."""
+        TCPServer.server_bind(self)
 
     def reads(self, connection: socket.socket) -> None:
         """Record that the wait for a request starts."""
