@@ -315,7 +315,7 @@ def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> 
         server.kill()
         made._stream._timeout = 1.0  # type: ignore[attr-defined]  # nobody answers
         with pytest.raises(StreamUnavailable):
-            made.write(batch(2, record("t.t")))
+            made.write(batch(2, record("t.permissions")))  # a name that refusals have in them
         assert made.flush() == Positions({"": Position(1)})
         made.close()
         server.start()

@@ -100,20 +100,22 @@ class NatsServer(StreamServer["Client"]):
         from nats import errors, js
 
         heard, self._heard = self._heard, ""
-        text = f"{error}, {heard}" if heard and heard not in str(error) else str(error)
-        location, text = self.location, f"{about}: {text}" if about else text
+        answer = (
+            f"{error}, {heard}" if heard and heard not in str(error) else str(error) or repr(error)
+        )
+        location, text = self.location, f"{about}: {answer}" if about else answer
         if isinstance(error, js.errors.NoStreamResponseError):
             how = f"nats stream add --subjects '{about}', or create-stream with subjects"
             return StreamMissing(f"no stream takes {about}", how=how, property="subjects")
-        # The server's text shows a refusal, whatever the exception's class.
-        if "authorization" in text.lower() or "permissions" in text.lower():
+        # The server's text shows a refusal, whatever the exception's class; a topic may be called so.
+        if "authorization" in answer.lower() or "permissions" in answer.lower():
             return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
             return StreamFull(text, location=location, property="max_bytes, max_msgs")
         unfit = (errors.MaxPayloadError, errors.BadSubjectError, errors.BadHeaderError)
         if isinstance(error, (js.errors.APIError, *unfit)):
             return StreamUnfit(text, location=location, property="topic.prefix")
-        return StreamUnavailable(text or repr(error), location=location)
+        return StreamUnavailable(text, location=location)
 
 
 async def _end(client: "Client | None") -> None:
