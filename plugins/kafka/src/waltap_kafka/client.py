@@ -104,9 +104,22 @@ class ClientWatch:
         self.trouble, self._reported_at = None, 0.0
 
 
-def kafka_error(raised: KafkaException) -> KafkaError:
-    """Return the error that ``raised`` carries."""
-    error = raised.args[0]
+# A call that waits for delivery reports raises a fatal error of the client as a SystemError, since
+# the client has set the exception before it calls `on_delivery`.
+RAISED: Final = (KafkaException, SystemError)
+
+
+def kafka_error(raised: BaseException) -> KafkaError:
+    """Return the error that ``raised`` carries.
+
+    Raises: SystemError if it is not the client's.
+    """
+    found: BaseException | None = raised
+    while isinstance(found, SystemError):
+        found = found.__cause__
+    if not isinstance(found, KafkaException):
+        raise raised
+    error = found.args[0]
     assert isinstance(error, KafkaError)
     return error
 

@@ -20,7 +20,7 @@ from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
-from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
+from waltap_kafka.client import NO_SETTINGS, RAISED, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaRecordTooLarge, KafkaTopicIllegal
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
@@ -182,7 +182,7 @@ class KafkaSink(Sink):
             for producer in self._producers():
                 producer.poll(0)
             self._raise_undelivered()
-        except KafkaException as raised:
+        except RAISED as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
         # An open transaction has part of the batch and must not be committed.
@@ -226,7 +226,7 @@ class KafkaSink(Sink):
             return self._transactions.commit(
                 self._accepted, ends_transaction=self._ends_transaction, drain=self._drain
             )
-        except KafkaException as raised:
+        except RAISED as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
         except BaseException as error:
@@ -421,7 +421,7 @@ class KafkaSink(Sink):
             size = len(message.key() or b"") + len(message.value() or b"")
             self._undelivered = self._error(error, message.topic() or "", size)
 
-    def _fatal(self, raised: KafkaException) -> SinkError:
+    def _fatal(self, raised: BaseException) -> SinkError:
         """Return the error of a call that ended the producer."""
         named = self._error(kafka_error(raised))
         # The first failed report has the cause; later errors only follow from it.

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from waltap.changes.transactions.position import Positions
 from waltap.errors import StopRequested
 from waltap.ports.sink.sink import SinkContext
-from waltap_kafka.client import KafkaFailures, kafka_error
+from waltap_kafka.client import RAISED, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
@@ -139,7 +139,7 @@ class KafkaTransactions:
         self._begun = None
         try:
             self._producer.abort_transaction(ABANDON_S)
-        except KafkaException as raised:
+        except RAISED as raised:
             log.debug("the open transaction is left to the next start: %s", raised)
 
     def _until_done(self, call: Callable[[float], Any], seconds: float | None) -> None:
@@ -153,7 +153,7 @@ class KafkaTransactions:
             try:
                 # Short calls let the loop see a stop request.
                 call(STEP_S)
-            except KafkaException as raised:
+            except RAISED as raised:
                 error = kafka_error(raised)
                 if error.txn_requires_abort():
                     self.abandon()
