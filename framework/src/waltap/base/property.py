@@ -51,6 +51,8 @@ def _split(value: object) -> object:
     return tuple(part for part in parts if part)
 
 
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_split)]
 """A comma list of shares: numbers above 0, at most 1."""
@@ -339,21 +341,21 @@ def _member(value: object, known: tuple[str, ...]) -> object:
     return next((each for each in known if each.casefold() == word.casefold()), word)
 
 
+# Words of a check → the attribute that has its limit.
+BOUNDS = {
+    "at least": "ge", "more than": "gt", "at most": "le", "less than": "lt", "matching": "pattern",
+}  # fmt: skip
+
+
 def _allowed(annotation: Any, checks: list[Any]) -> str:
     """Describe a type with its checks (``annotated_types`` bounds, pydantic patterns)."""
     plain = [part for part in (get_args(annotation) or (annotation,)) if part is not type(None)]
-    bounds = [
-        f"{words} {limit}"
+    bounds = {
+        f"{words} {limit}": None
+        for words, bound in BOUNDS.items()
         for check in checks
-        for words, limit in (
-            ("at least", getattr(check, "ge", None)),
-            ("more than", getattr(check, "gt", None)),
-            ("at most", getattr(check, "le", None)),
-            ("less than", getattr(check, "lt", None)),
-            ("matching", getattr(check, "pattern", None)),
-        )
-        if limit is not None
-    ]
+        if (limit := getattr(check, bound, None)) is not None
+    }
     if bool in plain:
         noun = "true or false"
     elif int in plain:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from waltap.base.property import CommaList, Properties, Shares, declare
+from waltap.base.property import CommaList, Positive, Properties, Shares, Whole, declare
 
 SIZE = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B)\s*$"
 """A size with PostgreSQL's units: 1 GB is 1024 MB."""
@@ -70,10 +70,9 @@ class SinkBranchProperties(Properties):
         ge=100,
         summary="How long a paused sink rests before it is tried again.",
     )
-    pause_bytes: int = declare(
+    pause_bytes: Whole = declare(
         "pause.max.bytes",
         default=4 * 1024**3,
-        ge=0,
         summary="Most WAL that the server may keep for this sink while it is paused; beyond it "
         "the pipeline stops.",
     )
@@ -82,30 +81,26 @@ class SinkBranchProperties(Properties):
 class EngineProperties(Properties):
     """How one pipeline runs: batches, waits, retries, and where it keeps its state."""
 
-    batch_events: int = declare(
+    batch_events: Positive = declare(
         "max.batch.size",
         default=8192,
-        ge=1,
         summary="Most changes that one batch takes to the sink.",
         unit="events",
     )
-    linger_ms: int = declare(
+    linger_ms: Whole = declare(
         "waltap.linger.ms",
         default=0,
-        ge=0,
         summary="How long a batch that is not full waits for more changes; for sinks whose writes cost.",
     )
-    flush_interval_ms: int = declare(
+    flush_interval_ms: Whole = declare(
         "offset.flush.interval.ms",
         reloadable=True,
         default=1000,
-        ge=0,
         summary="How long written batches may wait before the sink is flushed and the offset stored.",
     )
-    status_interval_ms: int = declare(
+    status_interval_ms: Positive = declare(
         "status.update.interval.ms",
         default=10000,
-        ge=1,
         summary="Longest silence towards the server: a standby status update is sent at least this often.",
     )
     stall_ms: int = declare(
@@ -117,10 +112,9 @@ class EngineProperties(Properties):
         summary="How long one write, flush or acknowledgement of a sink may take before the log "
         "reports it and /readyz answers 503.",
     )
-    stop_timeout_ms: int = declare(
+    stop_timeout_ms: Whole = declare(
         "waltap.stop.timeout.ms",
         default=8000,
-        ge=0,
         summary="How long a call of the sink may last after SIGTERM or SIGINT. Then the process "
         "ends as if killed, and the next start repeats what was not durable. 0: "
         "without limit.",
@@ -131,10 +125,9 @@ class EngineProperties(Properties):
         ge=-1,
         summary="How often a retriable error is answered by a reconnect; -1: without end.",
     )
-    retry_delay_ms: int = declare(
+    retry_delay_ms: Whole = declare(
         "retriable.restart.connector.wait.ms",
         default=10000,
-        ge=0,
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
     )
     standby: bool = declare(
@@ -175,16 +168,14 @@ class EngineProperties(Properties):
         "warning or silently; write it to the dead letters; or tolerance: as "
         "errors.tolerance says.",
     )
-    streaming_delay_ms: int = declare(
+    streaming_delay_ms: Whole = declare(
         "streaming.delay.ms",
         default=0,
-        ge=0,
         summary="Wait between the end of an initial snapshot and the stream.",
     )
-    spill_memory_bytes: int = declare(
+    spill_memory_bytes: Whole = declare(
         "waltap.spill.memory.bytes",
         default=4 * 1024 * 1024,
-        ge=0,
         summary="Memory for transactions that are streamed in progress; beyond it they go to disk.",
     )
     two_phase_policy: Literal["commit", "prepare"] = declare(
@@ -208,25 +199,22 @@ class EngineProperties(Properties):
         "snapshot it incrementally (publication.autocreate.mode = filtered also "
         "publishes it immediately); or ignore it. In Debezium files: warn.",
     )
-    heartbeat_interval_ms: int = declare(
+    heartbeat_interval_ms: Whole = declare(
         "heartbeat.interval.ms",
         reloadable=True,
         default=0,
-        ge=0,
         summary="Period of heartbeat records; 0: none. The slot advances without them.",
     )
-    incremental_chunk_size: int = declare(
+    incremental_chunk_size: Positive = declare(
         "incremental.snapshot.chunk.size",
         default=1024,
-        ge=1,
         summary="Rows that an incremental snapshot reads at a time, at most.",
         unit="rows",
     )
-    incremental_chunk_target_ms: int = declare(
+    incremental_chunk_target_ms: Whole = declare(
         "waltap.incremental.chunk.target.ms",
         default=0,
         profile_default=2000,
-        ge=0,
         summary="How long the server may read one chunk of an incremental snapshot. Slower "
         "chunks make the next ones smaller, up to incremental.snapshot.chunk.size. 0: "
         "all chunks have that size.",
@@ -238,11 +226,10 @@ class EngineProperties(Properties):
         "file, kafka, plugins' channels. in-process is always on (Engine.signal); jmx "
         "is accepted without effect.",
     )
-    signal_poll_interval_ms: int = declare(
+    signal_poll_interval_ms: Positive = declare(
         "signal.poll.interval.ms",
         reloadable=True,
         default=5000,
-        ge=1,
         summary="How often the channels but source are asked for signals.",
     )
     notification_channels: CommaList = declare(
@@ -272,10 +259,9 @@ class EngineProperties(Properties):
         "/api/signal; empty: none.",
         examples=("127.0.0.1:8083",),
     )
-    metric_tables: int = declare(
+    metric_tables: Whole = declare(
         "waltap.metrics.tables",
         default=100,
-        ge=0,
         reloadable=True,
         summary="How many tables have their own metrics: those with the most events in this "
         "run; in a snapshot, those being read or the largest. Suspended tables always "
@@ -364,10 +350,9 @@ class EngineProperties(Properties):
         ge=1024,
         summary="Largest data of a signal; a larger one is left out with a warning.",
     )
-    signal_match_timeout_ms: int = declare(
+    signal_match_timeout_ms: Positive = declare(
         "waltap.signal.match.timeout.ms",
         default=1000,
-        ge=1,
         summary="Processor time to match one signal's patterns with table names; a signal that "
         "needs more is left out with a warning.",
     )

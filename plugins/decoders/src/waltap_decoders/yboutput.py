@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import msgspec
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Positive, Properties, declare
 from waltap.changes.decode.decoder import DecoderCapabilities, DecoderContext
 from waltap.changes.decode.relation import Relation
 from waltap_decoders.capabilities import YBOUTPUT
@@ -26,10 +26,9 @@ from waltap_decoders.pgoutput.properties import PgOutputProperties, negotiate
 class YbOutputProperties(Properties):
     """Requests to yboutput."""
 
-    proto_version: int = declare(
+    proto_version: Positive = declare(
         "yboutput.proto_version",
         default=1,
-        ge=1,
         le=3,
         summary="Protocol version to ask for; nothing that waltap uses needs more than 1.",
     )

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Positive, Properties, Whole, declare
 from waltap.base.redaction import header_value, whole_address
 
 Strategy = Literal[
@@ -102,17 +102,15 @@ class RegistryProperties(Properties):
         default="TopicNameStrategy",
         summary="Subject of values: TOPIC-value, the record's name, or TOPIC-NAME.",
     )
-    timeout_ms: int = declare(
+    timeout_ms: Positive = declare(
         "schema.registry.request.timeout.ms",
         default=10_000,
-        ge=1,
         le=2**31 - 1,
         summary="How long one answer may take.",
     )
-    patience_ms: int = declare(
+    patience_ms: Whole = declare(
         "schema.registry.retry.timeout.ms",
         default=30_000,
-        ge=0,
         summary="How long a registry that is away is asked again before the pipeline reconnects.",
     )
 

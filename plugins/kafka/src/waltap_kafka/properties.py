@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.base.property import CommaList, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap_kafka.client_settings import client_settings
 
@@ -69,10 +69,9 @@ class KafkaSinkProperties(Properties):
         "lists of regular expressions), partitions, replication.factor (-1: the "
         "broker's), and any setting of a topic, such as cleanup.policy.",
     )
-    stop_wait_ms: int = declare(
+    stop_wait_ms: Whole = declare(
         "stop.wait.ms",
         default=5000,
-        ge=0,
         summary="How long a stop waits for an absent broker; the next run sends the rest again.",
     )
     producer: dict[str, str] = declare_family(
@@ -192,10 +191,9 @@ class KafkaSignalProperties(Properties):
         default="kafka-signal",
         summary="Consumer group under which the channel notes how far it has read, as GROUP-PREFIX.",
     )
-    poll_timeout_ms: int = declare(
+    poll_timeout_ms: Whole = declare(
         "signal.kafka.poll.timeout.ms",
         default=0,
-        ge=0,
         summary="How long to wait for more records at the end of the topic.",
     )
     consumer: dict[str, str] = declare_family(

@@ -1,6 +1,6 @@
 """Properties of the sinks ``delta`` and ``iceberg``."""
 
-from waltap.base.property import Properties, declare, declare_family
+from waltap.base.property import Properties, Whole, declare, declare_family
 
 
 class LakeProperties(Properties):
@@ -19,10 +19,9 @@ class LakeProperties(Properties):
         default="waltap.positions",
         summary="Table whose properties hold the position of each pipeline; it has no rows.",
     )
-    memory_bytes: int = declare(
+    memory_bytes: Whole = declare(
         "memory.max.bytes",
         default=64 * 1024 * 1024,
-        ge=0,
         summary="Columns kept in memory; beyond it they are committed before the next flush.",
     )
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, PrivateAttr, ValidationInfo, field_validator
 
 from waltap.base.placeholder import SecretMissing
-from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.base.property import CommaList, Positive, Properties, Whole, declare, declare_family
 from waltap.base.redaction import Secret, hide_passing
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.ports.source.password import Password, PasswordFileUnreadable, printed_password
@@ -49,9 +49,7 @@ class PostgresProperties(Properties):
         default="localhost",
         summary="Host of the server; a comma list is tried in order; a folder means a Unix socket.",
     )
-    port: int = declare(
-        "database.port", default=5432, ge=1, le=65535, summary="Port of the server."
-    )
+    port: Positive = declare("database.port", default=5432, le=65535, summary="Port of the server.")
     user: str = declare("database.user", default="postgres", summary="Role to connect as.")
     password: str | None = declare(
         "database.password",
@@ -70,10 +68,9 @@ class PostgresProperties(Properties):
         "token or a vault's secret. It runs without a shell, in the profile's folder; "
         "quote words as in a shell.",
     )
-    password_command_timeout_ms: int = declare(
+    password_command_timeout_ms: Positive = declare(
         "database.password.command.timeout.ms",
         default=30000,
-        ge=1,
         summary="Longest time that it may take.",
     )
     dbname: str = declare("database.dbname", summary="Database to capture from.")
@@ -104,25 +101,22 @@ class PostgresProperties(Properties):
     tcp_keepalive: bool = declare(
         "database.tcpKeepAlive", default=True, summary="TCP keep-alive probes."
     )
-    query_timeout_ms: int = declare(
+    query_timeout_ms: Whole = declare(
         "database.query.timeout.ms",
         default=600000,
-        ge=0,
         le=2**31 - 1,
         summary="Longest time a catalogue query may take; 0: without limit.",
     )
-    receive_timeout_ms: int = declare(
+    receive_timeout_ms: Whole = declare(
         "waltap.receive.timeout.ms",
         default=60000,
-        ge=0,
         summary="Longest silence of the server before the connection counts as lost, as "
         "PostgreSQL's wal_receiver_timeout; after half of it waltap asks for a reply. "
         "0: wait forever.",
     )
-    condition_timeout_ms: int = declare(
+    condition_timeout_ms: Positive = declare(
         "waltap.signal.condition.timeout.ms",
         default=60000,
-        ge=1,
         summary="Time limit of a signal's condition for one chunk, during which the stream "
         "waits. A request that needs more is ended with a warning.",
     )
@@ -184,16 +178,14 @@ class PostgresProperties(Properties):
         default=None,
         summary="Further options for the output plugin: name=value, separated by ;.",
     )
-    slot_max_retries: int = declare(
+    slot_max_retries: Whole = declare(
         "slot.max.retries",
         default=6,
-        ge=0,
         summary="How often to try again when the slot is in use.",
     )
-    slot_retry_delay_ms: int = declare(
+    slot_retry_delay_ms: Whole = declare(
         "slot.retry.delay.ms",
         default=10000,
-        ge=0,
         summary="Wait between two such tries.",
     )
     publication_name: str = declare(
@@ -258,10 +250,9 @@ class PostgresProperties(Properties):
         "manual: another process; the server keeps WAL until then, and a slot that is "
         "moved past the stored offset is a gap.",
     )
-    xmin_fetch_interval_ms: int = declare(
+    xmin_fetch_interval_ms: Whole = declare(
         "xmin.fetch.interval.ms",
         default=0,
-        ge=0,
         summary="How often the slot is asked for its catalog_xmin, which becomes source.xmin of streamed "
         "events; 0: never, source.xmin is null.",
     )
@@ -293,10 +284,9 @@ class PostgresProperties(Properties):
         "rewrote it before. custom: as the plugin snapshot.locking.mode.custom.name "
         "says.",
     )
-    snapshot_lock_timeout_ms: int = declare(
+    snapshot_lock_timeout_ms: Whole = declare(
         "snapshot.lock.timeout.ms",
         default=10000,
-        ge=0,
         le=2**31 - 1,
         summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
         "Later requests for the table wait behind it.",
@@ -319,26 +309,23 @@ class PostgresProperties(Properties):
         summary="The SELECT that reads this table in an initial snapshot. Columns match by "
         "name; missing ones are null.",
     )
-    snapshot_fetch_size: int = declare(
+    snapshot_fetch_size: Positive = declare(
         "snapshot.fetch.size",
         deprecated={"rows.fetch.size": "snapshot.fetch.size"},
         default=10240,
-        ge=1,
         summary="Rows that go to the sink together in a snapshot.",
         unit="rows",
     )
-    snapshot_max_threads: int = declare(
+    snapshot_max_threads: Positive = declare(
         "snapshot.max.threads",
         default=1,
-        ge=1,
         le=256,
         summary="Connections that read an initial snapshot in parallel: several tables, and "
         "ranges of large ones, all in one snapshot of the server.",
     )
-    snapshot_threads_multiplier: int = declare(
+    snapshot_threads_multiplier: Positive = declare(
         "snapshot.max.threads.multiplier",
         default=1,
-        ge=1,
         summary="Ranges that a large table is cut into, for each of several snapshot.max.threads.",
     )
     snapshot_threads_multipliers: dict[str, str] = declare_family(
@@ -352,10 +339,9 @@ class PostgresProperties(Properties):
         summary="Read tables with few rows first (ascending) or those with many (descending), else by "
         "table.include.list and name.",
     )
-    snapshot_delay_ms: int = declare(
+    snapshot_delay_ms: Whole = declare(
         "snapshot.delay.ms",
         default=0,
-        ge=0,
         summary="Wait before a snapshot.",
     )
     heartbeat_action_query: str | None = declare(

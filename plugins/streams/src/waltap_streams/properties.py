@@ -5,7 +5,7 @@ Names are Debezium Server's where the meaning is the same.
 
 from typing import Literal
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Positive, Properties, Whole, declare
 
 
 class RedisProperties(Properties):
@@ -17,7 +17,7 @@ class RedisProperties(Properties):
         summary="Host of the server, and its port (6379).",
         examples=("redis.example.com:6379",),
     )
-    db_index: int = declare("db.index", default=0, ge=0, summary="Number of the database.")
+    db_index: Whole = declare("db.index", default=0, summary="Number of the database.")
     user: str | None = declare("user", default=None, summary="User, of an ACL.")
     password: str | None = declare("password", default=None, secret=True, summary="Its password.")
     ssl: bool = declare("ssl.enabled", default=False, summary="Whether to speak TLS.")
@@ -30,13 +30,12 @@ class RedisProperties(Properties):
         summary="With exactly_once the entries of a flush and the position are one MULTI "
         "transaction; all streams must then be on one node.",
     )
-    batch_records: int = declare(
-        "batch.size", default=500, ge=1, summary="Entries that are sent at a time.", unit="records"
+    batch_records: Positive = declare(
+        "batch.size", default=500, summary="Entries that are sent at a time.", unit="records"
     )
-    held_records: int = declare(
+    held_records: Positive = declare(
         "transaction.max.records",
         default=100_000,
-        ge=1,
         summary="Entries of one transaction; what is more is committed before the next flush.",
         unit="records",
     )
@@ -53,10 +52,9 @@ class RedisProperties(Properties):
     null_value: str = declare(
         "null.value", default="default", summary="Value of a tombstone, where compact."
     )
-    max_entries: int = declare(
+    max_entries: Whole = declare(
         "stream.max.entries",
         default=0,
-        ge=0,
         summary="About how many entries a stream keeps; older ones go. 0: all.",
         unit="entries",
     )
@@ -65,10 +63,9 @@ class RedisProperties(Properties):
         default="waltap:{pipeline}:position",
         summary="Key of the position, with exactly_once.",
     )
-    timeout_ms: int = declare(
+    timeout_ms: Positive = declare(
         "socket.timeout.ms",
         default=10_000,
-        ge=1,
         le=2**31 - 1,
         aliases=("connection.timeout.ms",),
         summary="How long to wait for a connection, and for an answer.",
@@ -116,17 +113,15 @@ class NatsProperties(Properties):
         path=True,
         summary="File of credentials (.creds); needs nkeys.",
     )
-    window: int = declare(
+    window: Positive = declare(
         "publish.window",
         default=256,
-        ge=1,
         summary="Messages that may wait for their acknowledgement at a time.",
         unit="messages",
     )
-    timeout_ms: int = declare(
+    timeout_ms: Positive = declare(
         "timeout.ms",
         default=10_000,
-        ge=1,
         summary="How long to wait for a connection, and for an acknowledgement.",
     )
 
@@ -167,15 +162,13 @@ class KinesisProperties(Properties):
         min_length=1,
         summary="Partition key of records without key; their order is kept where none is sent again.",
     )
-    retry_ms: int = declare(
+    retry_ms: Whole = declare(
         "retry.timeout.ms",
         default=60_000,
-        ge=0,
         summary="How long records that a shard refuses for its quota are sent again.",
     )
-    timeout_ms: int = declare(
+    timeout_ms: Positive = declare(
         "timeout.ms",
         default=10_000,
-        ge=1,
         summary="How long to wait for a connection, and for an answer.",
     )

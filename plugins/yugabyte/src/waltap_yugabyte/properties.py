@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, declare
+from waltap.base.property import CommaList, Positive, Whole, declare
 from waltap_postgres.properties import PostgresProperties
 from waltap_yugabyte.errors import YugabyteMeanings
 
@@ -35,10 +35,9 @@ class YugabyteProperties(PostgresProperties):
         default="localhost",
         summary="Host of a node; or several with their ports, host:port,host:port, tried in this order.",
     )
-    port: int = declare(
+    port: Positive = declare(
         "database.port",
         default=5433,
-        ge=1,
         le=65535,
         summary="Port of the node; hosts that have a port of their own do not use it.",
     )
@@ -59,10 +58,9 @@ class YugabyteProperties(PostgresProperties):
         ge=-1,
         summary="How often a retriable error is answered by a reconnect; -1: without end.",
     )
-    retry_delay_ms: int = declare(
+    retry_delay_ms: Whole = declare(
         "retriable.restart.connector.wait.ms",
         default=30000,
-        ge=0,
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
     )
     snapshot_mode: str = declare(
@@ -88,10 +86,9 @@ class YugabyteProperties(PostgresProperties):
     )
 
     # --- its own
-    tasks_max: int = declare(
+    tasks_max: Positive = declare(
         "tasks.max",
         default=1,
-        ge=1,
         summary="With snapshot.mode=parallel: connections that read, if more than snapshot.max.threads. "
         "Without effect otherwise: a slot has one reader.",
     )
@@ -144,10 +141,9 @@ class YugabyteProperties(PostgresProperties):
         "transactions of all ranges by commit time (hybrid_time; slots with "
         "slot.lsn.type=HYBRID_TIME).",
     )
-    merge_quiet_ms: int = declare(
+    merge_quiet_ms: Whole = declare(
         "yb.streaming.order.wait.ms",
         default=1000,
-        ge=0,
         summary="With yb.streaming.order=hybrid_time: how long a range may be silent before the others "
         "continue without it.",
     )
@@ -164,32 +160,28 @@ class YugabyteProperties(PostgresProperties):
         default="refuse",
         summary="What to do where the server does not say that it is YugabyteDB.",
     )
-    read_time_wait_ms: int = declare(
+    read_time_wait_ms: Whole = declare(
         "yb.read.time.wait.ms",
         default=1000,
-        ge=0,
         summary="Wait before a time is set to read at: a node refuses one that is ahead of its clock.",
     )
-    publication_refresh_ms: int = declare(
+    publication_refresh_ms: Whole = declare(
         "yb.publication.refresh.ms",
         default=900_000,
-        ge=0,
         summary="How long a slot may take to follow its publication "
         "(cdcsdk_publication_list_refresh_interval_secs): a joining table is read after "
         "that. From 2026.1 on it follows immediately; leave this out.",
     )
-    table_interest_ms: int = declare(
+    table_interest_ms: Whole = declare(
         "yb.table.interest.ms",
         default=14_400_000,
-        ge=0,
         summary="How long after a slot's creation an older table may still join its publication "
         "(cdcsdk_tablet_not_of_interest_timeout_secs). Later it would make the slot "
         "unusable, and is refused.",
     )
-    slot_window_ms: int = declare(
+    slot_window_ms: Whole = declare(
         "yb.slot.retention.ms",
         default=28_800_000,
-        ge=0,
         summary="How long the cluster keeps what an idle slot needs (cdc_intent_retention_ms); for the "
         "forecast of when a slot expires.",
     )

@@ -1,6 +1,6 @@
 """Properties of an object store, shared by all components with files."""
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Positive, Properties, declare
 
 
 class StorageProperties(Properties):
@@ -47,15 +47,13 @@ class StorageProperties(Properties):
         default=False,
         summary="Whether requests are not signed: for public stores (S3, GCS).",
     )
-    storage_attempts: int = declare(
+    storage_attempts: Positive = declare(
         "storage.max.attempts",
         default=5,
-        ge=1,
         summary="Attempts of one request (S3). When all have failed, the pipeline reconnects.",
     )
-    storage_connect_ms: int = declare(
+    storage_connect_ms: Positive = declare(
         "storage.connect.timeout.ms",
         default=5000,
-        ge=1,
         summary="How long the store may take to accept a connection (S3).",
     )

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.base.property import CommaList, Positive, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import NameMatcher, check_family, java_pattern
 from waltap.changes.decode.relation import name_parts
 
@@ -187,10 +187,9 @@ class CaptureProperties(Properties):
         default="__debezium_unavailable_value",
         summary="Placeholder for an unchanged TOAST value that the server did not send; hex: allowed.",
     )
-    guardrail_max: int = declare(
+    guardrail_max: Whole = declare(
         "guardrail.collections.max",
         default=0,
-        ge=0,
         summary="Most tables that a pipeline may capture; 0: any number.",
         unit="tables",
         reach=(),
@@ -340,10 +339,9 @@ class CaptureProperties(Properties):
         pattern=r"^[a-zA-Z0-9_.\-]+$",
         summary="What joins the parts of topic names.",
     )
-    topic_cache_size: int = declare(
+    topic_cache_size: Positive = declare(
         "topic.cache.size",
         default=10000,
-        ge=1,
         summary="Accepted for Debezium's sake: each relation's topic is worked out once.",
         reach=(),
     )

@@ -16,7 +16,7 @@ from pydantic import field_validator
 
 from waltap.base.http import HttpAnswer, WebhookSignature
 from waltap.base.plugin_errors import needing
-from waltap.base.property import Properties, declare, declare_family
+from waltap.base.property import Positive, Properties, Whole, declare, declare_family
 from waltap.base.redaction import header_values, host_of, whole_address
 from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
@@ -48,23 +48,20 @@ class WebhookProperties(Properties):
         summary="Key of the HMAC-SHA256 in the header webhook-signature, by Standard Webhooks: "
         "any text, or whsec_ and base64; empty: no signature.",
     )
-    timeout_ms: int = declare(
+    timeout_ms: Positive = declare(
         "notification.webhook.timeout.ms",
         default=10_000,
-        ge=1,
         le=2**31 - 1,
         summary="How long one try may take to connect, and to answer.",
     )
-    retries: int = declare(
+    retries: Whole = declare(
         "notification.webhook.max.retries",
         default=8,
-        ge=0,
         summary="How often a notification is tried again; waits double from 0.2 s to 30 s.",
     )
-    queue_size: int = declare(
+    queue_size: Positive = declare(
         "notification.webhook.queue.size",
         default=1000,
-        ge=1,
         summary="So many notifications may wait; further ones are counted and left out.",
     )
     headers: dict[str, str] = declare_family(

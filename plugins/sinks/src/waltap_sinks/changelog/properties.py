@@ -3,7 +3,7 @@
 from typing import Literal
 
 from waltap.base.files.properties import StorageProperties
-from waltap.base.property import declare
+from waltap.base.property import Positive, Whole, declare
 
 Compression = Literal["zstd", "snappy", "lz4", "none"]
 
@@ -20,24 +20,21 @@ class ChangeLogProperties(StorageProperties):
     compression: Compression = declare(
         "compression", default="zstd", summary="Compression of the Parquet segments."
     )
-    segment_rows: int = declare(
+    segment_rows: Positive = declare(
         "segment.max.rows",
         default=1_000_000,
-        ge=1,
         le=2**31 - 1,
         summary="Most rows of one Parquet segment; a table gets several when it has more.",
     )
-    chunk_rows: int = declare(
+    chunk_rows: Positive = declare(
         "chunk.rows",
         default=16_384,
-        ge=1,
         le=2**31 - 1,
         summary="Rows that are turned into columns at a time.",
     )
-    memory_bytes: int = declare(
+    memory_bytes: Whole = declare(
         "memory.max.bytes",
         default=4 * 1024 * 1024,
-        ge=0,
         summary="Columns kept in memory before they go to the open segments. A large row takes about "
         "four times its size.",
     )

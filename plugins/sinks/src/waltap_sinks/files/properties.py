@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, model_validator
 
 from waltap.base.files.properties import StorageProperties
-from waltap.base.property import declare
+from waltap.base.property import Positive, Whole, declare
 from waltap.base.text import braced_names
 
 PARTS: Final = ("table", "topic", "date", "hour")
@@ -55,17 +55,15 @@ class FilesProperties(StorageProperties):
         summary="Folders of the files, of {table} (the topic without topic.prefix), {topic}, {date} and "
         "{hour} (UTC, of the commit).",
     )
-    max_bytes: int = declare(
+    max_bytes: Positive = declare(
         "file.max.bytes",
         default=32 * 1024 * 1024,
-        ge=1,
         summary="Size of all open files together, before compression, at which they are "
         "written; also the limit of memory, plus one batch.",
     )
-    max_age_ms: int = declare(
+    max_age_ms: Whole = declare(
         "file.max.age.ms",
         default=60_000,
-        ge=0,
         summary="Files are written at the latest so long after their first record; the server keeps the "
         "WAL until then.",
     )

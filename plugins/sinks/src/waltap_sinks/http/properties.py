@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import Properties, declare, declare_family
+from waltap.base.property import Positive, Properties, Whole, declare, declare_family
 from waltap.base.redaction import header_value, header_values, whole_address
 
 
@@ -25,23 +25,20 @@ class HttpProperties(Properties):
         "headers; JSON lines of records with topic, key, value and headers; the same as a "
         "JSON array; or a batch of structured CloudEvents (format cloudevents).",
     )
-    batch_records: int = declare(
+    batch_records: Positive = declare(
         "batch.size",
         default=500,
-        ge=1,
         summary="Most records of one request, where it holds several.",
         unit="records",
     )
-    batch_bytes: int = declare(
+    batch_bytes: Positive = declare(
         "batch.max.bytes",
         default=1024 * 1024,
-        ge=1,
         summary="Largest body of a request that holds several records; a larger record goes alone.",
     )
-    concurrency: int = declare(
+    concurrency: Positive = declare(
         "concurrency",
         default=1,
-        ge=1,
         le=256,
         summary="How many requests may run at a time. Records of one key stay in order; with 1, "
         "all do.",
@@ -51,24 +48,21 @@ class HttpProperties(Properties):
         default=False,
         summary="Whether tombstones are sent, with an empty body or null; else they are left out.",
     )
-    timeout_ms: int = declare(
+    timeout_ms: Positive = declare(
         "timeout.ms",
         default=60_000,
-        ge=1,
         le=2**31 - 1,
         summary="How long one try may take, from the connection to the end of the answer.",
     )
-    retry_ms: int = declare(
+    retry_ms: Positive = declare(
         "retry.interval.ms",
         default=500,
-        ge=1,
         summary="First wait before a request is repeated; later ones double, up to 30 s. A "
         "longer Retry-After of the server is respected.",
     )
-    retry_total_ms: int = declare(
+    retry_total_ms: Whole = declare(
         "retry.timeout.ms",
         default=300_000,
-        ge=0,
         summary="How long a request is tried before the failure is reported; the engine then continues as "
         "errors.max.retries says.",
     )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Positive, Properties, declare
 from waltap.base.text import braced_names
 from waltap.changes.capture.java_regex import NameMatcher
 
@@ -89,10 +89,9 @@ class SqlProperties(Properties):
         summary="Table of the target with each pipeline's position, written in the data's "
         "transaction: SCHEMA.TABLE, or TABLE in the user's own schema.",
     )
-    transaction_rows: int = declare(
+    transaction_rows: Positive = declare(
         "transaction.max.rows",
         default=1_000_000,
-        ge=1,
         summary="Changes of one source transaction that go into one transaction of the target; only a "
         "larger one is split.",
     )
@@ -103,10 +102,9 @@ class SqlProperties(Properties):
         "replication does (session_replication_role = replica); else as check. check: "
         "check at the end of the transaction where deferrable, and write parents first.",
     )
-    lock_timeout_ms: int = declare(
+    lock_timeout_ms: Positive = declare(
         "lock.timeout.ms",
         default=30_000,
-        ge=1,
         le=2**31 - 1,
         summary="How long a statement waits for a lock of another session of the target before "
         "the batch is rolled back and retried, in PostgreSQL, MySQL, MariaDB and SQLite.",

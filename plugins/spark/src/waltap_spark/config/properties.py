@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from waltap.base.files.properties import StorageProperties
-from waltap.base.property import Properties, declare, declare_family
+from waltap.base.property import Positive, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.config import CommaList
 from waltap_spark.config.column_names import STYLES, checked_renames
@@ -202,10 +202,9 @@ class SparkProperties(StorageProperties):
         summary="How long changes stay in the change log after Spark has applied them.",
         unit="h",
     )
-    batch_rows: int = declare(
+    batch_rows: Positive = declare(
         "batch.max.rows",
         default=5_000_000,
-        ge=1,
         summary="Most changes of one commit of the tables, unless a single flush of the engine has more.",
     )
     batch_ms: int = declare(
@@ -216,10 +215,9 @@ class SparkProperties(StorageProperties):
         "transactions, sized by the duration of earlier ones. If even a small commit "
         "takes this long, the limit is twice its time.",
     )
-    compact_rows: int = declare(
+    compact_rows: Whole = declare(
         "compaction.min.rows",
         default=100_000,
-        ge=0,
         summary="Compact pending changes into a table's base when they are more than this, and "
         "more than compaction.share of it.",
     )
@@ -230,10 +228,9 @@ class SparkProperties(StorageProperties):
         summary="The share of a table's base that pending changes must exceed before the applier "
         "compacts them.",
     )
-    compact_sets: int = declare(
+    compact_sets: Whole = declare(
         "compaction.max.sets",
         default=0,
-        ge=0,
         summary="Also compact pending changes when they are in so many sets. 0: only their "
         "share of the base counts, and small sets are merged with each other.",
     )
@@ -243,10 +240,9 @@ class SparkProperties(StorageProperties):
         ge=2,
         summary="Number of change sets of one size that are merged into one.",
     )
-    file_rows: int = declare(
+    file_rows: Positive = declare(
         "file.max.rows",
         default=1_000_000,
-        ge=1,
         summary="Approximate rows of one Parquet file of the tables.",
     )
     retention_s: float = declare(
@@ -256,19 +252,17 @@ class SparkProperties(StorageProperties):
         summary="How long files of earlier commits stay for readers.",
         unit="s",
     )
-    parallel: int = declare(
+    parallel: Positive = declare(
         "apply.parallel",
         default=4,
-        ge=1,
         summary="Tables that the applier writes at the same time.",
     )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
         "compression", default="zstd", summary="Compression of the change log's segments."
     )
-    drain_ms: int = declare(
+    drain_ms: Whole = declare(
         "drain.timeout.ms",
         default=300_000,
-        ge=0,
         summary="How long a clean end waits until Spark has applied everything; after SIGTERM or "
         "SIGINT at most waltap.stop.timeout.ms. Then the Spark process applies the rest alone.",
     )
@@ -394,10 +388,9 @@ class DeltaTableProperties(TargetProperties):
         ),
         examples=("spark_catalog", "unity"),
     )
-    retention_hours: int = declare(
+    retention_hours: Whole = declare(
         "retention.hours",
         default=168,
-        ge=0,
         summary="How long files of older versions stay, and with them the past that can be read.",
         unit="h",
     )
@@ -418,10 +411,9 @@ class IcebergTableProperties(TargetProperties):
         ),
         examples=("lake", "lake.raw"),
     )
-    retention_hours: int = declare(
+    retention_hours: Whole = declare(
         "retention.hours",
         default=168,
-        ge=0,
         summary="How long older versions stay, and with them the past that can be read.",
         unit="h",
     )

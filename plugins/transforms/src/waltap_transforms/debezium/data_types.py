@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import field_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import CommaList, Positive, Properties, Whole, declare
 from waltap.changes.capture.column_transform import truncated
 from waltap.changes.mapping import double_text, float_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
@@ -368,9 +368,8 @@ Measure = Callable[[Any], int]
 class RecordSizeProperties(Properties):
     """Largest size of records, and the columns that are cut."""
 
-    max_bytes: int = declare(
+    max_bytes: Positive = declare(
         "max.bytes",
-        ge=1,
         summary="Estimated size from which on columns are cut.",
         examples=("1048576",),
     )
@@ -380,10 +379,9 @@ class RecordSizeProperties(Properties):
         gt=0,
         summary="What the estimated size is multiplied by, for a producer that compresses.",
     )
-    min_field: int = declare(
+    min_field: Whole = declare(
         "min.field.size",
         default=25_000,
-        ge=0,
         unit="bytes",
         summary="Only values that are longer are cut.",
     )

@@ -7,7 +7,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import CommaList, Properties, declare, declare_family
+from waltap.base.property import CommaList, Positive, Properties, declare, declare_family
 from waltap.changes.capture.topic_naming import schema_namer
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import Tuple
@@ -325,7 +325,7 @@ class PartitionRoutingProperties(Properties):
         min_length=1,
         examples=("change.customer_id",),
     )
-    partitions: int = declare(
+    partitions: Positive = declare(
         "partition.topic.num", summary="Number of partitions of the topic.", ge=1
     )
     function: Literal["java", "murmur"] = declare(
