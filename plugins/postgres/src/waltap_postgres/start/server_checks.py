@@ -4,9 +4,11 @@ Each remedy suffices. For a hosted server it names the service's own switch.
 """
 
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.resources import files
 
 from waltap.base.text import duration, size, sql_word
 from waltap.errors import SourceError, WaltapError
@@ -19,12 +21,6 @@ from waltap_postgres.errors import (
     WalLevelTooLow,
 )
 
-# Services that host PostgreSQL, and their switches for logical decoding.
-#
-# There a user cannot write ``postgresql.conf`` and is no superuser, so each remedy names the
-# service's own switch. Source: the services' public documentation, which docs/howto/clouds.md
-# names. Nothing was run on them.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedService:
@@ -35,10 +31,10 @@ class HostedService:
 
     name: str
     # Objects that only the service's servers have.
-    settings: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-    schemas: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()
+    settings: Sequence[str] = ()
+    roles: Sequence[str] = ()
+    schemas: Sequence[str] = ()
+    functions: Sequence[str] = ()
     # Pattern of the servers' names, for servers without such objects.
     hosts: str | None = None
     # Instruction that sets ``wal_level`` to logical.
@@ -62,95 +58,11 @@ class HostedService:
         return f"ALTER ROLE {sql_word(user)} WITH REPLICATION"
 
 
-AMAZON = {
-    "switched_by": "rds.logical_replication",
-    "admin": "rds_superuser",
-    "granted": "rds_replication",
-}
-GOOGLE = "flag {flag} = on, and the instance restarts (setting flags replaces all that were set)"
-
-# In the order of the search: some services run on others and have the other's objects too.
-SERVICES = (
-    HostedService(
-        name="Heroku Postgres",
-        schemas=("heroku_ext",),
-        switch="Heroku Postgres offers no logical replication: move the database, or capture from a copy "
-        "of it elsewhere",
-        where="by Heroku's support",
-        admin="",
-    ),
-    HostedService(
-        name="Amazon Aurora",
-        functions=("aurora_version",),
-        hosts=r"\.cluster-(?:ro-|custom-)?[a-z0-9]+\.[a-z0-9-]+\.rds\.amazonaws\.com(?:\.cn)?$",
-        switch="in the cluster's own DB cluster parameter group: rds.logical_replication = 1; then reboot "
-        "the writer",
-        restart="reboot the writer",
-        where="in the DB cluster parameter group",
-        **AMAZON,  # type: ignore[arg-type]
-    ),
-    HostedService(
-        name="Amazon RDS",
-        settings=("rds.logical_replication",),
-        roles=("rds_superuser", "rds_replication", "rdsadmin"),
-        hosts=r"\.rds\.amazonaws\.com(?:\.cn)?$",
-        switch="in the instance's own DB parameter group: rds.logical_replication = 1; then reboot the "
-        "instance",
-        restart="reboot the instance",
-        where="in the DB parameter group",
-        **AMAZON,  # type: ignore[arg-type]
-    ),
-    HostedService(
-        name="Azure Database for PostgreSQL",
-        settings=("azure.extensions",),
-        roles=("azure_pg_admin", "azuresu"),
-        hosts=r"\.postgres\.database\.(?:azure\.com|chinacloudapi\.cn|usgovcloudapi\.net)$",
-        switch="server parameter wal_level = logical, in the portal or with `az postgres "
-        "flexible-server parameter set`; then restart the server",
-        where="as a server parameter",
-        admin="azure_pg_admin",
-    ),
-    HostedService(
-        name="Google AlloyDB",
-        settings=("alloydb.logical_decoding",),
-        roles=("alloydbsuperuser", "alloydbadmin"),
-        switch=f"of the primary: {GOOGLE.format(flag='alloydb.logical_decoding')}",
-        switched_by="alloydb.logical_decoding",
-        restart="restart the primary",
-        where="as a flag of the instance",
-        admin="alloydbsuperuser",
-    ),
-    HostedService(
-        name="Google Cloud SQL",
-        settings=("cloudsql.logical_decoding",),
-        roles=("cloudsqlsuperuser", "cloudsqladmin"),
-        switch=GOOGLE.format(flag="cloudsql.logical_decoding"),
-        switched_by="cloudsql.logical_decoding",
-        restart="restart the instance",
-        where="as a flag of the instance",
-        admin="cloudsqlsuperuser",
-    ),
-    HostedService(
-        name="Supabase",
-        roles=("supabase_admin",),
-        hosts=r"\.supabase\.(?:co|com)$",
-        switch="wal_level is logical there as it comes: ask the support why this server's is not",
-        where="with `supabase postgres-config`",
-        admin="postgres",
-    ),
-    HostedService(
-        name="Neon",
-        settings=("neon.timeline_id",),
-        roles=("neon_superuser",),
-        hosts=r"\.neon\.tech$",
-        switch="in the console, project settings, Logical Replication: Enable, which restarts all "
-        "computes and cannot be taken back",
-        where="by Neon's support",
-        admin="neon_superuser",
-        granted="neon_superuser",
-        mind="a slot is removed after about 40 hours without a reader, and all by restoring a branch: "
-        "a pipeline that was down for so long has a gap",
-    ),
+SERVICES = tuple(
+    HostedService(**row)
+    for row in tomllib.loads(files(__package__).joinpath("hosting.toml").read_text("utf-8"))[
+        "service"
+    ]
 )
 FACTS_SQL = """
 SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%s)),
