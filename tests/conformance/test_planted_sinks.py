@@ -685,6 +685,17 @@ class EmptiesForASnapshot(InOneTransaction):
         super().take_piece(part, rows)
 
 
+@FAULTS.found_by("test_a_snapshot_of_another_server_is_followed_by_its_stream")
+class PassesOverWhatIsBeforeItsStart(InOneTransaction):
+    def open(self):
+        self.began = super().open()
+        return self.began
+
+    def write(self, batch):
+        if batch.snapshot or self.began is None or batch.position > self.began:
+            super().write(batch)
+
+
 @FAULTS.right
 class KnowsItsFile(InOneTransaction):
     """Sees that its database is the one that it opened. Right as it is."""

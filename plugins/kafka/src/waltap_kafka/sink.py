@@ -163,6 +163,8 @@ class KafkaSink(Sink):
         """
         self._raise_failure()
         assert self._producer is not None
+        if batch.snapshot:  # the stream begins with it, perhaps on a server with lower LSNs
+            self._held = Positions()
         if self._once and was_delivered(batch, self._held):
             return
         # The engine has handled the refused records; all others are sent.
@@ -207,6 +209,7 @@ class KafkaSink(Sink):
         if self._in_snapshot:  # no position to resume from
             self._ends_transaction = True  # flushed rows are not read again
             if self._once:
+                self._accepted = Positions()
                 return
         else:
             self._ends_transaction = batch.ends_transaction

@@ -119,8 +119,9 @@ class KafkaTransactions:
                 self._warned = True
         identity = self._failures.transactional_id
         drain()
-        if position:
-            value = encode(self._context.pipeline, position)
+        if position or self._committed:
+            # A snapshot deletes the position from before it.
+            value = encode(self._context.pipeline, position) if position else None
             self._producer.produce(
                 self._failures.position_topic, value, identity.encode(), PARTITION
             )

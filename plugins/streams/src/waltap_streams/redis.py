@@ -318,6 +318,8 @@ class RedisSink(Sink):
             self._take(batch)
 
     def _take(self, batch: Batch) -> None:
+        if batch.snapshot:  # the stream begins with it, perhaps on a server with lower LSNs
+            self._there = Positions()
         if self._once and was_delivered(batch, self._there):
             return
         # The snapshot started again: its buffered rows come again, too.

@@ -267,6 +267,27 @@ class SinkSuite(
         sink.close()
         assert_complete(rig, sink.capabilities, workload)
 
+    def test_a_snapshot_of_another_server_is_followed_by_its_stream(
+        self, rig: SinkRig, tmp_path: Path
+    ) -> None:
+        """LSNs of the two servers do not compare, and the new ones may be lower."""
+        workload, sink = mixed(truncate=False), rig.build(tmp_path)
+        records = sink.capabilities.records
+        deliver(sink, workload.batches(1_000, records=records))
+        workload.move_to_another_server()
+        sink = rig.build(tmp_path, has_offset=True)
+        sink.open()
+        first, *others = workload.snapshot([ITEMS, NOTES], 2, records=records)
+        written(sink, [first])
+        assert not Positions.of(stored_position_of(sink)), "it is the position of the other server"
+        assert written(sink, others, each=True) == first.position
+        workload.insert(ITEMS, 101, "streamed")
+        workload.commit()
+        streamed = list(workload.batches(10, first.position, records=records))
+        assert written(sink, streamed) == streamed[-1].position
+        sink.close()
+        assert "streamed" in {values.get("name") for values in map(values_of, rig.read_back())}
+
     def test_a_snapshot_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
         """Rows and records may be a `RowBlock` and a `RecordBlock`."""
         pytest.importorskip("pyarrow")

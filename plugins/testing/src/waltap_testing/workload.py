@@ -296,6 +296,10 @@ class ScriptedWorkload:
         """
         self.parts, self.events = [], []
 
+    def move_to_another_server(self) -> None:
+        """Continue with lower LSNs; the earlier transactions do not come again."""
+        self.parts, self._lsn = [], 0x1000
+
     # --- batches of an engine ---
 
     def batches(self, most: int, after: Position = START, *, records: bool) -> Iterator[Batch]:

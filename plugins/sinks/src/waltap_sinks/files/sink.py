@@ -377,6 +377,8 @@ class FilesSink(Sink):
         Too many for memory go to files that their commit will name. Raises: FilesUnavailable.
         """
         self._fail_stop.check()
+        if batch.snapshot:  # the stream begins with it, perhaps on a server with lower LSNs
+            self._held = Positions()
         if was_delivered(batch, self._held):
             return
         with self._fail_stop, self._with_position():
