@@ -571,6 +571,29 @@ def test_the_offset_is_believed_where_the_slot_was_put_back_alone(put_back: Pipe
     assert put_back.destination.ids("t")[-1] == 30000
 
 
+@pytest.mark.parametrize("sinks", ["one", "one two"])
+def test_a_snapshot_goes_on_where_it_read_and_not_where_its_sinks_were_before(
+    pipeline: PipelineRig, sinks: str
+) -> None:
+    """Until its first flush they have the position of the stream before, here of a server with higher LSNs."""
+    database, folders = pipeline.database, [pipeline.folder / name for name in sinks.split()]
+    found = [{"name": f.name, "type": "files", "path": str(f), "compression": "none"} for f in folders]  # fmt: skip
+    pipeline.branches = found if len(found) > 1 else []
+    pipeline.settings |= {f"sink.{name}": value for name, value in found[0].items() if name != "name"}  # fmt: skip
+    database.execute("INSERT INTO t SELECT generate_series(1, 3000)")
+    pipeline.run(limits=Limits(max_records=10))
+    assert stored(pipeline).snapshot is not None
+    for folder in folders:
+        (commit,) = (folder / "_waltap" / "commits").iterdir()
+        before = json.loads(commit.read_bytes()) | {"snapshot": False}
+        before["positions"][""]["end_lsn"] = 0xFFF00000000
+        commit.write_text(json.dumps(before))
+    database.execute("INSERT INTO t VALUES (9999)")
+    pipeline.catch_up()
+    for folder in folders:
+        assert '"after":{"id":9999}' in "".join(f.read_text() for f in folder.rglob("*.jsonl"))
+
+
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------
 
 

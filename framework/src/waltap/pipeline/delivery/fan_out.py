@@ -28,6 +28,7 @@ from waltap.ports.sink.roles import (
     checks_of,
 )
 from waltap.ports.sink.sink import Sink, SinkCapabilities
+from waltap.ports.sink.stored_position import begins_snapshot
 from waltap.ports.source.connector import PreflightCheck
 
 log = logging.getLogger(__name__)
@@ -152,11 +153,7 @@ class FanOut(Sink):
         A second call with the same batch writes to the sinks that do not have it yet. Raises: SinkError of
         a sink that may not be paused, or not now.
         """
-        if (
-            self._given[0] is not batch
-            and batch.snapshot
-            and any(rows.opens for rows in _rows_of(batch))
-        ):
+        if self._given[0] is not batch and batch.snapshot and begins_snapshot(batch):
             for branch in self.branches:
                 branch.begin_again()
         self._each(batch, lambda branch: branch.write(batch))

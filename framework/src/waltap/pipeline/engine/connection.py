@@ -273,7 +273,8 @@ def _continued(start: Offset, before: Offset | None) -> Offset:
 
 def newest(offset: Offset | None, stored_position: Position | Positions | None) -> Offset | None:
     """Return the offset with later positions that the sink keeps itself."""
-    if offset is None or stored_position is None:
+    # Before the end of a snapshot the sink has a position from before it, perhaps of another server.
+    if offset is None or offset.snapshot is not None or stored_position is None:
         return offset
     partitions = dict(offset.partitions)
     for name, position in Positions.of(stored_position, next(iter(partitions))).items():
