@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
-from waltap.base.property import Properties
+from pydantic import BeforeValidator
+
+from waltap.base.property import CommaList, Properties
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
     RecordTransform,
@@ -17,6 +19,17 @@ CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
 # The places in a Java name where a word begins.
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 DEBEZIUM_PACKAGE = "io.debezium.transforms"
+
+
+def _no_gaps(value: object) -> object:
+    # Java's split leaves out what is empty at the end, and nothing else.
+    if isinstance(value, str) and not all(map(str.strip, value.rstrip(",").split(","))):
+        raise ValueError("an entry of the list is empty")
+    return value
+
+
+FilledList = Annotated[CommaList, BeforeValidator(_no_gaps)]
+"""A comma list of which Debezium takes no empty entry."""
 
 
 def connect_spec(

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import Properties, declare
 from waltap.changes.capture.topic_naming import field_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
@@ -24,7 +24,7 @@ from waltap.encoders.format.record_transform import (
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.tracing import EventTracing
 from waltap_transforms.java.patterns import replaced_by
-from waltap_transforms.specs import debezium_spec, warnings
+from waltap_transforms.specs import FilledList, debezium_spec, warnings
 from waltap_transforms.structs import StructMember, field_of, is_envelope, member
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class EventRouterProperties(Properties):
         deprecated={"table.field.payload": "table.field.event.payload"},
         summary="Column that becomes the record's value.",
     )
-    additional: CommaList = declare(
+    additional: FilledList = declare(
         "table.fields.additional.placement",
         default=(),
         summary="Further columns, as column:placement or column:placement:name; the placement is header, "

@@ -7,10 +7,10 @@ import msgspec
 from pydantic import model_validator
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, RecordUnfit
-from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.specs import FilledList, debezium_spec, each
 from waltap_transforms.structs import field_of, required_struct
 
 # Debezium's name for the value itself.
@@ -21,8 +21,8 @@ MAX_SCHEMAS = 1000
 class HeaderToValueProperties(Properties):
     """Headers to read, and their fields."""
 
-    headers: CommaList = declare("headers", summary="Headers to take.", min_length=1)
-    fields: CommaList = declare(
+    headers: FilledList = declare("headers", summary="Headers to take.", min_length=1)
+    fields: FilledList = declare(
         "fields",
         summary="The fields that they become, in the same order; `after.name` is a field of a struct.",
         min_length=1,

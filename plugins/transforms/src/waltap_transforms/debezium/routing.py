@@ -20,7 +20,7 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap_transforms.java.hashes import java_hash, murmur_hash
 from waltap_transforms.java.patterns import replaced_by
-from waltap_transforms.specs import debezium_spec, each, warnings
+from waltap_transforms.specs import FilledList, debezium_spec, each, warnings
 from waltap_transforms.structs import (
     Defaults,
     defaults_of,
@@ -317,7 +317,7 @@ LARGEST = 0x7FFFFFFF
 class PartitionRoutingProperties(Properties):
     """Fields that decide about the partition."""
 
-    fields: CommaList = declare(
+    fields: FilledList = declare(
         "partition.payload.fields",
         summary="Fields of the event whose hashes are added: `after.name`, `source.table`, "
         "`change.name` (of the old row for deletes, else of the new one). Missing and "
