@@ -220,6 +220,7 @@ def test_an_update_of_the_outbox_is_reported_once() -> None:
         pytest.param('{"a":' * 51 + "1" + "}" * 51, id="too deep for a JSON Schema"),
         pytest.param('{"a":' + "[" * 600 + "1" + "]" * 600 + "}", id="too deep for Python's stack"),
         pytest.param('{"\\ud800": 1}', id="a name that is no text"),
+        pytest.param('{"a": {"": 1}}', id="no name"),
     ],
 )
 def test_a_payload_that_has_no_schema_stays_text_with_the_schema_of_text(payload: str) -> None:

@@ -98,6 +98,8 @@ class JsonPayload:
                 path = f"{key}.{field}" if key and key.strip() else field
                 shape = self._shape(path, member, level + 1)
                 if shape is not None:
+                    if not field:
+                        raise NotExpanded("a field has no name")
                     # Two names may become equal when they are adjusted; the first one wins.
                     fields.setdefault(field, shape)
             return "struct", key, tuple(fields.items()), True
