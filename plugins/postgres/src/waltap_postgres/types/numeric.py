@@ -228,6 +228,7 @@ def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
     options = mapper.options
     limits = numeric_limits(column.typmod)
     arrow = _numeric_arrow(column.typmod, options)
+    scaled = _string_connect(limits[1] if limits else None)
     match options.decimal_handling_mode:
         case "double":
             form = ValueForm(
@@ -235,18 +236,18 @@ def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 to_json=_double_json,
                 to_connect=_double,
                 zero=0.0,
-                default=default_value(column.default, "0.0", _finite(_double)),
+                # One with more decimals than the column is none, as in the other modes.
+                default=default_value(column.default, "0.0", _finite(lambda t: float(scaled(t)))),
                 arrow=arrow,
             )
             return column_mapping(column, options, form)
         case "string":
-            convert = _string_connect(limits[1] if limits else None)
             form = ValueForm(
                 schema=Schema(kind=ConnectKind.STRING),
-                to_json=lambda text: quote(convert(text)),
-                to_connect=convert,
-                zero=convert("0"),
-                default=default_value(column.default, "0.0", _finite(convert)),
+                to_json=lambda text: quote(scaled(text)),
+                to_connect=scaled,
+                zero=scaled("0"),
+                default=default_value(column.default, "0.0", _finite(scaled)),
                 unavailable=placeholder_text(options),
                 arrow=arrow,
             )
