@@ -59,6 +59,9 @@ def after(properties: dict[str, str], columns: tuple[str, ...], row: tuple) -> d
         ("column.truncate.to.2.chars", "v bytea", "\\x0102030405", "AQI="),
         ("column.truncate.to.2.chars", "v int4", "12345", 12345),
         ("column.truncate.to.2.chars", "v text", None, None),
+        ("column.truncate.to.0.chars", "v text", "hello", ""),
+        ("column.truncate.to.0.chars", "v bytea", "\\x0102", ""),
+        ("column.truncate.to.0.chars", "v int4", "12", 12),
     ],
 )  # fmt: skip
 def test_value_is_transformed(name, declared, text, expected) -> None:

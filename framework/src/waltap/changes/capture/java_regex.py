@@ -162,8 +162,6 @@ def check_family(name: str, patterns: str) -> None:
             digest_name(hashed[2])
     except ValueError as cause:
         raise ValueError(f"{name}: {cause}") from cause
-    if name.startswith("column.truncate") and int(number_in(name)) == 0:
-        raise ValueError(f"{name}: the length must be positive")
 
 
 def number_in(name: str) -> str:
