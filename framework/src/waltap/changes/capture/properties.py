@@ -473,7 +473,12 @@ class CaptureProperties(Properties):
     @field_validator("signal_data_collection")
     @classmethod
     def _signal_table(cls, value: str | None) -> str | None:
-        if value is not None and len(name_parts(value)) not in {2, 3}:
+        if value is None:
+            return None
+        parts = name_parts(value)
+        if "," in value and any("," in part and f'"{part}"' not in value for part in parts):
+            raise ValueError("must be one table")
+        if len(parts) not in {2, 3}:
             raise ValueError("must be schema.table")
         return value
 
