@@ -104,6 +104,26 @@ def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path:
     assert_equal(database, "u", "joined")
 
 
+@pytest.mark.parametrize("kind", ["text", "int"])
+@pytest.mark.parametrize("more", ["", "gone int, "])
+def test_a_new_column_may_exchange_its_name_with_another(
+    database: Database, tmp_path: Path, kind: str, more: str
+) -> None:
+    """In one backlog: the catalogue has each name for the other column, at the rows before."""
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, {more}a int, v text)")
+    database.execute("ALTER TABLE t DROP IF EXISTS gone")
+    database.execute("INSERT INTO t VALUES (1, 10, 'x')")
+    p = pipeline(database, tmp_path)
+    p.catch_up()
+    p.deliver(
+        f"ALTER TABLE t ADD b {kind}",
+        "INSERT INTO t VALUES (2, 1, 'y', '2')",
+        "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME x TO b",
+        "INSERT INTO t VALUES (3, 4, 'z', '3')",
+    )
+    assert_equal(database, "t")
+
+
 def test_a_column_may_be_renamed_to_and_fro(database: Database, tmp_path: Path) -> None:
     """In one backlog: a version of the table that came before comes again."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")

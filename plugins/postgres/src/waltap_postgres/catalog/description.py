@@ -353,7 +353,7 @@ def joined(
     ``again``: this session has described the relation before. So parts that the catalogue lacks
     were dropped before this announcement.
     """
-    matched = _matched_columns(wire, present.relation.columns) if present else {}
+    matched = _matched_columns(wire, present, remembered, moment) if present else {}
     then = {column.name: column for column in remembered.columns} if remembered else {}
     columns = tuple(
         _column(
@@ -392,11 +392,14 @@ def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
     return {name for name in found if name is not None}
 
 
-def _matched_columns(wire: Relation, present: Sequence[Column]) -> dict[int, Column]:
+def _matched_columns(
+    wire: Relation, table: CatalogTable, remembered: Relation | None, moment: CatalogVersion
+) -> dict[int, Column]:
     """Return index in ``wire`` → present column, for existing columns.
 
     Columns are matched by name, then by index: the wire lists columns by their number.
     """
+    present = table.relation.columns
     by_name = {column.name: column for column in present}
     matched: dict[int, Column] = {}
     found: Column | None
@@ -406,6 +409,10 @@ def _matched_columns(wire: Relation, present: Sequence[Column]) -> dict[int, Col
         found = by_name.get(wire.columns[n].name)
         if found is not None and found.number is not None and found.number < ceiling:
             matched[n], ceiling = found, found.number
+    if any(n not in matched and column.name in by_name for n, column in enumerate(wire.columns)):
+        exchanged = _exchanged_columns(wire, table, remembered, moment)
+        if exchanged:
+            return exchanged
     numbers = {column.number for column in matched.values()}
     free = [c for c in present if c.number not in numbers and not c.generated]
     # A column alone between the same neighbours was renamed: a present column with a lower number
@@ -427,6 +434,35 @@ def _matched_columns(wire: Relation, present: Sequence[Column]) -> dict[int, Col
         if len(between) == 1 and between[0].type_oid == column.type_oid:
             matched[n] = between[0]
     return matched
+
+
+def _exchanged_columns(
+    wire: Relation, table: CatalogTable, remembered: Relation | None, moment: CatalogVersion
+) -> dict[int, Column]:
+    """Return index in ``wire`` → present column, if names went from column to column.
+
+    Then the wire's are the first ones of the table. Return nothing if one of them may have been
+    dropped, or if a column that nothing has changed since would have another name.
+    """
+    named = {column.name for column in wire.columns}
+    numbers = {
+        c.number or 0: c for c in table.relation.columns if not c.generated or c.name in named
+    }
+    first = [numbers[number] for number in sorted(numbers)[: len(wire.columns)]]
+    known = {column.number or 0 for column in remembered.columns} if remembered else set()
+    present = {column.number for column in table.relation.columns}
+    dropped = set(range(1, first[-1].number or 0)) - present
+    if (
+        len(first) < len(wire.columns)
+        or dropped & known
+        or max(dropped, default=0) > max(known, default=0)
+    ):
+        return {}
+    for column, now in zip(wire.columns, first, strict=True):
+        renamed = any(map(moment.precedes, table.changed.get(now.number or 0, ())))
+        if now.name != column.name and not renamed:
+            return {}
+    return dict(enumerate(first))
 
 
 def _of_keys(wire: Relation) -> list[bool]:

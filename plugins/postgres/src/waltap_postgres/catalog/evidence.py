@@ -111,12 +111,15 @@ def shown_writers(wire: Relation, present: CatalogTable, then: Relation) -> Iter
 
 
 def shown_by_columns(
-    columns: Iterable[Column], present: CatalogTable, then: Relation
+    columns: Sequence[Column], present: CatalogTable, then: Relation
 ) -> Iterator[int]:
     """Yield the transactions that wrote the columns that rows show."""
     now = {column.name: column for column in present.relation.columns}
     names = {column.name: column for column in then.columns}
     numbers = {column.number: column for column in then.columns if column.number is not None}
+    order = [now[column.name].number or 0 for column in columns if column.name in now]
+    # Otherwise a name is another column's by now, and shows nothing of that one.
+    in_order = order == sorted(order)
     for column in columns:
         found = now.get(column.name)
         if found is None or found.number is None or found.type_oid != column.type_oid:
@@ -128,7 +131,7 @@ def shown_by_columns(
         if former is None:
             if _made_at_once(found, writers):
                 yield writers[0]
-        elif writers and former.nullable == found.nullable and _other(former, found):
+        elif in_order and writers and former.nullable == found.nullable and _other(former, found):
             yield writers[0]
 
 
