@@ -419,6 +419,23 @@ for _kind in (Offset, PartitionOffset):
             )
 
 
+@STORES.found_by("test_what_another_process_stored_is_loaded")
+class ReadsOnlyOnce(OneFile):
+    known = None
+
+    def load(self):
+        self.known = self.known or super().load()
+        return self.known
+
+    def store(self, offset):
+        super().store(offset)
+        self.known = offset
+
+    def clear(self):
+        super().clear()
+        self.known = None
+
+
 @STORES.found_by("test_clear_forgets", OSError)
 class ClearsOnlyWhatIsThere(OneFile):
     def clear(self):

@@ -56,6 +56,23 @@ class WritesRawControlCharacters(OfValues):
         return value.replace(b"\\u0001", b"\x01")
 
 
+@FAULTS.found_by("test_any_text_is_rendered_faithfully")
+class CutsLongTexts(Right):
+    """Like the limit of a destination, and for updates alone."""
+
+    def change(self, change):
+        if not isinstance(change, Update):
+            return change
+        new = tuple(value[:1_000_000] if isinstance(value, str) else value for value in change.new)
+        return msgspec.structs.replace(change, new=new)
+
+
+@FAULTS.found_by("test_logical_messages_give_records")
+class DropsMessages(Right):
+    def of(self, record):
+        return None if b'"op":"m"' in (record.value or b"") else record
+
+
 @FAULTS.found_by("test_any_identifier_is_rendered_validly", ValueError)
 class WritesNamesUnescaped(OfValues):
     def value(self, value):

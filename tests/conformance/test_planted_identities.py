@@ -253,15 +253,16 @@ def selects(text):
         bare=table.name,
         quoted=f'"{table.schema}"."{table.table}"',
         good=sql_name(table.schema, table.table),
+        column=table.columns[0].name,
     )
 
 
 READ = "test_a_table_is_read_by_one_select"
 MODES.plant("QuotesNothing", READ, query=selects("SELECT * FROM {bare}"))
 MODES.plant("DoublesNoQuotes", READ, query=selects("SELECT * FROM {quoted}"))
-MODES.plant(
-    "QuotesNoColumns", READ, query=lambda _self, table, _start: f"SELECT {table.columns[0].name}"
-)
+MODES.plant("QuotesNoColumns", READ, query=selects("SELECT {column} FROM {good}"))
+MODES.plant("ReadsAnotherTable", READ, query=selects("SELECT * FROM public.customers"))
+MODES.plant("LocksNothing", "test_a_lock_is_a_statement", lock=selects("SELECT 1"))
 MODES.plant("ReadsByTwoStatements", READ, query=selects("SELECT 1; SELECT * FROM {good}"))
 MODES.plant("LocksWithoutQuotes", "test_a_lock_is_a_statement", lock=selects("LOCK TABLE {bare}"))
 MODES.plant(
@@ -283,7 +284,7 @@ class SelectsInTurn(Initial):
 
     def query(self, relation, start):
         self.asked += 1
-        return "SELECT 1 AS id" if self.asked % 2 else None
+        return f"TABLE {sql_name(relation.schema, relation.table)}" if self.asked % 2 else None
 
 
 @MODES.found_by("test_an_isolation_is_one_that_there_is")

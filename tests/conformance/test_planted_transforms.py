@@ -165,6 +165,18 @@ def expects_one_truncated_table(batch):
     return batch
 
 
+@CHANGES.found_by("test_rows_of_a_snapshot_become_what_inserts_become")
+def masks_the_stream_alone(batch):
+    for part in transactions(batch):
+        part.changes = [
+            msgspec.structs.replace(change, new=(*change.new[:2], "***"))
+            if isinstance(change, Insert)
+            else change
+            for change in part.changes
+        ]
+    return batch
+
+
 MADE = itertools.count()
 
 

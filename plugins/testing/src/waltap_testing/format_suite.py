@@ -270,6 +270,17 @@ class FormatSuite(RigSuite):
                     if isinstance(change, Insert | Update | Delete):
                         assert _records(render, change), change
 
+    def test_logical_messages_give_records(self, rig: FormatRig) -> None:
+        """A logical message is an event of the stream, with its content."""
+        render, values = rig.build(), []
+        for content in (b"one", b"other"):
+            message = LogicalMessage(16, transactional=True, prefix="app", content=content)
+            part = msgspec.structs.replace(_transaction(), changes=[message])
+            values += [record.value for record in render.render([part], NOW)]
+        assert len(values) == 2
+        # A format that takes changes alone, as CloudEvents, writes none.
+        assert values[0] is None or values[0] != values[1]
+
     def test_a_forgotten_relation_gives_the_same_bytes(self, rig: FormatRig) -> None:
         """`forget` drops the state of a relation, which may be unknown."""
         render, change = rig.build(), Insert(ITEMS, 16, ("1", "1", "a"))
@@ -291,10 +302,17 @@ class FormatSuite(RigSuite):
 
     @pytest.mark.parametrize("name", list(TEXTS))
     def test_any_text_is_rendered_faithfully(self, rig: FormatRig, name: str) -> None:
-        record = _only(rig.build(), Insert(ITEMS, 16, ("1", "1", TEXTS[name])))
-        _assert_valid(rig, record)
-        assert record.value is not None
-        assert rig.holds(rig.parse(record.value), TEXTS[name])
+        """Also a text that is too long for some destinations."""
+        text = TEXTS[name] * (10 if name == "long" else 1)
+        render, row = rig.build(), ("1", "1", text)
+        for record in (
+            _only(render, Insert(ITEMS, 16, row)),
+            _only(render, Update(ITEMS, 17, row)),
+            *render.render([_rows(row)], NOW),
+        ):
+            _assert_valid(rig, record)
+            assert record.value is not None
+            assert rig.holds(rig.parse(record.value), text)
 
     @pytest.mark.parametrize("name", [name for name in TEXTS if name not in ("empty", "long")])
     def test_any_identifier_is_rendered_validly(self, rig: FormatRig, name: str) -> None:

@@ -125,6 +125,18 @@ class OffsetStoreSuite(FolderRigSuite):
         rig.build().store(FULL)
         assert rig.build().load() == FULL
 
+    def test_what_another_process_stored_is_loaded(self, rig: OffsetStoreRig) -> None:
+        """`load` reads the store again: a standby process opens it early."""
+        if not rig.durable:
+            pytest.skip("forgets at the end of the process")
+        one, other = rig.build(), rig.build()
+        one.store(OLD)
+        assert one.load() == OLD
+        other.store(FULL)
+        assert one.load() == FULL
+        other.clear()
+        assert one.load() is None
+
     def test_an_offset_replaces_all_of_the_one_before(self, rig: OffsetStoreRig) -> None:
         store = rig.build()
         for offset in (FULL, OLD, TWO, NEW, FULL, NEW):

@@ -187,8 +187,7 @@ class SnapshotterSuite(RigSuite):
                 if statement is not None and statement.strip():
                     words = statement.strip().rstrip(";").split()
                     assert words[0].upper() in {"SELECT", "WITH", "TABLE", "VALUES"}, statement
-                    _assert_one_statement(statement)
-                    _assert_names_quoted(statement, table)
+                    _assert_statement_of(statement, table)
 
     def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
         for start in rig.starts():
@@ -198,8 +197,7 @@ class SnapshotterSuite(RigSuite):
                 assert statement == mode.lock(table, start), f"{table.name}: another lock"
                 assert statement is None or (isinstance(statement, str) and statement.strip())
                 if statement is not None:
-                    _assert_one_statement(statement)
-                    _assert_names_quoted(statement, table)
+                    _assert_statement_of(statement, table)
 
     def test_an_isolation_is_one_that_there_is(self, rig: SnapshotterRig) -> None:
         """`isolation` returns None or one of PostgreSQL's four levels."""
@@ -228,13 +226,11 @@ QUOTED_NAME = re.compile(r'"((?:[^"]|"")*)"')
 PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
 
 
-def _assert_one_statement(statement: str) -> None:
+def _assert_statement_of(statement: str, table: Relation) -> None:
+    """Check that it is one, is about ``table``, and quotes the names that need it."""
     bare = QUOTED_NAME.sub("?", TEXT.sub("?", statement)).strip().rstrip(";")
     assert ";" not in bare, f"more than one statement: {statement}"
-
-
-def _assert_names_quoted(statement: str, table: Relation) -> None:
-    """Check that names which need quotes have them."""
+    assert table.table in statement.replace('""', '"'), f"not about {table.name}: {statement}"
     names = TEXT.sub("?", statement)
     quoted = {name.replace('""', '"') for name in QUOTED_NAME.findall(names)}
     for name in (table.schema, table.table, *(column.name for column in table.columns)):
