@@ -401,7 +401,7 @@ class Host:
         notice = self._notices.get(hook)
         if notice is None:
             caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
-            notice = (lambda given: caller(**given)) if caller.get_hookimpls() else _ignore
+            notice = (lambda given: caller(**given)) if caller.get_hookimpls() else lambda _: None
             self._notices[hook] = notice
         notice(arguments)
 
@@ -647,9 +647,15 @@ class Host:
             return f"{who}: {hook[1] if hook else 'a hook'}: {text.splitlines()[-1].strip()}"
         for name in known:
             function = getattr(plugin, name, None)
+            marks = getattr(function, "waltap_impl", None)
             # pluggy ignores functions without its marker.
-            if inspect.isroutine(function) and not hasattr(function, "waltap_impl"):
+            if inspect.isroutine(function) and marks is None:
                 return f"{who} defines {name} without @hookimpl, so it would never be called"
+            # What a ``register_*`` hook yields is its result.
+            yields = inspect.isgeneratorfunction(function) and not name.startswith("register_")
+            wraps = marks is not None and (marks["wrapper"] or marks["hookwrapper"])
+            if (yields and not wraps) or inspect.iscoroutinefunction(function):
+                return f"{who}: {name} is async or has a yield, so it would never run"
         return None
 
     # --- collecting ------------------------------------------------------------------------------
@@ -750,10 +756,6 @@ class Host:
             extra={"hook": hook, "plugin": plugin, "error_code": HookRaised.code},
             exc_info=cause,
         )
-
-
-def _ignore(_arguments: dict[str, Any]) -> None:
-    """Do nothing: the hook has no observer."""
 
 
 def _who(plugin: PluginInfo) -> str:
