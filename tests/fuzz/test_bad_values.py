@@ -117,7 +117,7 @@ def test_a_bad_file_is_reported(tmp_path: Path, ending: str) -> None:
             assert found.problems
 
 
-@pytest.mark.parametrize("name", [".", "/", "no/such", "a\0b", "\ud800", "x" * 5000])
+@pytest.mark.parametrize("name", [".", "/", "/dev/full", "no/such", "a\0b", "\ud800", "x" * 5000])
 def test_a_name_that_leads_to_no_file_is_reported(name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read") as error:
         load(Path(name))

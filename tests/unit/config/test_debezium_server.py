@@ -132,6 +132,24 @@ def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch: pytest.M
     assert problems(circle)
 
 
+def test_a_variable_may_hold_the_name_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MY_SINK", "kafka"), ("MY_STEPS", "a"), ("MY_FORM", "avro")):
+        monkeypatch.setenv(name, value)
+    given = {
+        "debezium.sink.type": "${MY_SINK:redis}",
+        "debezium.format.key": "${MY_FORM}",
+        "debezium.format.key.schema.registry.url": "http://h",
+        "debezium.transforms": "${MY_STEPS}",
+        "debezium.transforms.a.type": "io.debezium.transforms.ExtractNewRecordState",
+    }
+    profile = examined(TUTORIAL | given).profile
+    assert profile.sink.spec.name == "kafka"
+    assert [use.spec.name for use in profile.transforms] == ["extract-new-record-state"]
+    (problem,) = problems({"debezium.transforms": "${NOT_SET_ANYWHERE}"})
+    assert problem.property == "debezium.transforms"
+    assert "ANYWHERE, which is not set" in str(problem)
+
+
 def test_what_holds_elsewhere_has_no_effect_and_is_reported() -> None:
     given = {
         "debezium.sink.redis.address": "r:1",

@@ -323,7 +323,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "ann:s3cret@host",
             ("ann", "s3cret"),
         ),
+        (["${file:password}", 7, "b"], ["from file", 7, "b"], ("from file",)),
         ("$1 ${1} $${x}", "$1 ${1} $${x}", ()),
+        ("${env:}", None, "names nothing"),
+        ("${file:/dev/full}", None, "/dev/full cannot be read: File too large"),
         ("${env:WALTAP_TEST_NOT_SET}", None, "WALTAP_TEST_NOT_SET, which is not set"),
         ("${file:absent}", None, "absent cannot be read: No such file"),
         ("${file:secrets.properties:x}", None, "has no key 'x'"),
@@ -331,9 +334,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_placeholders_are_filled_in_or_named(
-    folder: Path, value: str, filled: str | None, secrets: Any
+    folder: Path, value: Any, filled: Any, secrets: Any
 ) -> None:
-    value = value.replace("HERE", str(folder))
+    value = value.replace("HERE", str(folder)) if isinstance(value, str) else value
     if filled is None:
         with pytest.raises(SecretMissing, match=secrets):
             fill(value, folder)

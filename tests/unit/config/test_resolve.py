@@ -519,6 +519,29 @@ def test_a_secret_does_not_show_up_in_mistakes(
     assert "geheim" not in problem
 
 
+def test_placeholders_are_filled_in_wherever_they_are(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also entries of lists, types and labels. What only looks like one is pointed out."""
+    monkeypatch.setenv("WALTAP_TEST_WORD", "files")
+    word, absent = "${env:WALTAP_TEST_WORD}", "${env:WALTAP_TEST_ABSENT}"
+    given = {"toy.tables": [f"public.{word}", "b"], "database.hostname": "${DB_HOST}"}
+    raw = toml(given, sink={"type": word, "path": "x"}, labels={"pod": f"on {word}"})
+    resolution = examine(raw, host)
+    assert resolution.profile.connector.properties.tables == ("public.files", "b")
+    assert resolution.profile.sink.spec.name == "files"
+    assert resolution.profile.labels == {"pod": "on files"}
+    assert explained(resolution)["toy.tables"][0] == f"public.{word},b"
+    assert ["write ${env:DB_HOST}" in each for each in resolution.warnings] == [True]
+    raw = toml({"toy.tables": ["a", absent]}, sink={"type": absent}, labels={"pod": absent})
+    found = problems(raw, host)
+    assert [problem.partition(":")[0] for problem in found] == [
+        "sink.type",
+        "toy.tables",
+        "labels.pod",
+    ]
+
+
 def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host: Host) -> None:
     absent = "${env:WALTAP_TEST_ABSENT}"
     raw = toml({"database.password": absent, "database.hostname": absent, "database.port": "x"})

@@ -5,14 +5,23 @@ paths start at the profile's folder. A filled-in value is never shown: messages 
 listings show the placeholder.
 """
 
+import errno
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from waltap.base.environment import variable
 from waltap.base.java_properties import parse_properties
 
-PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]+)\}")
+PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]*)\}")
+VARIABLE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
+"""As a shell or Debezium Server names a variable. It stays: a regular expression may mean a group."""
+
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Of a profile or secret."""
 
 
 class SecretMissing(ValueError):
@@ -34,12 +43,14 @@ class SecretRefresh:
 
 
 def holds_placeholder(value: object) -> bool:
-    """Return whether ``value`` is a text with a placeholder."""
+    """Return whether ``value`` is a text with a placeholder, or a list with one."""
+    if isinstance(value, list | tuple):
+        return any(map(holds_placeholder, value))
     return isinstance(value, str) and PLACEHOLDER.search(value) is not None
 
 
-def fill(value: str, folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return ``value`` with its placeholders filled in, and its secrets.
+def fill(value: Any, folder: Path) -> tuple[Any, tuple[str, ...]]:
+    """Return a text or list with its placeholders filled in, and its secrets.
 
     Raises: SecretMissing.
     """
@@ -50,10 +61,26 @@ def fill(value: str, folder: Path) -> tuple[str, tuple[str, ...]]:
         secrets.append(secret)
         return secret
 
-    return PLACEHOLDER.sub(replace, value), tuple(secrets)
+    def filled(each: Any) -> Any:
+        if isinstance(each, list | tuple):
+            return list(map(filled, each))
+        return PLACEHOLDER.sub(replace, each) if isinstance(each, str) else each
+
+    return filled(value), tuple(secrets)
+
+
+def contents(path: Path) -> bytes:
+    """Return the bytes of a file. Raises: OSError, also for a device that has no end."""
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
 
 
 def _secret(provider: str, argument: str, folder: Path) -> str:
+    if not argument:
+        raise SecretMissing(f"${{{provider}:}} names nothing: use ${{env:NAME}} or ${{file:PATH}}")
     if provider == "env":
         found = variable(argument)
         if found is None:
@@ -73,7 +100,7 @@ def _from_file(argument: str, folder: Path) -> str:
         name, _, key = argument.rpartition(":")
         path = folder / name
     try:
-        text = path.read_text(encoding="utf-8")
+        text = contents(path).decode()
     except (OSError, UnicodeDecodeError) as cause:
         reason = cause.strerror if isinstance(cause, OSError) else "not UTF-8 text"
         raise SecretMissing(f"secret file {path} cannot be read: {reason}") from cause

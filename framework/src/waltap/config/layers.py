@@ -17,6 +17,7 @@ from typing import Any
 
 from waltap.base.environment import variable
 from waltap.base.java_properties import parse_properties
+from waltap.base.placeholder import SecretMissing, contents, fill
 from waltap.base.text import nearest
 from waltap.errors import ConfigurationError, PropertyProblem
 
@@ -115,7 +116,7 @@ def load(path: Path) -> RawProfile:
     """Read a profile's file. Raises: ConfigurationError."""
     origin = str(path)
     try:
-        data = path.read_bytes()
+        data = contents(path)
     except (OSError, ValueError) as cause:  # ValueError: NUL, or what is no text, in the name
         shown = origin.encode("utf-8", "backslashreplace").decode()
         why = cause.strerror if isinstance(cause, OSError) else "this is not the name of a file"
@@ -355,9 +356,9 @@ def _name_post_processors(raw: RawProfile) -> None:
     Debezium used the short form before 3.5.
     """
     listed = raw.settings.get(POST)
-    for alias in map(str.strip, str(listed.value).split(",")) if listed else ():
+    for alias in _names(listed, raw):
         old, new = f"{alias}.", f"{POST}.{alias}."
-        if alias and f"{old}type" in raw.settings and f"{new}type" not in raw.settings:
+        if f"{old}type" in raw.settings and f"{new}type" not in raw.settings:
             for name in [name for name in raw.settings if name.startswith(old)]:
                 raw.settings[new + name.removeprefix(old)] = raw.settings.pop(name)
 
@@ -369,16 +370,26 @@ def _listed(
 
     ``folder`` precedes the names instead of ``kind``.
     """
-    listed = raw.settings.pop(kind, None)
-    aliases = [alias.strip() for alias in str(listed.value).split(",")] if listed else []
     found: dict[str, dict[str, GivenProperty]] = {}
-    for alias in filter(None, aliases):
+    for alias in _names(raw.settings.pop(kind, None), raw):
         prefix = f"{kind}.{alias}." if folder is None else f"{folder}{alias}."
         if prefix in found:
             raw.problems.append(PropertyProblem(kind, f"names {alias} twice"))
         else:
             found[prefix] = _cut_out(raw.settings, prefix)
     return found
+
+
+def _names(setting: GivenProperty | None, raw: RawProfile) -> list[str]:
+    """Return the names in a list, which other settings begin with."""
+    if setting is None:
+        return []
+    try:
+        text = str(fill(setting.value, raw.folder)[0])
+    except SecretMissing as cause:
+        raw.problems.append(PropertyProblem(setting.name, str(cause), value=str(setting.value)))
+        return []
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _cut_out(settings: dict[str, GivenProperty], prefix: str) -> dict[str, GivenProperty]:
@@ -534,7 +545,9 @@ def _take_formats(settings: Mapping[str, GivenProperty], raw: RawProfile) -> Non
 def _take_server_sink(settings: Mapping[str, GivenProperty], raw: RawProfile) -> None:
     kind = ""
     if (chosen := settings.get(SINK_TYPE)) is not None:
-        kind = str(chosen.value).strip()
+        kind = ",".join(_names(chosen, raw))
+        if not kind:
+            return  # the names of the others depend on it
         raw.types["sink"] = replace(chosen, value=kind)
     prefix, needless = f"{SINK}{kind}.", OF_SINK.get(kind, {})
     for name, setting in settings.items():

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from waltap.base.placeholder import SecretMissing, SecretRefresh, fill, holds_placeholder
+from waltap.base.placeholder import (
+    VARIABLE,
+    SecretMissing,
+    SecretRefresh,
+    fill,
+    holds_placeholder,
+)
 from waltap.base.property import Properties, PropertyDeclaration, declarations
 from waltap.base.redaction import HIDDEN, hide, looks_secret, redacted, without
 from waltap.base.text import nearest, printable
@@ -91,7 +97,7 @@ class ValidationResult:
         characters, which no component can take.
         """
         value = setting.value
-        if isinstance(value, str) and holds_placeholder(value):
+        if holds_placeholder(value):
             value, secrets = fill(value, self._start(setting.origin))
             self.secrets.update(found for found in secrets if found)
         if isinstance(value, str) and (secret or self.is_secret(setting)):
@@ -114,7 +120,7 @@ class ValidationResult:
     def shown(self, setting: GivenProperty, declaration: PropertyDeclaration | None) -> str:
         """Return the value as written, with placeholders, or a mask for a secret."""
         if holds_placeholder(setting.value):
-            return _shortened(str(setting.value))
+            return _shortened(as_text(setting.value))
         secret = declaration is not None and declaration.secret
         if secret or self.is_secret(setting):
             return HIDDEN
@@ -184,7 +190,7 @@ class Namespace:
                 values[name] = forced[name]
             elif setting is not None:
                 try:
-                    text = self._findings.filled(setting, secret=declaration.secret)
+                    text = self._filled(setting, declaration)
                     values[name] = _fitting(text, declaration)
                     origins[name] = setting
                     if declaration.path and isinstance(text, str) and not text.strip():
@@ -415,12 +421,19 @@ class Namespace:
             if pattern.fullmatch(name):
                 self._claimed.add(name)
                 try:
-                    values[name] = as_text(
-                        self._findings.filled(setting, secret=declaration.secret)
-                    )
+                    values[name] = as_text(self._filled(setting, declaration))
                 except SecretMissing as cause:
                     self.complain(setting, str(cause), declaration)
         return values
+
+    def _filled(self, setting: GivenProperty, declaration: PropertyDeclaration) -> object:
+        """Return a setting's value with its placeholders filled in. Raises: SecretMissing."""
+        for name in VARIABLE.findall(as_text(setting.value)):
+            self._findings.warnings.append(
+                f"{self._own_name(setting)} has ${{{name}}}, which stays as it is: for the variable write "
+                f"${{env:{name}}}"
+            )
+        return self._findings.filled(setting, secret=declaration.secret)
 
     def _translated(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from waltap.base.placeholder import SecretMissing
 from waltap.base.plugin_errors import SpecMissing
 from waltap.base.property import Properties, declarations
 from waltap.changes.capture.properties import CaptureProperties
@@ -210,6 +211,7 @@ class _ProfileResolver:
             "offset_store": self._component("offset store", store, flat),
             "sink": self._component("sink", sink, self._sink),
             "dead_letters": None if self._at_rest else self._tables.dead_letter_sink(),
+            "labels": self._labels(),
         }
         signals = self._channels(
             SignalChannelSpec, engine.signal_channels if engine else (), "signal.enabled.channels"
@@ -239,7 +241,6 @@ class _ProfileResolver:
             branches=tuple(branch for branch in branches if branch is not None),
             signal_channels=signals,
             notification_channels=notifications,
-            labels=dict(self._raw.labels),
             debezium=self._raw.debezium,
             folder=self._raw.folder,
             **parts,  # type: ignore[arg-type]
@@ -254,6 +255,16 @@ class _ProfileResolver:
         findings.problems += [PropertyProblem("plugins", excuse) for excuse in self._excuses]
         findings.problems = list({str(each): each for each in findings.problems}.values())
         findings.warnings = list(dict.fromkeys(findings.warnings))
+
+    def _labels(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name, text in self._raw.labels.items():
+            given = GivenProperty(f"labels.{name}", text, self._raw.origin)
+            try:
+                found[name] = str(self._findings.filled(given))
+            except SecretMissing as cause:
+                self._findings.add_problem(given.name, str(cause), value=text)
+        return found
 
     def _deputies(self, choice: SelectionProperties) -> dict[str, object]:
         """Return the modes that override parts of the snapshot mode.
@@ -345,7 +356,13 @@ class _ProfileResolver:
     def _find(self, kind: type[S], name: str, property_name: str) -> S | None:
         role = kind.__name__.removesuffix("Spec").lower()
         try:
-            found = self._host.find(kind, name)
+            given = GivenProperty(self._written(property_name), name, self._raw.origin)
+            found = self._host.find(kind, str(self._findings.filled(given)))
+        except SecretMissing as cause:
+            self._findings.add_problem(given.name, str(cause), value=name)
+            self._missing.append((kind, True))
+            self._findings.chosen.setdefault(role, "?")
+            return None
         except SpecMissing as missing:
             if self._at_rest and kind in OF_RUNS:
                 return self._stand_in(kind)
