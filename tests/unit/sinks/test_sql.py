@@ -1,6 +1,5 @@
-"""The SQL sink without a server: folded changes, shapes of tables, and random work on SQLite with crashes between."""
+"""The SQL sink without a server: folded changes, shapes of tables, and what comes again on SQLite."""
 
-import random
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, copy_of, relation
-from tests.harness.sql import PEOPLE, VISITS, Place, file, model, some_of_everything
+from tests.harness.sql import VISITS, Place, file, model
 
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
@@ -166,27 +165,6 @@ def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(mad
 
 
 __all__ = ["file"]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_random_work_leads_to_the_rows_of_the_source(
-    file: Place,
-    tmp_path: Path,
-    seed: int,
-) -> None:
-    chance = random.Random(seed)
-    source, target = Model(), file.opened(tmp_path)
-    names = [column.name for column in PEOPLE.columns]
-    for _ in range(12):
-        parts = [some_of_everything(source, chance) for _ in range(chance.choice((1, 1, 3, 8)))]
-        target.write(batch(*parts))
-        if chance.random() < 0.4:
-            target.close()
-            target = file.sink(tmp_path)
-            assert target.open() == Position(parts[-1].end_lsn)
-            target.write(batch(*map(copy_of, parts)))
-        assert file.rows("people", *names) == model(source.rows["public.people"])
-    target.close()
 
 
 def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
