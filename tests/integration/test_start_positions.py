@@ -20,6 +20,7 @@ from waltap.errors import RetryVerdict, WaltapError
 from waltap.pipeline import Limits
 from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.offset import Offset
+from waltap_postgres import connector
 from waltap_postgres.errors import (
     FailoverUnavailable,
     OtherServer,
@@ -210,6 +211,23 @@ def test_the_wait_for_a_slot_ends_at_once_with(
         else:
             reader.finish()
             run.until(lambda: behind.destination.ids("t") == [1, 2], "the row")
+
+
+def test_a_slot_that_somebody_took_since_it_was_looked_at_is_waited_for(
+    behind: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    real, others = connector.open_transport, list[psycopg.pq.PGconn]()
+
+    def open_transport(session: Any) -> Any:
+        if not others:
+            others.append(read_slot(behind, behind.slot))
+        return real(session)
+
+    monkeypatch.setattr(connector, "open_transport", open_transport)
+    with behind.running(ready=False) as run:
+        until(lambda: "is read by pid" in caplog.text, "the warning")
+        others[0].finish()
+        run.until(lambda: behind.destination.ids("t") == [1, 2], "the row")
 
 
 @pytest.mark.parametrize("ends", ["a stop", "max_seconds"])

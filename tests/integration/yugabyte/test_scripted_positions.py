@@ -27,6 +27,7 @@ from waltap_testing.walsender import (
     QueryForwarder,
     ReceivedQuery,
     ScriptedWalsender,
+    SendHalf,
     SendKeepalive,
     ServerError,
     XLogData,
@@ -130,7 +131,7 @@ def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)], between=[stage.relation()])
     server = scripted(
-        [*first, AwaitConfirmed(5, WAIT_S), second[0], CutConnection()],
+        [*first, AwaitConfirmed(5, WAIT_S), second[0], SendHalf(second[2], 17), CutConnection()],
         [*second, AwaitConfirmed(8, WAIT_S)],
     )
     ran = stage.run(server, "--max-records", "2")
@@ -141,14 +142,15 @@ def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
     assert not [query for query in server.queries if "IDENTIFY_SYSTEM" in query]
 
 
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_scenario_23_what_comes_again_is_left_out(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender]
+    stage: Stage, scripted: Callable[..., ScriptedWalsender], reset: bool
 ) -> None:
     """The acknowledgement was lost with the link: the server sends the first transaction again."""
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)])
     server = scripted(
-        [*first, AwaitConfirmed(5, WAIT_S), CutConnection()],
+        [*first, AwaitConfirmed(5, WAIT_S), CutConnection(reset=reset)],
         [*first, *second, AwaitConfirmed(8, WAIT_S)],
     )
     ran = stage.run(server, "--max-records", "2")
