@@ -7,7 +7,6 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.pipeline import Limits
 
 
 @pytest.fixture
@@ -20,9 +19,6 @@ def quiet(database: Database, tmp_path: Path) -> PipelineRig:
 def current(database: Database) -> int:
     ((lsn,),) = database.execute("SELECT pg_current_wal_flush_lsn()::text")
     return parse_lsn(lsn)
-
-
-# --- idle progress -------------------------------------------------------------------------------
 
 
 def test_a_quiet_table_beside_busy_ones_holds_no_wal(
@@ -53,24 +49,3 @@ def test_a_clean_stop_confirms_what_the_server_has_read(
     quiet.catch_up(**{"status.update.interval.ms": 600_000})
     assert quiet.destination.ids("quiet") == [1]
     until(lambda: quiet.slot_lsns()[0] >= goal, "the server to take what was confirmed last")
-
-
-# --- limits -------------------------------------------------------------------------------------------
-
-
-def test_an_exact_number_of_changes_and_the_rest_with_the_next_run(
-    database: Database, pipeline: PipelineRig
-) -> None:
-    """Rows of a table that is published but not captured stand between: they count in positions."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
-    pipeline.settings |= {
-        "table.include.list": r"public\.t",
-        "publication.autocreate.mode": "all_tables",
-    }
-    pipeline.catch_up()
-    rows = (f"INSERT INTO other VALUES ({n}); INSERT INTO t VALUES ({n})" for n in range(20))
-    database.execute(";".join(rows))
-    pipeline.run(limits=Limits(max_records=7))
-    assert pipeline.destination.ids("t") == list(range(7))
-    pipeline.catch_up()
-    assert sorted(set(pipeline.destination.ids("t"))) == list(range(20))

@@ -1,11 +1,9 @@
-"""The sink ``http`` in pipelines, with a real HTTP server: outages, refusals, dead letters, stops."""
+"""The sink ``http`` in pipelines, with a real HTTP server: outages, and how long a service may have it wait."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.harness.dead_letters import dead_letters_of
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
@@ -62,35 +60,3 @@ def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
         run.until(lambda: run.notices.failures, "a failure that is reported")
         run.until(lambda: len(receiver.taken) == 3, "the records")
     assert ids(receiver) == [1, 2, 3]
-
-
-def test_a_record_that_is_called_wrong_becomes_a_dead_letter(
-    pipeline: PipelineRig, receiver: Receiver
-) -> None:
-    """It is found among those that it was sent with; all others come, each once, in the order of keys."""
-    pipeline.settings |= {"sink.body": "lines", "sink.concurrency": 4}
-    pipeline.settings |= {"errors.tolerance": "dead_letter"}
-    pipeline.catch_up()
-    receiver.judge = lambda sent: 422 if b'"bad"' in sent else 200
-    pipeline.database.execute(
-        "INSERT INTO t SELECT i, CASE WHEN i IN (3, 17, 18) THEN 'bad' ELSE 'ok' END "
-        "FROM generate_series(1, 40) i"
-    )
-    pipeline.database.execute("UPDATE t SET v = 'good' WHERE id = 3")
-    run = pipeline.catch_up()
-    rows = [
-        json.loads(line)["value"]["after"]
-        for _, sent in receiver.taken
-        for line in sent.splitlines()
-    ]
-    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {17, 18})
-    assert [row["v"] for row in rows if row["id"] == 3] == ["good"]
-    dead_letters = dead_letters_of(pipeline)
-    assert [each.record and "bad" in (each.record.value or "") for each in dead_letters] == [
-        True
-    ] * 3
-    assert {(each.code, each.table, each.op) for each in dead_letters} == {
-        ("WT-5602", "public.t", "c")
-    }
-    assert [each.location.index for each in dead_letters] == [2, 16, 17]
-    assert run.engine.status().dead_letters == 3

@@ -62,19 +62,6 @@ def test_prepared_before_the_slot_decoded_two_phase(
 
 
 @POLICIES
-def test_prepared_early_and_rolled_back(pipeline: PipelineRig, policy: str) -> None:
-    database = pipeline.database
-    pipeline.catch_up()
-    prepare(database, "early", "VALUES (1)")
-    pipeline.catch_up()
-    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
-    pipeline.catch_up()
-    decide(database, "early", "ROLLBACK")
-    pipeline.deliver("INSERT INTO t VALUES (2)")
-    assert pipeline.destination.ids("t") == [2]
-
-
-@POLICIES
 def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) -> None:
     """Neither the snapshot nor the slot's start contains it: it comes at its COMMIT PREPARED.
 
@@ -111,20 +98,6 @@ def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) ->
             assert run.notices.failures == []
     pipeline.catch_up()
     assert pipeline.destination.ids("t", "c") == [4, 5]
-
-
-@POLICIES
-def test_prepared_before_a_restart_and_decided_after_it(pipeline: PipelineRig, policy: str) -> None:
-    database = pipeline.database
-    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
-    pipeline.catch_up()
-    prepare(database, "kept", "VALUES (1)")
-    prepare(database, "dropped", "VALUES (2)")
-    pipeline.catch_up()
-    decide(database, "kept")
-    decide(database, "dropped", "ROLLBACK")
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t") == ([1] if policy == "commit" else [1, 2])
 
 
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])
