@@ -160,9 +160,10 @@ def test_tables_come_in_the_order_of_their_row_counts(
 def test_a_table_that_is_cut_by_its_key_is_read_whole(
     database: Database, pipeline: PipelineRig
 ) -> None:
-    """Partitions read as their root lie in no one file. Its key is of two columns, one of them text."""
+    """Partitions read as their root lie in no one file. Its key is of two columns, one of them text with
+    the comma of a list in its name."""
     database.execute(
-        "CREATE TABLE p (k text, n int, v text, PRIMARY KEY (k, n)) PARTITION BY HASH (n);"
+        'CREATE TABLE p ("k, l" text, n int, v text, PRIMARY KEY ("k, l", n)) PARTITION BY HASH (n);'
         "CREATE TABLE p0 PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
         "CREATE TABLE p1 PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
         "INSERT INTO p SELECT chr(65 + g % 26) || '''\\', g, 'v' || g FROM generate_series(1, 3000) g"

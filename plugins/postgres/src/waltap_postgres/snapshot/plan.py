@@ -365,6 +365,7 @@ class SnapshotPlanner:
         if any(bounded(column).operators for column in key):
             return ()
         names = ", ".join(sql_name(column.name) for column in key)
+        backwards = ", ".join(f"{sql_name(column.name)} DESC" for column in key)
         texts = ", ".join(f"{sql_name(column.name)}::text" for column in key)
         share = min(
             SAMPLED_BLOCKS / max(size.blocks, 1), SAMPLED_ROWS / max(target.table.estimate, 1)
@@ -373,13 +374,9 @@ class SnapshotPlanner:
         rows = transaction.attempt(
             f"SELECT {texts} FROM (SELECT DISTINCT ON (tile) {names}, tile FROM (SELECT {names},"
             f" ntile({count}) OVER (ORDER BY {names}) AS tile FROM {transaction.source(target)}{sample}) s"
-            f" ORDER BY tile, {_descending(names)}) b ORDER BY tile",
+            f" ORDER BY tile, {backwards}) b ORDER BY tile",
             LOCK_WAIT_MS,
         )
         ends = (rows or [])[:-1]
         bounds: list[tuple[str, ...] | None] = [None, *(tuple(map(str, end)) for end in ends), None]
         return tuple(KeyRange(numbers, after, up_to) for after, up_to in itertools.pairwise(bounds))
-
-
-def _descending(names: str) -> str:
-    return ", ".join(f"{name} DESC" for name in names.split(", "))
