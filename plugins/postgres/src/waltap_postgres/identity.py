@@ -35,11 +35,6 @@ def identity_evidence(identity: str) -> IdentityEvidence:
     return _EVIDENCE.get(identity, IdentityEvidence.KEY)
 
 
-def has_word(relation: Relation, word: str) -> bool:
-    """Return whether a relation has the identity of an SQL word."""
-    return relation.identity == word[:1].lower()
-
-
 def completed(new: Tuple, old: Tuple) -> Tuple:
     """Return ``new`` with UNCHANGED values from ``old``."""
     if UNCHANGED not in new:

@@ -44,10 +44,6 @@ def _target(value: str) -> dict[str, str]:
     return {"target_session_attrs": found}
 
 
-def _keepalive(value: str) -> dict[str, str]:
-    return {"keepalives": str(int(value.strip().casefold() in TRUE))}
-
-
 def _balance(value: str) -> dict[str, str]:
     return {"load_balance_hosts": "random" if value.strip().casefold() in TRUE else "disable"}
 
@@ -71,7 +67,7 @@ EQUIVALENT: Final[Mapping[str, Equivalent]] = {
     "socketTimeout": _seconds("tcp_user_timeout", 1000),
     "sslNegotiation": _same("sslnegotiation"),
     "targetServerType": _target,
-    "tcpKeepAlive": _keepalive,
+    "tcpKeepAlive": lambda value: {"keepalives": str(int(value.strip().casefold() in TRUE))},
 }
 
 # Options of parts that only Java has: statement caches, result sets, class loaders, JAAS, its log.

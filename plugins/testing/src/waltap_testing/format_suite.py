@@ -66,10 +66,6 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-def _holds(value: object, text: str) -> bool:
-    return text in _strings(value)
-
-
 @dataclass(frozen=True, slots=True)
 class FormatRig:
     """The record format under test."""
@@ -80,7 +76,7 @@ class FormatRig:
     # another library than the format does.
     parse: Callable[[bytes], object]
     # Return whether a parsed value contains a text.
-    holds: Callable[[object, str], bool] = _holds
+    holds: Callable[[object, str], bool] = lambda value, text: text in _strings(value)
     # Properties of `CaptureProperties`.
     capture: Mapping[str, object] = field(default_factory=dict)
     # Changes the rest of the format's context.

@@ -33,14 +33,6 @@ def _numbers(text: str) -> list[float]:
     return [float(item) for item in _items(text)]
 
 
-def _vector_json(text: str) -> str:
-    return f"[{','.join(number_json(n, single=False) for n in _numbers(text))}]"
-
-
-def _half_json(text: str) -> str:
-    return f"[{','.join(float_text(n) for n in _half_connect(text))}]"
-
-
 def _half_connect(text: str) -> list[float]:
     # Debezium's FloatVector has numbers of 32 bits.
     return [single(item) for item in _items(text)]
@@ -92,7 +84,7 @@ _VECTOR = ValueForm(
         version=1,
         items=Schema(kind=ConnectKind.FLOAT64),
     ),
-    to_json=_vector_json,
+    to_json=lambda text: f"[{','.join(number_json(n, single=False) for n in _numbers(text))}]",
     to_connect=_numbers,
     zero=[],
     arrow=converted("vector", _list_type, _numbers),
@@ -104,7 +96,7 @@ _HALFVEC = ValueForm(
         version=1,
         items=Schema(kind=ConnectKind.FLOAT32),
     ),
-    to_json=_half_json,
+    to_json=lambda text: f"[{','.join(map(float_text, _half_connect(text)))}]",
     to_connect=_half_connect,
     zero=[],
     arrow=converted("halfvec", _list_type, _numbers),

@@ -59,12 +59,11 @@ def _spatial_connect(text: str) -> dict[str, object]:
     return {"wkb": data, "srid": srid}
 
 
-def _spatial_type() -> "pa.DataType":
-    return pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
-
-
 _SPATIAL_ARROW = converted(
-    "geometry", _spatial_type, _spatial_connect, (("waltap.form", "extended well-known binary"),)
+    "geometry",
+    lambda: pa.struct([("wkb", pa.binary()), ("srid", pa.int32())]),
+    _spatial_connect,
+    (("waltap.form", "extended well-known binary"),),
 )
 
 

@@ -123,7 +123,9 @@ class Redelivery:
                 position = max(own, sink_positions.get(dead_letter.location.partition, own))
                 try:
                     # the stored dead letter keeps its record
-                    given = _without_record(dead_letter) if re_render else dead_letter
+                    given = dead_letter
+                    if re_render and dead_letter.change is not None:
+                        given = msgspec.structs.replace(dead_letter, record=None)
                     batch = _batch(given, position, render)
                     batch.redelivers = with_this
                     sink.write(batch)
@@ -251,11 +253,3 @@ def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAns
         "dead letters were redelivered: %d delivered, %d refused", delivered, len(found) - delivered
     )
     return RedeliveryAnswer(found)
-
-
-def _without_record(dead_letter: DeadLetter) -> DeadLetter:
-    return (
-        msgspec.structs.replace(dead_letter, record=None)
-        if dead_letter.change is not None
-        else dead_letter
-    )

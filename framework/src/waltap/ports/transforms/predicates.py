@@ -55,10 +55,6 @@ def _has_header_key(properties: HasHeaderKey) -> RecordPredicate:
     return lambda record: any(name == wanted for name, _, _ in record.headers)
 
 
-def _is_tombstone(_properties: None) -> RecordPredicate:
-    return lambda record: record.value is None
-
-
 def _spec(name: str, **more: object) -> PredicateSpec:
     full = f"org.apache.kafka.connect.transforms.predicates.{name}"
     return PredicateSpec(name=name, aliases=(full,), **more)  # type: ignore[arg-type]
@@ -75,7 +71,7 @@ PREDICATES = (
     _spec(
         "RecordIsTombstone",
         summary="Tombstones: records whose value is null.",
-        factory=_is_tombstone,
+        factory=lambda _properties: lambda record: record.value is None,
     ),
     _spec(
         "HasHeaderKey",

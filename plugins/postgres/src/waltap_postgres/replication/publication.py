@@ -151,12 +151,6 @@ def published_operations(capture: CaptureProperties) -> str | None:
     return ",".join(word for letter, word in OPERATIONS.items() if letter not in skipped)
 
 
-def _for_all_tables(catalogue: PostgresCatalogue, name: str) -> bool:
-    return bool(
-        catalogue.query("SELECT 1 FROM pg_publication WHERE pubname = %s AND puballtables", (name,))
-    )
-
-
 def named_members(catalogue: PostgresCatalogue, name: str) -> dict[tuple[str, str], bool]:
     """Return the tables that the publication names.
 
@@ -321,7 +315,9 @@ def _cover(
         plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
         plan.created.append(name)
         plan.added += wanted
-    elif wanted and not _for_all_tables(catalogue, name):
+    elif wanted and not catalogue.query(
+        "SELECT 1 FROM pg_publication WHERE pubname = %s AND puballtables", (name,)
+    ):
         new = [pair for pair in wanted if pair not in existing]
         denied = foreign_tables(catalogue, new) if existing else {}
         plan.denied += denied.items()

@@ -90,11 +90,6 @@ class WantedPublication(msgspec.Struct, frozen=True, kw_only=True):
     trees: frozenset[tuple[str, str]]
 
 
-def wanted_operations(capture: CaptureProperties) -> list[str]:
-    """Return the captured operations in a publication's words."""
-    return [w for letter, w in OPERATIONS.items() if letter not in capture.skipped_operations]
-
-
 def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
     """Return a predicate for schema.table.column by the profile's lists."""
     if capture.column_include:

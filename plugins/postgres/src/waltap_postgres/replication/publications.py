@@ -46,7 +46,6 @@ from waltap_postgres.replication.publication_completeness import (
     rewritten,
     shortfalls,
     wanted_columns,
-    wanted_operations,
 )
 
 log = logging.getLogger(__name__)
@@ -159,7 +158,9 @@ class PublicationSet:
         root, capture = self._properties.publish_via_partition_root, self._context.capture
         covered = published(self._catalogue, name) or set()
         inserts = name != self._properties.publication_name
-        operations = wanted_operations(capture)
+        operations = [
+            word for letter, word in OPERATIONS.items() if letter not in capture.skipped_operations
+        ]
         wanted = WantedPublication(
             table_ids=frozenset(
                 covered.intersection(t.relation.table_id for t in members(captured, via_root=root))

@@ -200,10 +200,6 @@ def _has(column: "pa.Array", text: str) -> bool:
     return data is not None and bool((np.frombuffer(data, "u1") == ord(text)).any())
 
 
-def _occurs_in(column: "pa.Array", text: str) -> bool:
-    return bool(pc.any(pc.match_substring(column, text)).as_py())
-
-
 def _unescaped_column(column: "pa.Array") -> "pa.Array | None":
     """Return ``column`` without escapes, None if one is unknown."""
     if not _has(column, "\\"):
@@ -215,7 +211,7 @@ def _unescaped_column(column: "pa.Array") -> "pa.Array | None":
     column = replace(column, "\\\\", _STAND_IN)
     if _has(column, "\\"):
         for escape, meant in COLUMN_ESCAPES.items():
-            if _occurs_in(column, escape):
+            if pc.any(pc.match_substring(column, escape)).as_py():
                 column = replace(column, escape, meant)
         if _has(column, "\\"):
             return None

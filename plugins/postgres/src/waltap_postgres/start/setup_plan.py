@@ -26,7 +26,6 @@ from waltap_postgres.errors import (
     TableUnreadable,
     WalLevelTooLow,
 )
-from waltap_postgres.identity import has_word
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import ANY_LOCK, locked_tables
 from waltap_postgres.replication.publications import PublicationSet
@@ -56,7 +55,7 @@ def identity_statements(
             if not java_pattern(pattern).fullmatch(relation.name):
                 continue
             index = index.strip()
-            if has_word(relation, word) and (
+            if relation.identity == word[:1].lower() and (
                 not index or index == _identity_index(catalogue, relation)
             ):
                 continue

@@ -273,10 +273,6 @@ def _by_label(reader: "_ArrayReader", element_type: DataType) -> JsonExpression 
 _NUMBERS = count()
 
 
-def _known_name(data_type: DataType) -> str:
-    return builtin_name(data_type) or data_type.name
-
-
 def _element_mapping(
     column: Column, element_type: DataType, mapper: TypeMapper
 ) -> ColumnMapping | None:
@@ -320,7 +316,7 @@ class _ArrayReader:
     ) -> Callable[[Nested], str | None]:
         """Return a function: inner array → its string placeholder, or None."""
         printed = element_type.kind is TypeKind.ENUM or (
-            _known_name(element_type) in _PRINTED_BY_JAVA
+            (builtin_name(element_type) or element_type.name) in _PRINTED_BY_JAVA
         )
         if self._element.schema.kind is not ConnectKind.STRING:
             return lambda _: None

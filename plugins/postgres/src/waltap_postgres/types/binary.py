@@ -92,16 +92,8 @@ def _bits(text: str) -> bytes:
     return number.to_bytes((number.bit_length() + 7) >> 3, "little")
 
 
-def _bits_json(text: str) -> str:
-    return f'"{_standard(_bits(text))}"'
-
-
 def _bit(text: str) -> bool:
     return int(text, 2) != 0
-
-
-def _bit_json(text: str) -> str:
-    return "true" if int(text, 2) else "false"
 
 
 def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
@@ -114,7 +106,7 @@ def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     if length == 1:
         form = ValueForm(
             schema=Schema(kind=ConnectKind.BOOLEAN),
-            to_json=_bit_json,
+            to_json=lambda text: "true" if int(text, 2) else "false",
             to_connect=_bit,
             zero=False,
             default=default_value(column.default, "0", _bit),
@@ -128,7 +120,7 @@ def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
                 version=1,
                 parameters=(("length", str(length)),),
             ),
-            to_json=_bits_json,
+            to_json=lambda text: f'"{_standard(_bits(text))}"',
             to_connect=_bits,
             zero=b"",
             default=default_value(column.default, "00", _bits),

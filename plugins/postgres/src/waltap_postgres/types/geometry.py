@@ -63,15 +63,11 @@ def _point_connect(text: str) -> dict[str, object]:
     return {"x": point.x, "y": point.y, "wkb": point.wkb, "srid": None}
 
 
-def _point_type() -> "pa.DataType":
-    return pa.struct([("x", pa.float64()), ("y", pa.float64())])
-
-
-def _point_struct(text: str) -> dict[str, float]:
-    return parse_point(text)._asdict()
-
-
-_POINT_ARROW = converted("point", _point_type, _point_struct)
+_POINT_ARROW = converted(
+    "point",
+    lambda: pa.struct([("x", pa.float64()), ("y", pa.float64())]),
+    lambda text: parse_point(text)._asdict(),
+)
 
 
 def build_point(column: Column, mapper: TypeMapper) -> ColumnMapping:

@@ -55,15 +55,11 @@ def _object(text: str) -> str:
     return f"{{{','.join(members)}}}"
 
 
-def _map_type() -> "pa.DataType":
-    return pa.map_(pa.string(), pa.string())
-
-
 def _pairs(text: str) -> list[tuple[str, str | None]]:
     return list(parse_hstore(text).items())
 
 
-_MAP_ARROW = converted("hstore", _map_type, _pairs)
+_MAP_ARROW = converted("hstore", lambda: pa.map_(pa.string(), pa.string()), _pairs)
 _JSON_ARROW = converted("hstore", arrow_type("string"), _object, (("waltap.form", "json"),))
 
 
