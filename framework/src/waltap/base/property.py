@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
@@ -54,8 +54,15 @@ def _split(value: object) -> object:
 Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
+NonEmptyList = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_split)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_split)]
 """A comma list of shares: numbers above 0, at most 1."""
+
+# Types of properties that need not be there: with the default None, False or ().
+T = TypeVar("T")
+Maybe = Annotated[T | None, Field(default=None)]
+Switch = Annotated[bool, Field(default=False)]
+MaybeList = Annotated[CommaList, Field(default=())]
 
 
 def declare(
@@ -82,8 +89,8 @@ def declare(
 ) -> Any:
     """Declare one property as the default of a field of a `Properties` model.
 
-    A property without ``default`` is required. ``checks`` are pydantic's (``ge``, …). A ``pattern``
-    must match the whole value.
+    A property without ``default`` is required, unless its type has one (`Maybe`). ``checks`` are
+    pydantic's (``ge``, …). A ``pattern`` must match the whole value.
 
     - ``unit``: the unit of a number, as pages and `waltap explain` show it, where the name does not end
       with it (`UNITS`).

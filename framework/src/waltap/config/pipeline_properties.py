@@ -4,7 +4,17 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from waltap.base.property import CommaList, Positive, Properties, Shares, Whole, declare
+from waltap.base.property import (
+    CommaList,
+    Maybe,
+    MaybeList,
+    Positive,
+    Properties,
+    Shares,
+    Switch,
+    Whole,
+    declare,
+)
 
 SIZE = r"^\s*(\d+(\.\d+)?)\s*(B|[kKMGTP]i?B)\s*$"
 """A size with PostgreSQL's units: 1 GB is 1024 MB."""
@@ -43,9 +53,8 @@ def budget_bytes(text: str | None, disk_bytes: int | None) -> int | None:
 class SinkBranchProperties(Properties):
     """A pipeline's properties of each of several sinks."""
 
-    name: str | None = declare(
+    name: Maybe[str] = declare(
         "name",
-        default=None,
         pattern="[A-Za-z0-9][A-Za-z0-9_-]{0,62}",
         summary="Name of the sink among the pipeline's, and of its state folder; by default its "
         "type.",
@@ -58,9 +67,8 @@ class SinkBranchProperties(Properties):
         "missed, since the server keeps the WAL. During a snapshot a failure always "
         "stops the pipeline.",
     )
-    errors_tolerance: Literal["none", "all", "dead_letter"] | None = declare(
+    errors_tolerance: Maybe[Literal["none", "all", "dead_letter"]] = declare(
         "errors.tolerance",
-        default=None,
         summary="The same for records that this sink refuses; by default the pipeline's "
         "errors.tolerance.",
     )
@@ -130,9 +138,8 @@ class EngineProperties(Properties):
         default=10000,
         summary="Longest wait between two reconnects; the first waits are shorter and double.",
     )
-    standby: bool = declare(
+    standby: Switch = declare(
         "waltap.standby",
-        default=False,
         summary="Whether a second process of this profile waits and takes over when the first "
         "is gone; otherwise it is refused. All need this property, and one state "
         "folder.",
@@ -154,9 +161,8 @@ class EngineProperties(Properties):
         "the dead letters (`waltap dead-letters`) and continue. all means dead_letter "
         "if errors.deadletterqueue.topic.name is set.",
     )
-    dead_letter_topic: str | None = declare(
+    dead_letter_topic: Maybe[str] = declare(
         "errors.deadletterqueue.topic.name",
-        default=None,
         summary="Topic of the copies of dead letters in the sink that [dead_letters] names; by default "
         "topic.prefix and .dead-letters.",
     )
@@ -232,29 +238,25 @@ class EngineProperties(Properties):
         default=5000,
         summary="How often the channels but source are asked for signals.",
     )
-    notification_channels: CommaList = declare(
+    notification_channels: MaybeList = declare(
         "notification.enabled.channels",
-        default=(),
         summary="Where notifications go: sink (records of notification.sink.topic.name), log, "
         "webhook, plugins' channels. jmx is accepted and shows none.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] | None = declare(
+    log_level: Maybe[Literal["debug", "info", "warning", "error"]] = declare(
         "waltap.log.level",
         reloadable=True,
-        default=None,
         summary="The least level that is logged; by default WALTAP_LOG_LEVEL's level, else info.",
     )
-    log_file: Path | None = declare(
+    log_file: Maybe[Path] = declare(
         "waltap.log.file",
         reloadable=True,
-        default=None,
         summary="File to append the log to, instead of standard error (`--log-file`). A moved "
         "file is created again, so logrotate needs nothing else.",
     )
-    http: str | None = declare(
+    http: Maybe[str] = declare(
         "waltap.http",
         common=True,
-        default=None,
         summary="HOST:PORT of a status page, with /metrics, /healthz, /readyz, /api/status and "
         "/api/signal; empty: none.",
         examples=("127.0.0.1:8083",),
@@ -267,9 +269,8 @@ class EngineProperties(Properties):
         "run; in a snapshot, those being read or the largest. Suspended tables always "
         "have them.",
     )
-    http_token: str | None = declare(
+    http_token: Maybe[str] = declare(
         "waltap.http.token",
-        default=None,
         min_length=8,
         secret=True,
         summary="Token for requests (Authorization: Bearer …, or ?token=…), except /healthz and "
@@ -277,9 +278,8 @@ class EngineProperties(Properties):
         "machine may read the page, and /api/signal needs the token in http-token in "
         "the state folder.",
     )
-    otel_endpoint: str | None = declare(
+    otel_endpoint: Maybe[str] = declare(
         "waltap.otel.endpoint",
-        default=None,
         pattern=r"^https?://\S+$",
         summary="Address for OpenTelemetry traces and metrics, as OTLP over HTTP; needs the "
         "extra otel. Variables OTEL_… set the rest, such as headers and sampler. Empty: "
@@ -292,9 +292,8 @@ class EngineProperties(Properties):
         ge=100,
         summary="How often metrics go there.",
     )
-    lineage_to: str | None = declare(
+    lineage_to: Maybe[str] = declare(
         "waltap.openlineage.to",
-        default=None,
         summary="Target of OpenLineage events: a file to append to, or the http address of a "
         "server; needs the extra openlineage. Empty: none.",
         examples=("lineage.jsonl", "http://127.0.0.1:5000"),
@@ -304,20 +303,18 @@ class EngineProperties(Properties):
         default="waltap",
         summary="The namespace of the pipeline as a job in OpenLineage.",
     )
-    wal_budget: str | None = declare(
+    wal_budget: Maybe[str] = declare(
         "waltap.wal.budget",
         reloadable=True,
-        default=None,
         pattern=PATTERN,
         summary="How much WAL the slot may keep on the server: a size in PostgreSQL's units, or "
         "a share of the WAL's disk. max_slot_wal_keep_size and the free disk of a "
         "local server count in any case.",
         examples=("10GB", "20%"),
     )
-    wal_disk: str | None = declare(
+    wal_disk: Maybe[str] = declare(
         "waltap.wal.disk",
         reloadable=True,
-        default=None,
         pattern=SIZE,
         summary="Size of that disk, where the server is on another machine.",
         examples=("500GB",),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from waltap.base.property import Properties, PropertyDeclaration, declarations, declare
+from waltap.base.property import Maybe, Properties, PropertyDeclaration, declarations, declare
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.events.plan import EventForm
 from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
@@ -122,16 +122,14 @@ class SelectionProperties(Properties):
     A connector may declare ``plugin.name`` or ``snapshot.mode`` itself; its default then holds.
     """
 
-    name: str | None = declare(
+    name: Maybe[str] = declare(
         "name",
-        default=None,
         summary="Name of the pipeline and its state folder, and by default of slot and "
         "publication. Default: the name of the profile's file; in a Debezium file "
         "topic.prefix and slot.name.",
     )
-    connector: str | None = declare(
+    connector: Maybe[str] = declare(
         "connector.class",
-        default=None,
         summary="Connector, by name or Debezium class; a waltap profile says `type` in [source].",
     )
     decoder: str = declare(
@@ -150,9 +148,8 @@ class SelectionProperties(Properties):
         "its flags say; custom: as snapshot.mode.custom.name does. For one new snapshot give --set "
         "snapshot.mode=always, end the run when it streams, and start without the option.",
     )
-    snapshot_mode_custom_name: str | None = declare(
+    snapshot_mode_custom_name: Maybe[str] = declare(
         "snapshot.mode.custom.name",
-        default=None,
         summary="Snapshot mode of a plugin, with snapshot.mode=custom.",
     )
     snapshot_query_mode: Literal["select_all", "custom"] = declare(
@@ -161,14 +158,12 @@ class SelectionProperties(Properties):
         summary="What gives the SELECT of a table without snapshot.select.statement.overrides: "
         "the snapshot mode, by default all rows (select_all), or a plugin (custom).",
     )
-    snapshot_query_mode_custom_name: str | None = declare(
+    snapshot_query_mode_custom_name: Maybe[str] = declare(
         "snapshot.query.mode.custom.name",
-        default=None,
         summary="Snapshot mode of a plugin that gives the SELECTs, with snapshot.query.mode=custom.",
     )
-    snapshot_locking_mode_custom_name: str | None = declare(
+    snapshot_locking_mode_custom_name: Maybe[str] = declare(
         "snapshot.locking.mode.custom.name",
-        default=None,
         summary="Snapshot mode of a plugin that gives the locks, with snapshot.locking.mode=custom.",
     )
     topic_naming: str = declare(
@@ -176,34 +171,29 @@ class SelectionProperties(Properties):
         default="io.debezium.schema.SchemaTopicNamingStrategy",
         summary="How topics are named: strategy by name or Debezium class.",
     )
-    key_converter: str | None = declare(
+    key_converter: Maybe[str] = declare(
         "key.converter",
-        default=None,
         aliases=("format.key",),
         summary="Format of keys, by name or Kafka Connect class, where it is not the format of values.",
     )
-    value_converter: str | None = declare(
+    value_converter: Maybe[str] = declare(
         "value.converter",
-        default=None,
         aliases=("format.value",),
         summary="Format of values, by name or Kafka Connect class; `type` in [format] is for keys and "
         "values.",
     )
-    offset_store: str | None = declare(
+    offset_store: Maybe[str] = declare(
         "waltap.offset.store",
-        default=None,
         summary="Name of the offset store; in a waltap profile `type` in [offsets], by default "
         "file.",
     )
-    sanitize_pattern: str | None = declare(
+    sanitize_pattern: Maybe[str] = declare(
         "custom.sanitize.pattern",
-        default=None,
         summary="Regular expression of property names, in full, whose values are never shown, beside all "
         "whose names look like secrets.",
     )
-    header_converter: str | None = declare(
+    header_converter: Maybe[str] = declare(
         "header.converter",
-        default=None,
         aliases=("format.header",),
         summary="Format of header values, by name or Kafka Connect class. Default: JSON; "
         "simple-header for a file of Kafka Connect with the Kafka sink.",

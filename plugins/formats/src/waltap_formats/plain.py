@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Maybe, Properties, declare
 from waltap.changes.mapping.connect_schema import (
     DATE,
     DECIMAL,
@@ -77,9 +77,8 @@ class StringConverter(Converter):
 class BytesProperties(Properties):
     """The format of values that are no bytes."""
 
-    delegate: str | None = declare(
+    delegate: Maybe[str] = declare(
         "delegate.converter.type",
-        default=None,
         summary="Format of values that are no bytes, such as heartbeats beside the bytes of an outbox; "
         "without one they are refused. Only JSON can be one, by name or Kafka Connect class.",
         examples=("json",),

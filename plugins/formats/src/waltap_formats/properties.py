@@ -5,7 +5,16 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Positive, Properties, Whole, declare
+from waltap.base.property import (
+    Maybe,
+    MaybeList,
+    NonEmptyList,
+    Positive,
+    Properties,
+    Switch,
+    Whole,
+    declare,
+)
 from waltap.base.redaction import header_value, whole_address
 
 Strategy = Literal[
@@ -21,15 +30,13 @@ Strategy = Literal[
 class RegistryProperties(Properties):
     """The schema registry, and registration there."""
 
-    urls: CommaList = declare(
+    urls: NonEmptyList = declare(
         "schema.registry.url",
         summary="Addresses of the registry; the next is asked where one does not answer.",
         examples=("http://registry:8081", "http://apicurio:8080/apis/ccompat/v7"),
-        min_length=1,
     )
-    user_info: str | None = declare(
+    user_info: Maybe[str] = declare(
         "basic.auth.user.info",
-        default=None,
         secret=True,
         aliases=("schema.registry.basic.auth.user.info",),
         summary="USER:PASSWORD; may also be in the address.",
@@ -39,9 +46,8 @@ class RegistryProperties(Properties):
         default="URL",
         summary="Place of user and password; both places are read, whatever this says.",
     )
-    bearer_token: str | None = declare(
+    bearer_token: Maybe[str] = declare(
         "bearer.auth.token",
-        default=None,
         secret=True,
         summary="Token that is sent as `Authorization: Bearer`.",
     )
@@ -50,29 +56,25 @@ class RegistryProperties(Properties):
         default="STATIC_TOKEN",
         summary="Place of the token.",
     )
-    ca_file: str | None = declare(
+    ca_file: Maybe[str] = declare(
         "schema.registry.ssl.truststore.location",
-        default=None,
         aliases=("schema.registry.ssl.ca.location",),
         path=True,
         summary="Certificates of authorities to trust, as a PEM file; by default the system's.",
     )
-    client_file: str | None = declare(
+    client_file: Maybe[str] = declare(
         "schema.registry.ssl.keystore.location",
-        default=None,
         aliases=("schema.registry.ssl.certificate.location",),
         path=True,
         summary="Certificate of the client with its key, as a PEM file.",
     )
-    client_key: str | None = declare(
+    client_key: Maybe[str] = declare(
         "schema.registry.ssl.key.location",
-        default=None,
         path=True,
         summary="Key of the client's certificate, as a PEM file, where it is in a file of its own.",
     )
-    client_key_password: str | None = declare(
+    client_key_password: Maybe[str] = declare(
         "schema.registry.ssl.key.password",
-        default=None,
         secret=True,
         summary="Password of that key.",
     )
@@ -81,15 +83,13 @@ class RegistryProperties(Properties):
         default=True,
         summary="Register schemas that the registry does not have; otherwise that is an error.",
     )
-    use_latest: bool = declare(
+    use_latest: Switch = declare(
         "use.latest.version",
-        default=False,
         summary="Write the id of the subject's latest version, without comparing it with the "
         "schema of the values: for schemas registered by hand.",
     )
-    normalize: bool = declare(
+    normalize: Switch = declare(
         "normalize.schemas",
-        default=False,
         summary="Have the registry compare schemas without regard to order.",
     )
     key_strategy: Strategy = declare(
@@ -151,14 +151,12 @@ class AvroProperties(RegistryProperties):
         default=True,
         summary="Keep names, versions, parameters and defaults of Connect schemas as properties.",
     )
-    ignore_default: bool = declare(
+    ignore_default: Switch = declare(
         "ignore.default.for.nullables",
-        default=False,
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
     )
-    enhanced: bool = declare(
+    enhanced: Switch = declare(
         "enhanced.avro.schema.support",
-        default=False,
         summary="Accepted for Kafka Connect's files, without effect: it concerns enums from "
         "Avro, and events have none.",
     )
@@ -172,9 +170,8 @@ class JsonSchemaProperties(RegistryProperties):
         default="BASE64",
         summary="How precise decimals are written: base64 of the unscaled number, or as JSON numbers.",
     )
-    ignore_default: bool = declare(
+    ignore_default: Switch = declare(
         "ignore.default.for.nullables",
-        default=False,
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
     )
 
@@ -182,31 +179,26 @@ class JsonSchemaProperties(RegistryProperties):
 class ProtobufProperties(RegistryProperties):
     """The schema registry, registration there, and the form of messages."""
 
-    optional: bool = declare(
+    optional: Switch = declare(
         "optional.for.nullables",
-        default=False,
         summary="Label nullable fields `optional`, so that readers can distinguish null from 0 "
         "and an empty text; otherwise both are left out.",
     )
-    wrappers: bool = declare(
+    wrappers: Switch = declare(
         "wrapper.for.nullables",
-        default=False,
         summary="Write nullable fields as google.protobuf.StringValue and similar, so that "
         "readers can distinguish null from 0 and an empty text.",
     )
-    scrub: bool = declare(
+    scrub: Switch = declare(
         "scrub.invalid.names",
-        default=False,
         summary="Replace characters that Protobuf does not take in names, as Confluent's converter does.",
     )
-    ignore_default: bool = declare(
+    ignore_default: Switch = declare(
         "ignore.default.for.nullables",
-        default=False,
         summary="Write NULL as null where the column has a default; otherwise the default is written.",
     )
-    enhanced: bool = declare(
+    enhanced: Switch = declare(
         "enhanced.protobuf.schema.support",
-        default=False,
         summary="Accepted for Kafka Connect's sake: it concerns reading.",
     )
     proto2: bool = declare(
@@ -267,13 +259,12 @@ class CloudEventsProperties(Properties):
         default=True,
         summary="Write the column's default for NULL in data that is JSON.",
     )
-    event_name: str | None = declare(
+    event_name: Maybe[str] = declare(
         "schema.cloudevents.name",
-        default=None,
         summary="Name of the schema of events that are Avro; by default PREFIX.DATABASE."
         "CloudEvents.Envelope.",
     )
-    metadata: CommaList = declare(
+    metadata: NonEmptyList = declare(
         "metadata.source",
         default=(
             "value",
@@ -283,20 +274,17 @@ class CloudEventsProperties(Properties):
             "dataSchemaName:generate",
         ),
         words=FOR_ALL + FOR_ONE,
-        min_length=1,
         summary="Where source block, operation and transaction are: in the value, or in the headers "
         "source, op and transaction, which HeaderFrom$Value makes; the complete value is then the data. "
         "Further entries choose for one attribute: NAME:header reads the header, NAME:generate makes it.",
         examples=("header", "value,id:header,type:generate"),
     )
-    tracing: bool = declare(
+    tracing: Switch = declare(
         "opentelemetry.tracing.attributes.enable",
-        default=False,
         summary="Write the header traceparent as an attribute.",
     )
-    data_name: bool = declare(
+    data_name: Switch = declare(
         "schema.data.name.source.header.enable",
-        default=False,
         summary="Let metadata.source take dataSchemaName, the name of the data's schema, from the header.",
     )
     names: Literal["avro", "none"] = declare(
@@ -304,20 +292,18 @@ class CloudEventsProperties(Properties):
         default="avro",
         summary="Replace characters that Avro does not take in the name of the schema of events.",
     )
-    urls: CommaList = declare(
+    urls: MaybeList = declare(
         "avro.schema.registry.url",
-        default=(),
         summary="Addresses of the schema registry; Avro needs it.",
         examples=("http://registry:8081",),
     )
-    user_info: str | None = declare(
+    user_info: Maybe[str] = declare(
         "avro.basic.auth.user.info",
-        default=None,
         secret=True,
         summary="USER:PASSWORD for the registry; may also be in the address.",
     )
-    bearer_token: str | None = declare(
-        "avro.bearer.auth.token", default=None, secret=True, summary="Token for the registry."
+    bearer_token: Maybe[str] = declare(
+        "avro.bearer.auth.token", secret=True, summary="Token for the registry."
     )
     auto_register: bool = declare(
         "avro.auto.register.schemas",

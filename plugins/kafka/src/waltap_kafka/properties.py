@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from waltap.base.property import CommaList, Properties, Whole, declare, declare_family
+from waltap.base.property import MaybeList, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap_kafka.client_settings import client_settings
 
@@ -56,9 +56,8 @@ class KafkaSinkProperties(Properties):
         default=True,
         summary="Create topics that are missing, as topic.creation.* says; without it they must exist.",
     )
-    creation_groups: CommaList = declare(
+    creation_groups: MaybeList = declare(
         "topic.creation.groups",
-        default=(),
         summary="Groups of topics with settings of their own; the first whose include fits decides, after "
         "them `default`.",
     )

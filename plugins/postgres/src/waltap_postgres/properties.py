@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, PrivateAttr, ValidationInfo, field_validator
 
 from waltap.base.placeholder import SecretMissing
-from waltap.base.property import CommaList, Positive, Properties, Whole, declare, declare_family
+from waltap.base.property import (
+    Maybe,
+    MaybeList,
+    Positive,
+    Properties,
+    Switch,
+    Whole,
+    declare,
+    declare_family,
+)
 from waltap.base.redaction import Secret, hide_passing
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.ports.source.password import Password, PasswordFileUnreadable, printed_password
@@ -51,17 +60,15 @@ class PostgresProperties(Properties):
     )
     port: Positive = declare("database.port", default=5432, le=65535, summary="Port of the server.")
     user: str = declare("database.user", default="postgres", summary="Role to connect as.")
-    password: str | None = declare(
+    password: Maybe[str] = declare(
         "database.password",
         common=True,
-        default=None,
         secret=True,
         renewed=True,
         summary="Password of the role. A file that it names is read again for each connection.",
     )
-    password_command: str | None = declare(
+    password_command: Maybe[str] = declare(
         "database.password.command",
-        default=None,
         secret=True,
         renewed=True,
         summary="Command that prints the password, run before each connection, for example a "
@@ -77,24 +84,19 @@ class PostgresProperties(Properties):
     sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = declare(
         "database.sslmode", default="prefer", summary="TLS mode, as libpq means it."
     )
-    sslcert: str | None = declare(
+    sslcert: Maybe[str] = declare(
         "database.sslcert",
-        default=None,
         summary="Client certificate file.",
         path=True,
     )
-    sslkey: str | None = declare(
-        "database.sslkey", default=None, summary="Client key file.", path=True
-    )
-    sslpassword: str | None = declare(
+    sslkey: Maybe[str] = declare("database.sslkey", summary="Client key file.", path=True)
+    sslpassword: Maybe[str] = declare(
         "database.sslpassword",
-        default=None,
         secret=True,
         summary="Password of the client key.",
     )
-    sslrootcert: str | None = declare(
+    sslrootcert: Maybe[str] = declare(
         "database.sslrootcert",
-        default=None,
         summary="Certificate authorities file.",
         path=("system",),
     )
@@ -120,15 +122,13 @@ class PostgresProperties(Properties):
         summary="Time limit of a signal's condition for one chunk, during which the stream "
         "waits. A request that needs more is ended with a warning.",
     )
-    signal_role: str | None = declare(
+    signal_role: Maybe[str] = declare(
         "waltap.signal.role",
-        default=None,
         summary="Role whose rights apply to conditions and SELECTs of signals. The connection's "
         "role must be a member of it, and it must be able to read the tables.",
     )
-    initial_statements: str | None = declare(
+    initial_statements: Maybe[str] = declare(
         "database.initial.statements",
-        default=None,
         summary="SQL statements, separated by ;, run on each new connection that is not replication.",
     )
     libpq: dict[str, str] = declare_family(
@@ -150,32 +150,27 @@ class PostgresProperties(Properties):
         pipeline_name=True,
         summary="Replication slot that retains WAL for this pipeline.",
     )
-    slot_takeover: bool = declare(
+    slot_takeover: Switch = declare(
         "slot.takeover",
-        default=False,
         summary="Whether an existing slot without a stored offset may be taken over from its "
         "maker. A Debezium file takes it over with a warning, as Debezium does. `waltap drop` leaves "
         "such a slot; `waltap slot drop` removes it.",
     )
-    slot_temporary: bool = declare(
+    slot_temporary: Switch = declare(
         "slot.temporary",
-        default=False,
         summary="Use a slot that the server drops when the connection ends.",
     )
-    slot_drop_on_stop: bool = declare(
+    slot_drop_on_stop: Switch = declare(
         "slot.drop.on.stop",
-        default=False,
         aliases=("slot.drop_on_stop",),
         summary="Drop the slot on a clean stop; the next start then needs a snapshot.",
     )
-    slot_failover: bool = declare(
+    slot_failover: Switch = declare(
         "slot.failover",
-        default=False,
         summary="Create the slot so that PostgreSQL 17 and later synchronize it to standbys.",
     )
-    slot_stream_params: str | None = declare(
+    slot_stream_params: Maybe[str] = declare(
         "slot.stream.params",
-        default=None,
         summary="Further options for the output plugin: name=value, separated by ;.",
     )
     slot_max_retries: Whole = declare(
@@ -213,21 +208,18 @@ class PostgresProperties(Properties):
         "them anyway (the application's UPDATE and DELETE then fail), refuse to start, or publish "
         "only inserts and truncates, in a second publication: publication.name + _inserts.",
     )
-    publication_drop_on_stop: bool = declare(
+    publication_drop_on_stop: Switch = declare(
         "publication.drop.on.stop",
-        default=False,
         summary="Drop publications that this run created when it stops. Only for slot.temporary or "
         "slot.drop.on.stop: a slot that stays cannot be read past changes made without them.",
     )
-    publish_via_partition_root: bool = declare(
+    publish_via_partition_root: Switch = declare(
         "publish.via.partition.root",
-        default=False,
         summary="Publish rows of partitions as rows of the partitioned table. PostgreSQL then publishes "
         "no TRUNCATE of a single partition: its rows stay at the destination.",
     )
-    replica_identity_autoset_values: CommaList = declare(
+    replica_identity_autoset_values: MaybeList = declare(
         "replica.identity.autoset.values",
-        default=(),
         summary="Replica identities to set at start: schema.table-regex:DEFAULT|FULL|NOTHING|INDEX name. "
         "The role must own the tables; each is locked (ACCESS EXCLUSIVE). `waltap drop` does not set "
         "them back.",
@@ -291,15 +283,13 @@ class PostgresProperties(Properties):
         summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
         "Later requests for the table wait behind it.",
     )
-    snapshot_include_collection_list: CommaList = declare(
+    snapshot_include_collection_list: MaybeList = declare(
         "snapshot.include.collection.list",
-        default=(),
         summary="Regular expressions over schema.table: read only these in the initial snapshot.",
         patterns="tables",
     )
-    snapshot_select_overrides: CommaList = declare(
+    snapshot_select_overrides: MaybeList = declare(
         "snapshot.select.statement.overrides",
-        default=(),
         summary="schema.table of tables that an initial snapshot reads by your own SELECT; "
         "without a SELECT the table is read completely, with a warning.",
     )
@@ -344,9 +334,8 @@ class PostgresProperties(Properties):
         default=0,
         summary="Wait before a snapshot.",
     )
-    heartbeat_action_query: str | None = declare(
+    heartbeat_action_query: Maybe[str] = declare(
         "heartbeat.action.query",
-        default=None,
         summary="SQL that is run with each heartbeat.",
     )
 

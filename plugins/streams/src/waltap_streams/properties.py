@@ -5,7 +5,7 @@ Names are Debezium Server's where the meaning is the same.
 
 from typing import Literal
 
-from waltap.base.property import CommaList, Positive, Properties, Whole, declare
+from waltap.base.property import Maybe, MaybeList, Positive, Properties, Switch, Whole, declare
 
 
 class RedisProperties(Properties):
@@ -18,12 +18,10 @@ class RedisProperties(Properties):
         examples=("redis.example.com:6379",),
     )
     db_index: Whole = declare("db.index", default=0, summary="Number of the database.")
-    user: str | None = declare("user", default=None, summary="User, of an ACL.")
-    password: str | None = declare("password", default=None, secret=True, summary="Its password.")
-    ssl: bool = declare("ssl.enabled", default=False, summary="Whether to speak TLS.")
-    ssl_ca: str | None = declare(
-        "ssl.ca", default=None, path=True, summary="File of the certificates to trust."
-    )
+    user: Maybe[str] = declare("user", summary="User, of an ACL.")
+    password: Maybe[str] = declare("password", secret=True, summary="Its password.")
+    ssl: Switch = declare("ssl.enabled", summary="Whether to speak TLS.")
+    ssl_ca: Maybe[str] = declare("ssl.ca", path=True, summary="File of the certificates to trust.")
     guarantee: Literal["at_least_once", "exactly_once"] = declare(
         "delivery.guarantee",
         default="at_least_once",
@@ -82,9 +80,8 @@ class NatsProperties(Properties):
         summary="Address of the server; several, of one cluster, with commas between.",
         examples=("nats://localhost:4222",),
     )
-    create: bool = declare(
+    create: Switch = declare(
         "create-stream",
-        default=False,
         summary="Whether to make the stream, where none takes subjects.",
     )
     stream: str = declare(
@@ -93,23 +90,19 @@ class NatsProperties(Properties):
         pattern=r"[A-Za-z0-9_-]+",
         summary="Name of the stream that is made.",
     )
-    subjects: CommaList = declare(
+    subjects: MaybeList = declare(
         "subjects",
-        default=(),
         summary="Subjects of the stream that is made; a topic is the subject of its records.",
         examples=("shop.>",),
     )
     storage: Literal["file", "memory"] = declare(
         "storage", default="file", summary="Where the stream that is made keeps messages."
     )
-    user: str | None = declare("auth.user", default=None, summary="User.")
-    password: str | None = declare(
-        "auth.password", default=None, secret=True, summary="Its password."
-    )
-    token: str | None = declare("auth.token", default=None, secret=True, summary="Token.")
-    credentials: str | None = declare(
+    user: Maybe[str] = declare("auth.user", summary="User.")
+    password: Maybe[str] = declare("auth.password", secret=True, summary="Its password.")
+    token: Maybe[str] = declare("auth.token", secret=True, summary="Token.")
+    credentials: Maybe[str] = declare(
         "auth.credentials",
-        default=None,
         path=True,
         summary="File of credentials (.creds); needs nkeys.",
     )
@@ -132,15 +125,13 @@ class KinesisProperties(Properties):
     region: str = declare(
         "region", pattern=r"[a-z0-9-]+", summary="Region.", examples=("eu-central-1",)
     )
-    endpoint: str | None = declare(
+    endpoint: Maybe[str] = declare(
         "endpoint",
-        default=None,
         pattern=r"^https?://\S+$",
         summary="Address of another service with this interface.",
     )
-    profile: str | None = declare(
+    profile: Maybe[str] = declare(
         "credentials.profile",
-        default=None,
         summary="Profile of ~/.aws to take credentials from; else AWS's usual places count.",
     )
     stream: str = declare(

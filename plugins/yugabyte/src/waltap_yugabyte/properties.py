@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Positive, Whole, declare
+from waltap.base.property import Maybe, MaybeList, Positive, Whole, declare
 from waltap_postgres.properties import PostgresProperties
 from waltap_yugabyte.errors import YugabyteMeanings
 
@@ -109,9 +109,8 @@ class YugabyteProperties(PostgresProperties):
         summary="Try the hosts of database.hostname, and the addresses of their names, in "
         "random order, to spread connections. Other nodes are not discovered.",
     )
-    hash_columns: CommaList = declare(
+    hash_columns: MaybeList = declare(
         "primary.key.hash.columns",
-        default=(),
         summary="Columns of the hash part of the primary key, for tables read or streamed in "
         "hash ranges; by default from the catalogue.",
     )
@@ -120,17 +119,15 @@ class YugabyteProperties(PostgresProperties):
         default="default",
         summary="One slot, or several that stream hash ranges of one table each (parallel).",
     )
-    slot_names: CommaList = declare(
-        "slot.names", default=(), summary="With streaming.mode=parallel: a slot for each range."
+    slot_names: MaybeList = declare(
+        "slot.names", summary="With streaming.mode=parallel: a slot for each range."
     )
-    publication_names: CommaList = declare(
+    publication_names: MaybeList = declare(
         "publication.names",
-        default=(),
         summary="With streaming.mode=parallel: the publication of each slot.",
     )
-    slot_ranges: str | None = declare(
+    slot_ranges: Maybe[str] = declare(
         "slot.ranges",
-        default=None,
         summary="With streaming.mode=parallel: the hash range of each slot, FROM,TO;FROM,TO and so on, "
         "from 0 to 65536 without a gap.",
     )

@@ -10,7 +10,17 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Positive, Properties, Whole, declare, declare_family
+from waltap.base.property import (
+    CommaList,
+    Maybe,
+    MaybeList,
+    Positive,
+    Properties,
+    Switch,
+    Whole,
+    declare,
+    declare_family,
+)
 from waltap.changes.capture.java_regex import NameMatcher, check_family, java_pattern
 from waltap.changes.decode.relation import name_parts
 
@@ -45,30 +55,26 @@ class CaptureProperties(Properties):
 
     # --- what is captured -------------------------------------------------------------------------
 
-    schema_include: CommaList = declare(
+    schema_include: MaybeList = declare(
         "schema.include.list",
-        default=(),
         summary="Patterns of schemas to capture; others are left out.",
         examples=("public,sales_.*",),
         patterns="schemas",
     )
-    schema_exclude: CommaList = declare(
+    schema_exclude: MaybeList = declare(
         "schema.exclude.list",
-        default=(),
         summary="Patterns of schemas to leave out.",
         patterns="schemas",
     )
-    table_include: CommaList = declare(
+    table_include: MaybeList = declare(
         "table.include.list",
         common=True,
-        default=(),
         summary="Patterns of tables (schema.table) to capture; empty: all tables.",
         examples=(r"public\.orders,public\.order_.*",),
         patterns="tables",
     )
-    table_exclude: CommaList = declare(
+    table_exclude: MaybeList = declare(
         "table.exclude.list",
-        default=(),
         summary="Patterns of tables (schema.table) to leave out.",
         patterns="tables",
     )
@@ -77,16 +83,14 @@ class CaptureProperties(Properties):
         default=True,
         summary="Leave out the tables of the database itself, whatever the lists say.",
     )
-    column_include: CommaList = declare(
+    column_include: MaybeList = declare(
         "column.include.list",
-        default=(),
         summary="Patterns of columns (schema.table.column) that event values have; keys stay.",
         patterns="columns",
     )
-    column_exclude: CommaList = declare(
+    column_exclude: MaybeList = declare(
         "column.exclude.list",
         common=True,
-        default=(),
         summary="Patterns of columns (schema.table.column) to leave out of events.",
         examples=(r"public\.users\.password",),
         patterns="columns",
@@ -101,16 +105,14 @@ class CaptureProperties(Properties):
         default=(),
         summary="Patterns of prefixes of logical messages to leave out.",
     )
-    read_only: bool = declare(
+    read_only: Switch = declare(
         "read.only",
-        default=False,
         summary="Write no watermarks of incremental snapshots to the signal table; use WAL "
         "positions instead, as without a signal table.",
         reach=(),
     )
-    signal_data_collection: str | None = declare(
+    signal_data_collection: Maybe[str] = declare(
         "signal.data.collection",
-        default=None,
         summary="Signal table (schema.table, parts quoted as in SQL where they have dots); captured "
         "whether the lists name it or not.",
     )
@@ -177,9 +179,8 @@ class CaptureProperties(Properties):
         le=32767,
         summary="Digits after the point of money.",
     )
-    include_unknown_datatypes: bool = declare(
+    include_unknown_datatypes: Switch = declare(
         "include.unknown.datatypes",
-        default=False,
         summary="Write columns of types without a mapping as bytes of their text.",
     )
     unavailable_value_placeholder: str = of_records(

@@ -16,7 +16,7 @@ from pydantic import field_validator
 
 from waltap.base.http import HttpAnswer, WebhookSignature
 from waltap.base.plugin_errors import needing
-from waltap.base.property import Positive, Properties, Whole, declare, declare_family
+from waltap.base.property import Maybe, Positive, Properties, Whole, declare, declare_family
 from waltap.base.redaction import header_values, host_of, whole_address
 from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
@@ -40,9 +40,8 @@ class WebhookProperties(Properties):
         "aggregate_type, additional_data and timestamp. Messages show only its host.",
         examples=("https://hooks.example.com/waltap",),
     )
-    key: str | None = declare(
+    key: Maybe[str] = declare(
         "notification.webhook.secret",
-        default=None,
         min_length=1,
         secret=True,
         summary="Key of the HMAC-SHA256 in the header webhook-signature, by Standard Webhooks: "

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from waltap.base.files.durable_file import StateDocument
-from waltap.base.property import Properties, declare
+from waltap.base.property import Maybe, Properties, declare
 from waltap.errors import OffsetError
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
 from waltap.ports.offsets.state_folder import OFFSET
@@ -17,9 +17,8 @@ OffsetUnwritable = OffsetError.define("OffsetUnwritable", "WT-6002")
 class FileOffsetProperties(Properties):
     """Where the offset file is."""
 
-    path: Path | None = declare(
+    path: Maybe[Path] = declare(
         "waltap.offset.file",
-        default=None,
         summary="File that keeps the offset; default: offset.json in the pipeline's state folder.",
     )
 

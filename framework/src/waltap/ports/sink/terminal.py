@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from waltap.base.environment import colours
-from waltap.base.property import Properties, declare
+from waltap.base.property import Properties, Switch, declare
 from waltap.base.text import printable
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import PerRelation, Relation
@@ -118,8 +118,8 @@ WORDS: Final = {INSERTS: "INSERT", UPDATES: "UPDATE", CHANGED: "UPDATE", DELETES
 class TerminalProperties(Properties):
     """The form of the shown changes."""
 
-    json_lines: bool = declare(
-        "json", default=False, summary="Print records as JSON lines instead of readable lines."
+    json_lines: Switch = declare(
+        "json", summary="Print records as JSON lines instead of readable lines."
     )
     width: int = declare(
         "width", default=60, ge=8, summary="Longest value before it is cut.", unit="characters"

@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import Maybe, MaybeList, Properties, declare
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.changes.decode.relation import Relation
@@ -31,21 +31,18 @@ FilterFailed = RecordError.define("FilterFailed", "WT-3201", retry=RetryVerdict.
 class FilterProperties(Properties):
     """Tables and operations whose changes are dropped; a function may keep some rows."""
 
-    tables: CommaList = declare(
+    tables: MaybeList = declare(
         "tables",
-        default=(),
         summary="Patterns of tables (schema.table) whose changes are left out; without any, of all.",
         patterns="tables",
     )
-    operations: CommaList = declare(
+    operations: MaybeList = declare(
         "operations",
-        default=(),
         summary="Operations that are left out: c, u, d, r, t, m; without any, all.",
         words=tuple(LETTERS),
     )
-    function: str | None = declare(
+    function: Maybe[str] = declare(
         "function",
-        default=None,
         refused=("predicate",),
         summary="Function module:name of a RowChange; of those rows, the ones for which it is true stay.",
         examples=("my_filters:is_wanted",),
@@ -215,21 +212,18 @@ def _imported(path: str) -> RowCondition:
 class FieldsProperties(Properties):
     """Fields to drop or rename, and their tables."""
 
-    tables: CommaList = declare(
+    tables: MaybeList = declare(
         "tables",
-        default=(),
         summary="Patterns of tables (schema.table) to change; without any, all.",
         patterns="tables",
     )
-    exclude: CommaList = declare(
+    exclude: MaybeList = declare(
         "exclude",
-        default=(),
         summary="Fields that before and after are written without. Keys stay as they are.",
         examples=("note",),
     )
-    renames: CommaList = declare(
+    renames: MaybeList = declare(
         "renames",
-        default=(),
         summary="Fields that before and after have under another name, as old:new.",
         examples=("id:customer_id",),
     )

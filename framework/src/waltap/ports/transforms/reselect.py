@@ -13,7 +13,7 @@ from typing import Literal, Self
 import msgspec
 from pydantic import model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import MaybeList, Properties, Switch, declare
 from waltap.changes.capture.java_regex import NameMatcher
 from waltap.changes.decode.message import Change, Insert, Update
 from waltap.changes.decode.relation import PerRelation, Relation
@@ -35,16 +35,14 @@ ReselectFailed = WaltapError.define("ReselectFailed", "WT-3206", retry=RetryVerd
 class ReselectProperties(Properties):
     """Columns to read back, and the cases in which to do it."""
 
-    include: CommaList = declare(
+    include: MaybeList = declare(
         "reselect.columns.include.list",
-        default=(),
         summary="Patterns of columns, as schema.table:column; without any, all.",
         examples=("public.documents:body",),
         patterns="cells",
     )
-    exclude: CommaList = declare(
+    exclude: MaybeList = declare(
         "reselect.columns.exclude.list",
-        default=(),
         summary="Patterns of columns that are left alone.",
         patterns="cells",
     )
@@ -60,9 +58,8 @@ class ReselectProperties(Properties):
         summary="Read NULLs back too, except in columns with a default. Some databases "
         "send NULL for large values. PostgreSQL does not: there this costs a query.",
     )
-    by_event_key: bool = declare(
+    by_event_key: Switch = declare(
         "reselect.use.event.key",
-        default=False,
         summary="Find rows by the columns of the event's key instead of the primary key.",
     )
     errors: Literal["warn", "fail"] = declare(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Maybe, Properties, Switch, declare
 from waltap.base.text import sql_name
 from waltap.changes.decode.decoder import ServerInfo
 from waltap.errors import ConfigurationError, PropertyProblem
@@ -14,9 +14,8 @@ TWO_PHASE_PROTOCOL = 3
 class PgOutputProperties(Properties):
     """Requests to pgoutput; every server version can fulfil the defaults."""
 
-    proto_version: int | None = declare(
+    proto_version: Maybe[int] = declare(
         "pgoutput.proto_version",
-        default=None,
         ge=1,
         le=4,
         summary="Protocol version to ask for; unset: the highest that the server offers.",
@@ -26,9 +25,8 @@ class PgOutputProperties(Properties):
         default="off",
         summary="Receive large transactions while in progress (14 or later; parallel: 16).",
     )
-    two_phase: bool = declare(
+    two_phase: Switch = declare(
         "pgoutput.two_phase",
-        default=False,
         summary="Receive prepared transactions at PREPARE (15 or later); marks the slot permanently.",
     )
     origin: Literal["any", "none"] = declare(
@@ -36,9 +34,8 @@ class PgOutputProperties(Properties):
         default="any",
         summary="none: leave out what was replicated into the database (16 or later).",
     )
-    messages: bool | None = declare(
+    messages: Maybe[bool] = declare(
         "pgoutput.messages",
-        default=None,
         summary="Receive logical messages (14 or later); unset: when the server can.",
     )
 

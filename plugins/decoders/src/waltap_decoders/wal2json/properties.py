@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Properties, Switch, declare
 
 
 class Wal2JsonProperties(Properties):
@@ -13,14 +13,12 @@ class Wal2JsonProperties(Properties):
         default="2",
         summary="2: an object per change; 1: an object per transaction (at most 1 GB of it).",
     )
-    write_in_chunks: bool = declare(
+    write_in_chunks: Switch = declare(
         "wal2json.write-in-chunks",
-        default=False,
         summary="With format 1: send a transaction in pieces, as Debezium's wal2json_streaming did.",
     )
-    numbers_as_strings: bool = declare(
+    numbers_as_strings: Switch = declare(
         "wal2json.numeric-data-types-as-string",
-        default=False,
         summary="Distinguish NaN and infinities from NULL (wal2json 2.6 or later).",
     )
 

@@ -1,6 +1,6 @@
 """Debezium's snapshot modes as predicates of a start's facts."""
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Properties, Switch, declare
 from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.errors import SnapshotInterrupted
@@ -26,19 +26,16 @@ class WhenNeeded(Snapshotter):
 class ConfigurationBasedProperties(Properties):
     """The flags of ``snapshot.mode=configuration_based``."""
 
-    data: bool = declare(
+    data: Switch = declare(
         "snapshot.mode.configuration.based.snapshot.data",
-        default=False,
         summary="Read the tables at every start.",
     )
-    stream: bool = declare(
+    stream: Switch = declare(
         "snapshot.mode.configuration.based.start.stream",
-        default=False,
         summary="Stream after it.",
     )
-    on_data_error: bool = declare(
+    on_data_error: Switch = declare(
         "snapshot.mode.configuration.based.snapshot.on.data.error",
-        default=False,
         summary="Read the tables when the stored position can no longer be streamed from.",
     )
 

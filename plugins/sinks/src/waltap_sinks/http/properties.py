@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import Positive, Properties, Whole, declare, declare_family
+from waltap.base.property import Maybe, Positive, Properties, Switch, Whole, declare, declare_family
 from waltap.base.redaction import header_value, header_values, whole_address
 
 
@@ -43,9 +43,8 @@ class HttpProperties(Properties):
         summary="How many requests may run at a time. Records of one key stay in order; with 1, "
         "all do.",
     )
-    tombstones: bool = declare(
+    tombstones: Switch = declare(
         "tombstones",
-        default=False,
         summary="Whether tombstones are sent, with an empty body or null; else they are left out.",
     )
     timeout_ms: Positive = declare(
@@ -84,51 +83,45 @@ class HttpProperties(Properties):
         default=True,
         summary="Whether key and headers of a record are sent as base64, which every value survives.",
     )
-    user: str | None = declare(
+    user: Maybe[str] = declare(
         "auth.user",
-        default=None,
         summary="User of basic authentication; auth.password is the password.",
     )
-    password: str | None = declare(
-        "auth.password", default=None, secret=True, summary="Password of basic authentication."
+    password: Maybe[str] = declare(
+        "auth.password", secret=True, summary="Password of basic authentication."
     )
-    token: str | None = declare(
-        "auth.token", default=None, secret=True, summary="Token of bearer authentication."
+    token: Maybe[str] = declare(
+        "auth.token", secret=True, summary="Token of bearer authentication."
     )
-    oauth_url: str | None = declare(
+    oauth_url: Maybe[str] = declare(
         "auth.oauth2.token.url",
-        default=None,
         pattern=r"^[hH][tT][tT][pP][sS]?://[^\s/?#]+\S*$",
         summary="Address that gives tokens for client credentials (OAuth 2.0).",
     )
-    oauth_client: str | None = declare(
-        "auth.oauth2.client.id", default=None, summary="Client of OAuth 2.0."
+    oauth_client: Maybe[str] = declare("auth.oauth2.client.id", summary="Client of OAuth 2.0.")
+    oauth_secret: Maybe[str] = declare(
+        "auth.oauth2.client.secret", secret=True, summary="Its secret."
     )
-    oauth_secret: str | None = declare(
-        "auth.oauth2.client.secret", default=None, secret=True, summary="Its secret."
+    oauth_scope: Maybe[str] = declare(
+        "auth.oauth2.scope", summary="Scope to ask for; words with blanks between."
     )
-    oauth_scope: str | None = declare(
-        "auth.oauth2.scope", default=None, summary="Scope to ask for; words with blanks between."
-    )
-    signing_secret: str | None = declare(
+    signing_secret: Maybe[str] = declare(
         "signature.secret",
-        default=None,
         min_length=1,
         secret=True,
         summary="Key of the HMAC-SHA256 in the header webhook-signature, by Standard Webhooks: "
         "any text, or whsec_ and base64; empty: no signature.",
     )
-    ssl_ca: str | None = declare(
+    ssl_ca: Maybe[str] = declare(
         "ssl.ca",
-        default=None,
         path=True,
         summary="File of the certificates to trust; by default those that Python's certifi knows.",
     )
-    ssl_certificate: str | None = declare(
-        "ssl.certificate", default=None, path=True, summary="File of the client's own certificate."
+    ssl_certificate: Maybe[str] = declare(
+        "ssl.certificate", path=True, summary="File of the client's own certificate."
     )
-    ssl_key: str | None = declare(
-        "ssl.key", default=None, path=True, summary="File of its key, where that is another."
+    ssl_key: Maybe[str] = declare(
+        "ssl.key", path=True, summary="File of its key, where that is another."
     )
 
     _full_address = field_validator("url", "oauth_url")(whole_address)

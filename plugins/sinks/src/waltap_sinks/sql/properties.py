@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from waltap.base.property import CommaList, Positive, Properties, declare
+from waltap.base.property import MaybeList, Positive, Properties, declare
 from waltap.base.text import braced_names
 from waltap.changes.capture.java_regex import NameMatcher
 
@@ -64,9 +64,8 @@ class SqlProperties(Properties):
         summary="beside: a second table for each table, with every version of its rows, its "
         "validity and its change. instead: this table alone. none: current rows alone.",
     )
-    history_tables: CommaList = declare(
+    history_tables: MaybeList = declare(
         "history.table.include.list",
-        default=(),
         summary="Patterns of tables (schema.table of the source) that have a history; without any, all.",
         examples=(r"public\.orders,public\.price.*",),
         patterns="tables",

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from waltap.base.files.properties import StorageProperties
-from waltap.base.property import Positive, Properties, Whole, declare, declare_family
+from waltap.base.property import MaybeList, Positive, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.config import CommaList
 from waltap_spark.config.column_names import STYLES, checked_renames
@@ -122,9 +122,8 @@ class SparkProperties(StorageProperties):
         examples=("none", r"public\.audit.*:keep,none"),
         patterns="ruled",
     )
-    extra_columns: CommaList = declare(
+    extra_columns: MaybeList = declare(
         "extra.columns",
-        default=(),
         summary=(
             "Columns of the change log to add to rows, from their last change: _op, "
             "_commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch."
@@ -150,9 +149,8 @@ class SparkProperties(StorageProperties):
         examples=("snake", r"crm\..*:snake,as-is"),
         patterns="ruled",
     )
-    columns_renames: CommaList = declare(
+    columns_renames: MaybeList = declare(
         "columns.renames",
-        default=(),
         summary=(
             "Renamed columns: COLUMN-REGEX:NAME, of SCHEMA.TABLE.COLUMN, first match wins, with $1 for "
             "groups; before columns.names. Case counts."
@@ -160,9 +158,8 @@ class SparkProperties(StorageProperties):
         examples=(r"crm\..*\.(.*)__c:$1",),
         patterns="renames",
     )
-    source_into: CommaList = declare(
+    source_into: MaybeList = declare(
         "source.into",
-        default=(),
         summary=(
             "Merge tables of several schemas, shards or partitions: "
             "TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins, with $1 for groups; without "
@@ -321,9 +318,8 @@ class TargetProperties(Properties):
 
     partitions_by_transform: ClassVar[bool] = False
 
-    names: CommaList = declare(
+    names: MaybeList = declare(
         "names",
-        default=(),
         summary=(
             "Names of tables in the catalogue: TABLE-REGEX:NAME, first match wins; NAME is "
             "TABLE or SCHEMA.TABLE, with $1 for groups. Case matters. The history is "

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import Maybe, MaybeList, NonEmptyList, Properties, declare
 from waltap.changes.mapping.connect_schema import TIMESTAMP, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
@@ -132,24 +132,18 @@ INSERTS = "insert fields into"
 class InsertFieldProperties(NullToDefault):
     """Fields to add; a name may end in ! (required) or ? (optional, the default)."""
 
-    topic: str | None = declare("topic.field", default=None, summary="Field for the topic.")
-    partition: str | None = declare(
-        "partition.field", default=None, summary="Field for the partition."
-    )
-    offset: str | None = declare(
+    topic: Maybe[str] = declare("topic.field", summary="Field for the topic.")
+    partition: Maybe[str] = declare("partition.field", summary="Field for the partition.")
+    offset: Maybe[str] = declare(
         "offset.field",
-        default=None,
         summary="Field for the offset, which records have only behind Kafka: refused.",
     )
-    timestamp: str | None = declare(
+    timestamp: Maybe[str] = declare(
         "timestamp.field",
-        default=None,
         summary="Field for the record's timestamp, null where the record has none.",
     )
-    static: str | None = declare("static.field", default=None, summary="Field for static.value.")
-    static_value: str | None = declare(
-        "static.value", default=None, summary="Text that static.field gets."
-    )
+    static: Maybe[str] = declare("static.field", summary="Field for static.value.")
+    static_value: Maybe[str] = declare("static.value", summary="Text that static.field gets.")
 
     @field_validator("offset")
     @classmethod
@@ -235,21 +229,18 @@ IGNORED = "(Kafka Connect 4 ignores the old name)"
 class ReplaceFieldProperties(NullToDefault):
     """Fields to keep, and their new names."""
 
-    exclude: CommaList = declare(
+    exclude: MaybeList = declare(
         "exclude",
-        default=(),
         deprecated={"blacklist": f"exclude {IGNORED}"},
         summary="Fields that are left out; this goes before include.",
     )
-    include: CommaList = declare(
+    include: MaybeList = declare(
         "include",
-        default=(),
         deprecated={"whitelist": f"include {IGNORED}"},
         summary="Fields that stay; without any, all.",
     )
-    renames: CommaList = declare(
+    renames: MaybeList = declare(
         "renames",
-        default=(),
         summary="Fields that get another name, as old:new.",
         examples=("id:customer_id",),
     )
@@ -322,8 +313,9 @@ COPIES = "copy fields from"
 class ValueToKeyProperties(NullToDefault):
     """Fields of the key."""
 
-    fields: CommaList = declare(
-        "fields", summary="Fields of the value that make the key, in order.", min_length=1
+    fields: NonEmptyList = declare(
+        "fields",
+        summary="Fields of the value that make the key, in order.",
     )
 
 
@@ -371,8 +363,8 @@ VALUE_TO_KEY = connect_spec(
 class SetSchemaMetadataProperties(NullToDefault):
     """Name and version of the schema."""
 
-    name: str | None = declare("schema.name", default=None, summary="Name of the schema.")
-    version: int | None = declare("schema.version", default=None, summary="Version of the schema.")
+    name: Maybe[str] = declare("schema.name", summary="Name of the schema.")
+    version: Maybe[int] = declare("schema.version", summary="Version of the schema.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

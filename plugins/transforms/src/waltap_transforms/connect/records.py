@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import NonEmptyList, Properties, declare
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
@@ -122,9 +122,10 @@ TOPICS = (
 class HeaderFromProperties(NullToDefault):
     """Fields to move or copy, and their headers."""
 
-    fields: CommaList = declare("fields", summary="Fields that become headers.", min_length=1)
-    headers: CommaList = declare(
-        "headers", summary="Names of the headers, in the order of the fields.", min_length=1
+    fields: NonEmptyList = declare("fields", summary="Fields that become headers.")
+    headers: NonEmptyList = declare(
+        "headers",
+        summary="Names of the headers, in the order of the fields.",
     )
     operation: Literal["move", "copy"] = declare(
         "operation", summary="Whether the fields are removed (move) or stay (copy)."
@@ -140,7 +141,7 @@ class HeaderFromProperties(NullToDefault):
 class DropHeadersProperties(Properties):
     """Headers to drop."""
 
-    headers: CommaList = declare("headers", summary="Names of the headers.", min_length=1)
+    headers: NonEmptyList = declare("headers", summary="Names of the headers.")
 
 
 class InsertHeaderProperties(Properties):

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, declare
+from waltap.base.property import Maybe, NonEmptyList, declare
 from waltap.changes.mapping.connect_schema import (
     DATE,
     DECIMAL,
@@ -68,10 +68,9 @@ NOTHING: dict[ConnectKind, Callable[[], Any]] = {
 class MaskFieldProperties(NullToDefault):
     """Fields to mask, and their replacement."""
 
-    fields: CommaList = declare("fields", summary="Fields to mask.", min_length=1)
-    replacement: str | None = declare(
+    fields: NonEmptyList = declare("fields", summary="Fields to mask.")
+    replacement: Maybe[str] = declare(
         "replacement",
-        default=None,
         summary="What numbers and texts get instead of 0 and the empty text.",
     )
 
@@ -397,12 +396,11 @@ To = Callable[[Any], Any]
 class CastProperties(NullToDefault):
     """Fields to cast, and their types."""
 
-    spec: CommaList = declare(
+    spec: NonEmptyList = declare(
         "spec",
         summary="Fields and their types, as field:type, or one type for the whole: "
         f"{', '.join(TARGETS)}.",
         examples=("id:string", "price:float64"),
-        min_length=1,
     )
 
     @model_validator(mode="after")

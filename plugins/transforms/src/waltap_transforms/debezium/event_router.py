@@ -11,7 +11,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import Properties, declare
+from waltap.base.property import Maybe, Properties, Switch, declare
 from waltap.changes.capture.topic_naming import field_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
@@ -72,9 +72,8 @@ class EventRouterProperties(Properties):
         summary="Accepted for Debezium's sake, which does not use it either: "
         "`table.fields.additional.placement` takes the column along.",
     )
-    event_timestamp: str | None = declare(
+    event_timestamp: Maybe[str] = declare(
         "table.field.event.timestamp",
-        default=None,
         summary="Column with the record's timestamp; by default it is `ts_ms` of the event.",
     )
     payload: str = declare(
@@ -95,9 +94,8 @@ class EventRouterProperties(Properties):
         default="error",
         summary="What happens where the table lacks one of these columns.",
     )
-    schema_version: str | None = declare(
+    schema_version: Maybe[str] = declare(
         "table.field.event.schema.version",
-        default=None,
         deprecated={"table.field.schema.version": "table.field.event.schema.version"},
         summary="Column with the version of the value's schema, where columns are placed in the envelope.",
     )
@@ -108,9 +106,8 @@ class EventRouterProperties(Properties):
         summary="What an update of the outbox table, which should not happen, causes: a warning "
         "or an error in the log, without a record, or a stop of the pipeline.",
     )
-    expand: bool = declare(
+    expand: Switch = declare(
         "table.expand.json.payload",
-        default=False,
         summary="Make a struct of a payload that is the text of a JSON object; other text stays as it is.",
     )
     expand_nulls: Literal["ignore", "optional_bytes"] = declare(
@@ -137,9 +134,8 @@ class EventRouterProperties(Properties):
         default="outbox.event.${routedByValue}",
         summary="The topic, with the pattern's groups as `$1` or `${name}`.",
     )
-    tombstones: bool = declare(
+    tombstones: Switch = declare(
         "route.tombstone.on.empty.payload",
-        default=False,
         summary="Make a tombstone of an event whose payload is null or empty.",
     )
     span_context: str = declare(

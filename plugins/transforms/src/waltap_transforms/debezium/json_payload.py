@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import Properties, declare
+from waltap.base.property import Properties, Switch, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap_transforms.specs import debezium_spec, each
@@ -213,9 +213,8 @@ MAX_SCHEMAS = 10_000
 class DecodeMessageContentProperties(Properties):
     """Content of the row."""
 
-    nulls: bool = declare(
+    nulls: Switch = declare(
         "fields.null.include",
-        default=False,
         summary="Keep fields that are null, with the type bytes; otherwise they are left out.",
     )
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import Maybe, MaybeList, Properties, Switch, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
@@ -30,14 +30,12 @@ from waltap_transforms.structs import (
 class ExtractChangedRecordStateProperties(Properties):
     """Headers to write."""
 
-    changed: str | None = declare(
+    changed: Maybe[str] = declare(
         "header.changed.name",
-        default=None,
         summary="Header with the names of the columns that changed; without it, none is written.",
     )
-    unchanged: str | None = declare(
+    unchanged: Maybe[str] = declare(
         "header.unchanged.name",
-        default=None,
         summary="Header with the names of the columns that did not change; without it, none is written.",
     )
 
@@ -232,28 +230,24 @@ class ExtractNewRecordStateProperties(Properties):
         "with `__deleted` in every row, alone (rewrite) or followed by the tombstone "
         "(rewrite-with-tombstone).",
     )
-    old_tombstones: bool | None = declare(
+    old_tombstones: Maybe[bool] = declare(
         "drop.tombstones",
-        default=None,
         deprecated={"drop.tombstones": f"delete.tombstone.handling.mode {IGNORED}"},
         summary="Older name: leave tombstones out. With delete.handling.mode it means "
         "delete.tombstone.handling.mode, where that is not given.",
     )
-    old_deletes: Literal["drop", "rewrite", "none"] | None = declare(
+    old_deletes: Maybe[Literal["drop", "rewrite", "none"]] = declare(
         "delete.handling.mode",
-        default=None,
         deprecated={"delete.handling.mode": f"delete.tombstone.handling.mode {IGNORED}"},
         summary="Older name: leave deletes out, write the old row, or make a tombstone of them (none).",
     )
-    old_source_fields: CommaList = declare(
+    old_source_fields: MaybeList = declare(
         "add.source.fields",
-        default=(),
         deprecated={"add.source.fields": f"add.fields {IGNORED}"},
         summary="Older name: members of `source` that rows get as fields; write them in add.fields.",
     )
-    old_operation: bool = declare(
+    old_operation: Switch = declare(
         "operation.header",
-        default=False,
         deprecated={"operation.header": f"add.headers=op {IGNORED}"},
         summary="Older name: write `op` as a header; write add.headers=op.",
     )
@@ -265,9 +259,8 @@ class ExtractNewRecordStateProperties(Properties):
     fields_prefix: str = declare(
         "add.fields.prefix", default="__", summary="What the names of added fields begin with."
     )
-    fields: CommaList = declare(
+    fields: MaybeList = declare(
         "add.fields",
-        default=(),
         summary="Members of the event that rows get as fields: `op`, `table`, `source.ts_ms`, "
         "`transaction.id`, with another name `op:OPERATION`.",
         examples=("op,table,source.ts_ms:changed_at",),
@@ -275,18 +268,16 @@ class ExtractNewRecordStateProperties(Properties):
     headers_prefix: str = declare(
         "add.headers.prefix", default="__", summary="What the names of added headers begin with."
     )
-    headers: CommaList = declare(
+    headers: MaybeList = declare(
         "add.headers",
-        default=(),
         summary="Members of the event that records get as headers, written as in `add.fields`.",
     )
-    drop_fields_header: str | None = declare(
+    drop_fields_header: Maybe[str] = declare(
         "drop.fields.header.name",
-        default=None,
         summary="Header with a list of fields to leave out, such as ExtractChangedRecordState writes.",
     )
-    drop_fields_from_key: bool = declare(
-        "drop.fields.from.key", default=False, summary="Leave these fields out of keys, too."
+    drop_fields_from_key: Switch = declare(
+        "drop.fields.from.key", summary="Leave these fields out of keys, too."
     )
     drop_fields_optional: bool = declare(
         "drop.fields.keep.schema.compatible",

@@ -7,7 +7,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import CommaList, Positive, Properties, declare, declare_family
+from waltap.base.property import Maybe, NonEmptyList, Positive, Properties, declare, declare_family
 from waltap.changes.capture.topic_naming import schema_namer
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import Tuple
@@ -62,9 +62,8 @@ class ByLogicalTableRouterProperties(Properties):
         summary="Add to keys a field that names the table: its topic, or what `key.field.replacement` "
         "makes of that.",
     )
-    key_regex: str | None = declare(
+    key_regex: Maybe[str] = declare(
         "key.field.regex",
-        default=None,
         summary="Pattern of topics that `key.field.replacement` is applied to.",
         patterns="topics",
     )
@@ -73,9 +72,8 @@ class ByLogicalTableRouterProperties(Properties):
         default="__dbz__physicalTableIdentifier",
         summary="Name of that field of keys.",
     )
-    key_replacement: str | None = declare(
+    key_replacement: Maybe[str] = declare(
         "key.field.replacement",
-        default=None,
         summary="What the field holds, with the groups of `key.field.regex` as `$1`.",
     )
     names: Literal["none", "avro", "avro_unicode"] = declare(
@@ -209,11 +207,10 @@ class TimescaleDbProperties(Properties):
 
     routes = True
 
-    schemas: CommaList = declare(
+    schemas: NonEmptyList = declare(
         "schema.list",
         default=("_timescaledb_internal",),
         summary="Schemas with the chunks of hypertables.",
-        min_length=1,
     )
     prefix: str = declare(
         "target.topic.prefix",
@@ -319,10 +316,10 @@ class PartitionRoutingProperties(Properties):
 
     fields: FilledList = declare(
         "partition.payload.fields",
+        min_length=1,
         summary="Fields of the event whose hashes are added: `after.name`, `source.table`, "
         "`change.name` (of the old row for deletes, else of the new one). Missing and "
         "null fields are ignored.",
-        min_length=1,
         examples=("change.customer_id",),
     )
     partitions: Positive = declare(

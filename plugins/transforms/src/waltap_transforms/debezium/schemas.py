@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import field_validator
 
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import NonEmptyList, Properties, declare
 from waltap.changes.capture.topic_naming import schema_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
@@ -26,12 +26,11 @@ ENDINGS = (".SchemaChangeValue", ".SchemaChangeKey")
 class SchemaChangeFilterProperties(Properties):
     """Types of schema changes to drop."""
 
-    excluded: CommaList = declare(
+    excluded: NonEmptyList = declare(
         "schema.change.event.exclude.list",
         summary="Types of schema changes to leave out: CREATE, ALTER, DROP, TRUNCATE, DATABASE. "
         "PostgreSQL sends none; this is for other connectors.",
         words=TYPES,
-        min_length=1,
     )
 
     @field_validator("excluded")

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import Properties, declare
+from waltap.base.property import Maybe, Properties, declare
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, decimal_of, scale_of
 from waltap.encoders.format.record_transform import (
@@ -233,9 +233,8 @@ def _view(schema: Schema, tree: Tree) -> View | None:
 class ExpressionProperties(Properties):
     """Language of an expression, and the records for it."""
 
-    topics: str | None = declare(
+    topics: Maybe[str] = declare(
         "topic.regex",
-        default=None,
         summary="Pattern (Java's) of the topics whose records are concerned; it matches as a whole. "
         "Others pass as they are.",
         patterns="topics",

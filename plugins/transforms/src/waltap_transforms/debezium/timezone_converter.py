@@ -11,7 +11,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.calendar import civil_date, day_number
-from waltap.base.property import CommaList, Properties, declare
+from waltap.base.property import MaybeList, Properties, declare
 from waltap.changes.mapping.connect_schema import DATE, TIME, TIMESTAMP, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
@@ -173,15 +173,14 @@ class TimezoneConverterProperties(Properties):
         "converted.timezone",
         summary="Time zone to convert to: a name (America/Los_Angeles) or an offset (+08:00).",
     )
-    include: CommaList = declare(
+    include: MaybeList = declare(
         "include.list",
-        default=(),
         summary="Fields to convert, by default all: source:TABLE, source:TABLE:FIELD, "
         "topic:TOPIC, topic:TOPIC:FIELD, or NAME:FIELD of a topic or table. A field is "
         "a column, or `source.ts_ms`, `before.x`, `after.x`.",
     )
-    exclude: CommaList = declare(
-        "exclude.list", default=(), summary="What is not converted, written in the same way."
+    exclude: MaybeList = declare(
+        "exclude.list", summary="What is not converted, written in the same way."
     )
 
     @field_validator("zone")

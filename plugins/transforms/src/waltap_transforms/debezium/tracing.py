@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waltap.base.java_properties import parse_properties
-from waltap.base.property import Properties, declare
+from waltap.base.property import Properties, Switch, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
@@ -46,9 +46,8 @@ class TracingProperties(Properties):
     operation: str = declare(
         "tracing.operation.name", default="debezium-read", summary="Name of the span of reading."
     )
-    required: bool = declare(
+    required: Switch = declare(
         "tracing.with.context.field.only",
-        default=False,
         summary="Trace only events that have such a context.",
     )
 
