@@ -199,6 +199,24 @@ def an_exchange_is_read_again(rig: Rig) -> None:
     assert history(rig, "a") == [(1, "z"), (2, "z"), (1, "first"), (3, "three")]
 
 
+def one_that_was_renamed_before_its_first_commit_is_read_again(rig: Rig) -> None:
+    """By a pipeline without its offset, whose slot is behind."""
+    a, b = table("a", 1), table("b", 1)
+    rig.db.insert(a, ["1", "a"])
+    sent = [rig.db.commit()]
+    renamed(rig, (a, b))
+    rig.db.update(b, ["1"], v="b")
+    sent.append(rig.db.commit())
+    for _each in range(2):
+        for part in sent:
+            rig.sink.write(batch(copy_of(part)))
+            rig.sink.flush()
+        rig.apply()
+        rig.start_over()
+    check(rig, b)
+    assert history(rig, "b") == [(1, "a"), (1, "b")]
+
+
 def a_name_is_taken_in_the_commit_of_its_rename(rig: Rig) -> None:
     """The new table is told before the renamed one is."""
     a, b, new = table("a", 1), table("b", 1), table("a", 2)
@@ -301,6 +319,7 @@ COURSES = (
     a_new_table_states_who_had_its_name,
     two_exchange_their_names_while_drivers_die,
     an_exchange_is_read_again,
+    one_that_was_renamed_before_its_first_commit_is_read_again,
     a_name_is_taken_in_the_commit_of_its_rename,
     the_owner_of_a_taken_name_is_set_aside,
     a_suspended_one_waits_under_its_new_name,

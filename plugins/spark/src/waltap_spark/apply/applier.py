@@ -574,7 +574,12 @@ class OutputApplier:
         name, place = (found.schema, found.table), None
         if self._format.writes_in_place:
             place = free_place(before.tables, name, found.oid)
-        return TableState(schema=found.schema, table=found.table, stored_at=place)
+        return TableState(
+            schema=found.schema,
+            table=found.table,
+            stored_at=place,
+            former_names=found.former_names,
+        )
 
 
 def _reported(

@@ -158,6 +158,12 @@ class TableTask:
         """Return the table's number in the source, 0 if unknown."""
         return next((oid for _epoch, _name, oid in reversed(self.entries) if oid), 0)
 
+    @property
+    def former_names(self) -> tuple[str, ...]:
+        """Return the names that a new table left within its first commit."""
+        names = dict.fromkeys(name for _epoch, name, _oid in self.entries)
+        return tuple(name for name in names if name != f"{self.schema}.{self.table}")
+
     def waiting(self, table: TableState) -> tuple[EntryId, ...]:
         """Return the entries that wait for ``table``, which cannot be applied."""
         # an earlier release did not note those that wait
