@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from tests.harness.lake import Lake
+from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
@@ -181,6 +182,27 @@ def test_a_key_that_comes_again_behind_a_hole_stands_once(
     assert {2, 9} <= set(keys)
     rows = lake.apply().current("public.t", allow_stale=stale).select("v").collect()
     assert ("again",) in [tuple(row) for row in rows]
+
+
+def test_changes_under_a_name_that_is_not_captured_are_a_hole(
+    database: Database, tmp_path: Path, spark: Any
+) -> None:
+    """A stream that leaves them out notices it before the table's next change."""
+    lake = Lake(database, tmp_path, spark, source=['"table.include.list" = "public.t"'])
+    database.psql(THREE_ROWS)
+    lake.run()
+    assert keys_of(lake) == [1, 2, 3]
+    log = ChangeLog(str(tmp_path / "log"))
+    with lake.running():
+        until(lambda: '"streaming"' in (tmp_path / "run.log").read_text(), "streaming")
+        database.psql(
+            "alter table t rename to hidden; delete from hidden where id = 2;"
+            "alter table hidden rename to t; insert into t values (2, 'again')"
+        )
+        until(lambda: any(m.transactions for m in log.manifests()), "the insert")
+    with pytest.raises(SnapshotNeeded, match="not captured for a while"):
+        keys_of(lake)
+    assert keys_of(lake, allow_stale=True) == [1, 2, 3]
 
 
 @FORMATS

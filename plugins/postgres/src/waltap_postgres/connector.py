@@ -168,6 +168,8 @@ class PostgresConnector(
     def describe(self, relation: Relation) -> Relation:
         described = self._descriptions.describe(relation)
         self.context.announced(described)
+        if self.context.memory.returns(described.oid):
+            self.context.returned(described)
         return described
 
     def renew(self, relation: Relation) -> Relation:
@@ -541,6 +543,7 @@ class PostgresConnector(
                 options=self.context.decoder.options,
                 captures=self.context.captures,
                 describe=self.describe,
+                hide=self.context.memory.hide,
                 relation_at=self._descriptions.relation_at,
                 name_resolution=self._descriptions.name_resolution,
                 gone=self.catalogue.gone,

@@ -128,6 +128,8 @@ class DecoderContext:
     # does. A decoder calls it for each announcement in a committed transaction, with that
     # transaction in `Relation.xid`, and gives rows the completed relation.
     describe: Callable[[Relation], Relation] | None = None
+    # A decoder calls it with the OID of each announced relation that is not captured.
+    hide: Callable[[int], None] | None = None
     # For decoders whose wire only names tables: return the table that (schema, table) meant in
     # the committed transaction of the third argument. The fourth has the columns of one of its
     # rows, as far as the wire describes them. None: ask the catalogue, which shows the present.

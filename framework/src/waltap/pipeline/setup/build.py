@@ -215,6 +215,7 @@ class PipelineStages:
             repairs=repairs,
             owned_objects=self.owned_objects,
             announced=self.relations.announced,
+            returned=self.new_tables.returned,
             forget=self.relations.forget,
             memory=self.memory,
             identity_warnings=self.relations.identity_warnings,

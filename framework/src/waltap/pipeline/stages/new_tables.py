@@ -27,6 +27,7 @@ from typing import Final
 import msgspec
 
 from waltap.base.files.durable_file import StateDocument
+from waltap.changes.decode.relation import Relation
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import Connector
@@ -260,6 +261,19 @@ class NewTables:
             self._names = {i: name for i, name in present.items() if i not in locked}
             if not self._unsaved:
                 self._save()
+
+    def returned(self, relation: Relation) -> None:
+        """Have the next poll join a table that had another name, which is not captured.
+
+        Its next change follows a gap already. Raises: SinkError.
+        """
+        if self._known is None:
+            return
+        self._missed(relation.name)
+        identifier = str(relation.oid)
+        self._captured.discard(identifier)
+        self._known.left_out.append(identifier)
+        self._names[identifier] = ("", "")
 
     def _capture(self, identifier: str, name: str) -> None:
         self._captured.add(identifier)

@@ -163,6 +163,9 @@ class ConnectorContext:
     owned_objects: OwnedObjects = field(default_factory=OwnedObjects)
     # Call it with each described relation that the server announces in the stream.
     announced: "Callable[[Relation], None]" = lambda _relation: None
+    # Call it with one of them that had changes under a name that is not captured
+    # (`RelationMemory.returns`).
+    returned: "Callable[[Relation], None]" = lambda _relation: None
     # Call it with the OID of a dropped relation and an LSN after which none of its rows commits.
     forget: "Callable[[int, int], None]" = lambda _oid, _lsn: None
     # Earlier descriptions. The connector opens it for its database and adds what it describes.

@@ -45,6 +45,8 @@ class RelationMemory:
         self._names: dict[str, int] = {}
         self._moved: dict[str, int] = {}
         self._replaced: deque[int] = deque()
+        # Relations that the stream showed under a name that is not captured, since.
+        self._hidden: set[int] = set()
         self._written = 0
         self.validate: Callable[[Relation, Relation], None] | None = None
 
@@ -76,6 +78,18 @@ class RelationMemory:
     def renamed_to(self, schema: str, table: str) -> int:
         """Return the OID of a former owner with that name, 0 if unknown."""
         return self._moved.get(f"{schema}.{table}", 0)
+
+    def hide(self, oid: int) -> None:
+        """Note that the stream leaves a relation out, because of its present name."""
+        if oid in self._relations:
+            self._hidden.add(oid)
+
+    def returns(self, oid: int) -> bool:
+        """Return whether a described relation was left out before; forget that."""
+        if oid not in self._hidden:
+            return False
+        self._hidden.remove(oid)
+        return True
 
     def put(self, relation: Relation) -> None:
         """Replace a described relation's former version."""
@@ -139,6 +153,7 @@ class RelationMemory:
         self._names.clear()
         self._moved.clear()
         self._replaced.clear()
+        self._hidden.clear()
 
     def _put(self, relation: Relation) -> None:
         oid = relation.oid

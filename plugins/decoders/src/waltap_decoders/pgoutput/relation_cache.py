@@ -76,6 +76,7 @@ class RelationCache:
         # Every announcement of a captured relation is described again: the server also announces
         # one when only a default, a key or nullability changed.
         self._captures, self._describe = context.captures, context.describe
+        self._hide = context.hide
         self.retirement = RelationRetirement(context)
         self.valid_until = context.valid_until
         self._types: dict[int, str] = {}
@@ -125,6 +126,8 @@ class RelationCache:
                 self._prepared.add(oid)
         else:
             relation = version.relation
+            if not captured and self._hide is not None:
+                self._hide(oid)
         scope.announce(AnnouncedRelation(relation, captured, self._order))
         self.retirement.grown(self.session.relations)
         return relation
