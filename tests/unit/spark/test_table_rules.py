@@ -312,12 +312,12 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
     assert [each.name for each in sharers([second, first])["all.orders"]] == [
         "t_a.orders", "t_b.orders",
     ]  # fmt: skip
-    shapes = SharedShapes(lambda: {first.name: first})
+    shapes = SharedShapes({first.name: first})
     for fits in (second, source("t_c", id=INT, n=LONG)):
         shapes.required(fits)
     own = TableState(schema="all", table="orders", columns={"id": INT})
     taken = TableState(schema="x", table="y", columns={"id": INT}, place=first.place)
-    alone = SharedShapes(lambda: {"all.orders": own})
+    alone = SharedShapes({"all.orders": own})
     for known, table, reported in (
         (
             shapes,
@@ -334,7 +334,7 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
 
 def test_a_column_that_every_source_dropped_comes_back_with_any_type() -> None:
     with_n = [source(schema, id=INT, n=INT) for schema in ("t_a", "t_b")]
-    shapes = SharedShapes(lambda: {each.name: each for each in with_n})
+    shapes = SharedShapes({each.name: each for each in with_n})
     for schema, kind, fits in (
         ("t_a", None, True),
         ("t_a", TEXT, False),

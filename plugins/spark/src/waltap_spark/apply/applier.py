@@ -177,7 +177,6 @@ class OutputApplier:
         self._requests = ResumeRequests(output)
         # Tables of the last commit by the names that the present one gives them.
         self._named: Mapping[str, TableState] | None = None
-        self._shapes = SharedShapes(self._tables)
         # One Spark session for each table that is applied in parallel.
         self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
@@ -304,7 +303,6 @@ class OutputApplier:
         idle_names = list(idle)
         if moves.renamed:
             due, idle_names = moves.names(due), moves.names(idle)
-            self._shapes = SharedShapes(self._tables)
             moves.report()
         number = before.number + 1
         log_position = manifests[-1].log_position if manifests else before.log_position
@@ -331,7 +329,7 @@ class OutputApplier:
             at_us=at_us,
             reach=reach,
             external_snapshots=self._external_snapshots,
-            shapes=self._shapes,
+            shapes=SharedShapes(before.tables),
             repeats=repeats,
         )
         self._named = before.tables

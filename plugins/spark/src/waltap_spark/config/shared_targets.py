@@ -5,7 +5,7 @@ Only the place of its rows is shared: a *target*, with a column that names the r
 a snapshot or a delete of one source touches its own rows only. Knows no Spark.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
@@ -110,17 +110,13 @@ def union_columns(tables: Sequence[TableState]) -> dict[str, str]:
 
 
 class SharedShapes:
-    """Columns of shared targets, for tables applied in parallel.
+    """The tables of one commit, which several threads apply.
 
-    ``tables`` returns the tables of the last commit, by name.
+    ``tables``: the tables before it, by name.
     """
 
-    def __init__(self, tables: Callable[[], Mapping[str, TableState]]) -> None:
-        self._tables, self._lock = tables, Lock()
-        self._merged: dict[str, dict[str, str]] = {}
-        self._fit: dict[str, Mapping[str, str]] = {}
-        self._sources: dict[tuple[str, str], str] = {}
-        self._alone: set[str] = set()
+    def __init__(self, tables: Mapping[str, TableState]) -> None:
+        self._tables, self._lock = dict(tables), Lock()
 
     def required(self, table: TableState) -> TableState:
         """Return ``table`` if it fits the other sources of its target.
@@ -129,62 +125,47 @@ class SharedShapes:
 
         Raises: SourcesDiffer.
         """
-        place = table.place
         # Tables of one commit are applied by several threads, and each may add columns to a target.
         with self._lock:
-            if not self._alone and not self._merged:
-                for other in self._tables().values():
-                    if other.columns:
-                        self._take(other)
-            if place is None and table.name in self._merged:
-                raise SourcesDiffer(f"{table.name} is called as the target of other tables is")
-            if place is not None and place.name in self._alone:
-                raise SourcesDiffer(
-                    f"{table.name} would be a source of {place.name}, which is a table by itself"
-                )
-            self._take(table)
-            if place is not None:
-                self._require_alike(table, place.name)
+            had = self._tables.get(table.name)
+            if had is None or (had.columns, had.place) != (table.columns, table.place):
+                self._check(table)
+                self._tables[table.name] = table
         return table
 
-    def _require_alike(self, table: TableState, target: str) -> None:
-        for other in self._tables().values():
-            shares = other.place is not None and other.place.name == target and other.columns
-            if shares and other.mode != table.mode:
-                raise SourcesDiffer(
-                    f"{table.name} would be {describe_mode(table.mode)} in {target}, and {other.name} is "
-                    f"{describe_mode(other.mode)} there"
-                )
+    def _check(self, table: TableState) -> None:
+        place, merged = table.place, dict[str, str]()
+        for other in self._tables.values():
+            if not other.columns or other.name == table.name:
+                continue
+            if place is None or other.place is None:
+                self._require_apart(table, other)
+            elif other.place.name == place.name:
+                self._require_alike(table, other, place)
+                _merge(merged, other.name, other.columns)
+        if place is not None:
+            _merge(merged, f"{table.name}, a source of {place.name},", table.columns)
 
-    def _take(self, table: TableState) -> None:
-        place = table.place
-        if place is None:
-            self._alone.add(table.name)
-            return
-        owner = self._sources.setdefault((place.name, place.source), table.name)
-        if owner != table.name:
+    @staticmethod
+    def _require_apart(table: TableState, other: TableState) -> None:
+        if table.place is None and other.place is not None and other.place.name == table.name:
+            raise SourcesDiffer(f"{table.name} is called as the target of other tables is")
+        if table.place is not None and table.place.name == other.name:
             raise SourcesDiffer(
-                f"{table.name} and {owner} would both be source {place.source} of {place.name}"
+                f"{table.name} would be a source of {other.name}, which is a table by itself"
             )
-        had = self._fit.get(table.name, {})
-        if had == table.columns:
-            return
-        merged = dict(self._merged.get(place.name, {}))
-        if any(
-            common_type(kind, table.columns.get(name, '"void"')) is None
-            for name, kind in had.items()
-        ):
-            merged = self._of_others(table)  # the narrower type may have been this source's own
-        _merge(merged, f"{table.name}, a source of {place.name},", table.columns)
-        self._merged[place.name] = merged
-        self._fit[table.name] = table.columns
 
-    def _of_others(self, table: TableState) -> dict[str, str]:
-        merged: dict[str, str] = {}
-        for (target, _source), owner in self._sources.items():
-            if table.place is not None and target == table.place.name and owner != table.name:
-                _merge(merged, owner, self._fit.get(owner, {}))
-        return merged
+    @staticmethod
+    def _require_alike(table: TableState, other: TableState, place: TargetMapping) -> None:
+        if other.place is not None and other.place.source == place.source:
+            raise SourcesDiffer(
+                f"{table.name} and {other.name} would both be source {place.source} of {place.name}"
+            )
+        if other.mode != table.mode:
+            raise SourcesDiffer(
+                f"{table.name} would be {describe_mode(table.mode)} in {place.name}, and {other.name} is "
+                f"{describe_mode(other.mode)} there"
+            )
 
 
 def _merge(columns: dict[str, str], owner: str, more: Mapping[str, str]) -> None:
