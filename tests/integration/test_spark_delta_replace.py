@@ -33,7 +33,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats import delta_files, merging
-from waltap_spark.formats.delta_files import DeltaTransaction
+from waltap_spark.formats.delta_files import DeltaTable, DeltaTransaction
 from waltap_spark.formats.delta_log import FileList
 from waltap_spark.formats.iceberg_files import IcebergTable
 from waltap_spark.read.live import LiveTables
@@ -253,12 +253,12 @@ def test_a_commit_of_another_program_in_between_loses_nothing(
     left(rig)
     commits, made = DeltaTransaction.commit, count(1)
 
-    def late(transaction: DeltaTransaction) -> None:
+    def late(transaction: DeltaTransaction, *given: object) -> None:
         if next(made) == ROWS:
             path = str(folder_of(rig.target(LEFT)))
             rig.spark.newSession().sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)").collect()
             rig.spark.newSession().sql(f"OPTIMIZE delta.`{path}`").collect()
-        commits(transaction)
+        commits(transaction, *given)
 
     for number in range(12):
         rig.insert(LEFT, [str(10 + number), "1", None])
@@ -414,25 +414,26 @@ def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
 
 
 @pytest.mark.parametrize("name", [n for n in SKIPPED if n not in ("f", "d")])
-def test_a_key_of_each_type_removes_its_row_alone(rig: Rig, typed: TargetTable, name: str) -> None:
+def test_a_key_of_each_type_removes_its_row_alone(
+    rig: Rig, typed: TargetTable, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also null, which a value becomes that the column does not have."""
     store, place = rig.output.store, rig.output.uri("")
-    within = typed.at.split("`")[1].removeprefix(place).lstrip("/")
-    schema = DeltaTransaction(rig.spark, typed.at.split("`")[1]).schema
-    files = FileList(store, within).at(1)
-    assert schema is not None
-    assert files
+    path = typed.at.split("`")[1]
+    within = path.removeprefix(place).lstrip("/")
+    monkeypatch.setattr(DeltaTransaction, "committing", lambda _own, entries, **_how: entries)
+    table = DeltaTable(rig.spark, path, store, within, lambda _id: FileList(store, within))
     values = many().column(name).to_pylist()
     for number in range(4):
-        row = schema.physical_rows(many().slice(number, 1))
-        entries = delta_files.replaced(
-            store, within, schema, files, [name, "id"], row, pa.array([True])
-        )
+        row = table.stored(many().slice(number, 1))
+        assert row is not None
+        assert table.schema is not None
+        entries: Any = table.replacing([name, "id"], row, pa.array([True]))
         assert entries is not None
         written = store.read_parquet(f"{within}/{entries[-1]['add']['path']}")
-        ids = written.column(schema.physical.field(0).name).to_pylist()
+        ids = written.column(table.schema.physical.field(0).name).to_pylist()
         assert ids == [n for n in range(4) if n != number]
-        alone = delta_files.replaced(store, within, schema, files, [name], row, pa.array([True]))
+        alone: Any = table.replacing([name], row, pa.array([True]))
         assert alone is not None
         remaining = json.loads(alone[-1]["add"]["stats"])["numRecords"]
         assert remaining == sum(value != values[number] for value in values)

@@ -20,7 +20,6 @@ from weakref import WeakSet
 from zlib import crc32
 
 import msgspec
-import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -31,26 +30,15 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import FileLayout
 from waltap_spark.errors import FormatLimit, LayoutUnfit, VersionGone
-from waltap_spark.formats.delta_files import (
-    DeltaTransaction,
-    added,
-    joined,
-    overwritten,
-    replaced,
-)
-from waltap_spark.formats.delta_log import FileList, StoredFile
+from waltap_spark.formats.delta_files import DeltaTable
+from waltap_spark.formats.delta_log import FileList
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat, layout_name
-from waltap_spark.formats.small_files import (
-    FILES,
-    SMALL_TABLE,
-    FileSchema,
-    left_to_spark,
-)
+from waltap_spark.formats.small_files import FILES, SMALL_TABLE
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, ReplaceRows, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
-from waltap_spark.schema.expression import GONE, literal_of, namespace_of, quoted
+from waltap_spark.schema.expression import literal_of, namespace_of, quoted
 from waltap_spark.schema.schema import digits_of
 from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
@@ -305,85 +293,17 @@ class DeltaFormat(MergingFormat):
         else:
             writer(rows).save(_path(at))
 
-    def write_here(
-        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
-    ) -> bool:
-        """Write rows as one file, without a Spark plan.
-
-        A first snapshot of many small tables would otherwise be a Spark job for each. The table
-        must have a path, no catalogue, and to replace its rows few files.
-        """
-        if not self._writes_here(spark):
-            return False
-        commit: Callable[[], object] | None = None
-        with left_to_spark(target.at):
-            begun = self._begun(spark, target, rows)
-            if begun is None:
-                return False
-            transaction, schema, stored, folder, files = begun
-            store = self._output.store
-            entries: list[dict[str, object]] | None
-            if replaces:
-                entries = None if files is None else overwritten(store, folder, files, stored)
-            else:
-                entries = [
-                    added(store, folder, stored),
-                    *joined(store, folder, schema, files or ()),
-                ]
-            if entries is not None:
-                transaction.write(entries, replaces=replaces)
-                commit = transaction.commit
-        # Outside the block: an error ends the step, since the rows may be there.
-        if commit is not None:
-            commit()
-        return commit is not None
-
-    def replacing(
-        self,
-        spark: SparkSession,
-        target: TargetTable,
-        key: Sequence[str],
-        net: Callable[[], pa.Table | None],
-    ) -> Callable[[], object] | None:
-        """Write a small table's files with changed rows again, without a Spark plan."""
-        rows = net() if self._writes_here(spark) and self._is_small(target) else None
-        if rows is None:
-            return None
-        with left_to_spark(target.at):
-            begun = self._begun(spark, target, rows.drop_columns([GONE]))
-            if begun is None:
-                return None
-            transaction, schema, stored, folder, files = begun
-            if files is None or sum(file.size for file in files) > SMALL_TABLE:
-                return None
-            gone = rows.column(GONE)
-            entries = replaced(self._output.store, folder, schema, files, key, stored, gone)
-            if entries is not None:
-                transaction.write(entries, replaces=True)
-                return transaction.commit
-        return None
-
-    def _begun(
-        self, spark: SparkSession, target: TargetTable, rows: pa.Table
-    ) -> tuple[DeltaTransaction, FileSchema, pa.Table, str, list[StoredFile] | None] | None:
-        """Return a transaction, the schema, stored ``rows``, the folder, known files.
-
-        None: Spark must write the table, or the rows do not fit.
-        """
-        transaction = DeltaTransaction(spark, _path(target.at))
-        schema = transaction.schema
-        stored = schema and schema.physical_rows(rows)
-        if schema is None or stored is None:
+    def driver_table(
+        self, spark: SparkSession, target: TargetTable, *, small: bool
+    ) -> DeltaTable | None:
+        """Return the table if it has a path, and no session of Spark Connect writes it."""
+        if self._properties.catalog or is_remote(spark) or (small and not self._is_small(target)):
             return None
         folder = self._folder(target.at)
-        files = self._file_list(schema.table, folder).at(transaction.version)
-        return transaction, schema, stored, folder, files
+        files = partial(self._file_list, folder=folder)
+        return DeltaTable(spark, _path(target.at), self._output.store, folder, files)
 
-    def _writes_here(self, spark: SparkSession) -> bool:
-        """Return whether this process may write the tables' files."""
-        return not self._properties.catalog and not is_remote(spark)
-
-    def _file_list(self, table: str, folder: str) -> FileList:
+    def _file_list(self, table: str, *, folder: str) -> FileList:
         found = self._file_lists.get(folder)
         if found is None or found[0] != table:  # the folder may have a new table
             found = self._file_lists[folder] = table, FileList(self._output.store, folder)

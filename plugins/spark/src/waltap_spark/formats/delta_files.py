@@ -12,7 +12,8 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +26,7 @@ from pyspark.sql import SparkSession
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.small_sets import write_rows
-from waltap_spark.formats.delta_log import StoredFile
+from waltap_spark.formats.delta_log import FileList, StoredFile
 from waltap_spark.formats.small_files import (
     BATCH,
     FILES,
@@ -259,14 +260,13 @@ class DeltaTransaction:
         self._made = log.startTransaction()
         protocol, metadata = self._made.protocol().json(), self._made.metadata().json()
         self.schema = file_schema(protocol, metadata)
+        # The version that the transaction follows, where this process may write.
+        self.version = -1 if self.schema is None else int(self._made.readVersion())
 
-    @property
-    def version(self) -> int:
-        """Return the version that the transaction follows."""
-        return int(self._made.readVersion())
-
-    def write(self, actions: Sequence[Mapping[str, object]], *, replaces: bool = False) -> None:
-        """Set the entries of the log that `commit` commits as a WRITE.
+    def committing(
+        self, actions: Sequence[Mapping[str, object]], *, replaces: bool
+    ) -> Callable[[], object]:
+        """Return the commit of entries of the log, as a WRITE.
 
         ``replaces``: the entries follow from all rows, so another writer's commit in between is a
         conflict; else they only add rows.
@@ -281,35 +281,11 @@ class DeltaTransaction:
         if replaces:
             self._made.readWholeTable()
         mode = modes.Overwrite if replaces else modes.Append
-        self._operation = JavaClass(f"{DELTA}.DeltaOperations$Write", self._client)(
-            mode, *[none] * 8
-        )
-        self._entries = listed.asScala(entries).toSeq()
+        operation = JavaClass(f"{DELTA}.DeltaOperations$Write", self._client)(mode, *[none] * 8)
+        return functools.partial(self.commit, listed.asScala(entries).toSeq(), operation)
 
-    def commit(self) -> None:
-        self._made.commit(self._entries, self._operation)
-
-
-def added(
-    store: FileStore, folder: str, rows: pa.Table, *, changes: bool = True
-) -> dict[str, object]:
-    """Write ``rows`` as a file; return its log entry.
-
-    ``changes``: they are new rows, for those who read the table as a stream.
-    """
-    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-    path = f"{folder}/{name}"
-    size = write_rows(store, path, rows)
-    store.sync(path, size)
-    entry = {
-        "path": name,
-        "partitionValues": {},
-        "size": size,
-        "modificationTime": _now(),
-        "dataChange": changes,
-        "stats": statistics(rows),
-    }
-    return {"add": entry}
+    def commit(self, entries: object, operation: object) -> None:
+        self._made.commit(entries, operation)
 
 
 def _removed(file: StoredFile, *, changes: bool = True) -> dict[str, object]:
@@ -328,69 +304,95 @@ def _now() -> int:
     return round(time.time() * 1000)
 
 
-# --- files that are written again ---------------------------------------------------------------------
+@dataclass(eq=False)
+class DeltaTable:
+    """A table by path, whose files are written in one transaction (`DriverTable`).
 
-
-def joined(
-    store: FileStore, folder: str, schema: FileSchema, files: Sequence[StoredFile]
-) -> list[dict[str, object]]:
-    """Write small files as one if there are many; return the log's entries.
-
-    No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
+    ``file_list`` returns the list of files of a table by its id. Raises: FilesUnavailable.
     """
-    if len(files) < FILES:
-        return []
-    small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
-    if len(small) < FILES:
-        return []
-    rows = [_rows(store, folder, schema, file) for file in small]
-    known = [each for each in rows if each is not None]
-    if len(known) < len(rows):
-        return []
-    entry = added(store, folder, pa.concat_tables(known), changes=False)
-    return [*(_removed(file, changes=False) for file in small), entry]
 
+    spark: SparkSession
+    path: str
+    store: FileStore
+    folder: str
+    file_list: Callable[[str], FileList]
+    # Of the transaction, which `stored` begins; None if Spark must write, or the files are unknown.
+    schema: FileSchema | None = None
+    files: list[StoredFile] | None = None
 
-def overwritten(
-    store: FileStore, folder: str, files: Sequence[StoredFile], rows: pa.Table
-) -> list[dict[str, object]] | None:
-    """Write ``rows`` as the only file of a table; return the log's entries.
+    def stored(self, rows: pa.Table) -> pa.Table | None:
+        self.transaction = begun = DeltaTransaction(self.spark, self.path)
+        self.schema = schema = begun.schema
+        stored = None if schema is None else schema.physical_rows(rows)
+        if schema is not None and stored is not None:
+            self.files = self.file_list(schema.table).at(begun.version)
+        return stored
 
-    None: the table has many files, or deleted rows in them.
-    """
-    if len(files) > 2 * FILES or any(file.deletion_vector for file in files):
-        return None
-    return [*map(_removed, files), added(store, folder, rows)]
+    def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object] | None:
+        """Join small files, or replace few ones without deleted rows."""
+        files = self.files
+        if not replaces:
+            entries = [self._added(rows), *self._joined(files or ())]
+        elif files is None or len(files) > 2 * FILES or any(f.deletion_vector for f in files):
+            return None
+        else:
+            entries = [*map(_removed, files), self._added(rows)]
+        return self.transaction.committing(entries, replaces=replaces)
 
+    def replacing(
+        self, key: Sequence[str], rows: pa.Table, gone: pa.Array
+    ) -> Callable[[], object] | None:
+        """Write files with changed rows again, and join small ones."""
+        files, schema = self.files, self.schema
+        if files is None or schema is None:
+            return None
+        found = without_keys(schema, ((file, self._rows(file)) for file in files), key, rows, gone)
+        if found is None:
+            return None
+        old, made = found
+        entries = [_removed(file) for file in old]
+        if made.num_rows:
+            entries.append(self._added(made))
+        entries += self._joined([each for each in files if each not in old])
+        return self.transaction.committing(entries, replaces=True)
 
-def replaced(
-    store: FileStore,
-    folder: str,
-    schema: FileSchema,
-    files: Sequence[StoredFile],
-    key: Sequence[str],
-    rows: pa.Table,
-    gone: pa.Array,
-) -> list[dict[str, object]] | None:
-    """Write the files with the keys of ``rows`` again; return the log's entries.
+    def _added(self, rows: pa.Table, *, changes: bool = True) -> dict[str, object]:
+        """Write ``rows`` as a file; return its log entry.
 
-    ``rows``: one for each changed key, as in files; ``gone`` flags those to remove. None: a file or
-    a key is of another kind, or nothing changes. Raises: FilesUnavailable, pyarrow's errors.
-    """
-    own = ((file, _rows(store, folder, schema, file)) for file in files)
-    found = without_keys(schema, own, key, rows, gone)
-    if found is None:
-        return None
-    old, made = found
-    entries = [_removed(file) for file in old]
-    if made.num_rows:
-        entries.append(added(store, folder, made))
-    return [*entries, *joined(store, folder, schema, [each for each in files if each not in old])]
+        ``changes``: they are new rows, for those who read the table as a stream.
+        """
+        name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        path = f"{self.folder}/{name}"
+        size = write_rows(self.store, path, rows)
+        self.store.sync(path, size)
+        entry = {
+            "path": name,
+            "partitionValues": {},
+            "size": size,
+            "modificationTime": _now(),
+            "dataChange": changes,
+            "stats": statistics(rows),
+        }
+        return {"add": entry}
 
+    def _joined(self, files: Sequence[StoredFile]) -> list[dict[str, object]]:
+        """Write small files as one if there are many; return the log's entries.
 
-def _rows(store: FileStore, folder: str, schema: FileSchema, file: StoredFile) -> pa.Table | None:
-    """Return a file's rows; None if many, deleted in part, or unfit for the table."""
-    if file.deletion_vector or file.name is None:
-        return None
-    rows = few_rows(store.parquet_batches(f"{folder}/{file.name}", BATCH))
-    return None if rows is None else schema.file_rows(rows)
+        No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
+        """
+        small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
+        if len(small) < FILES:
+            return []
+        rows = [self._rows(file) for file in small]
+        known = [each for each in rows if each is not None]
+        if len(known) < len(rows):
+            return []
+        entry = self._added(pa.concat_tables(known), changes=False)
+        return [*(_removed(file, changes=False) for file in small), entry]
+
+    def _rows(self, file: StoredFile) -> pa.Table | None:
+        """Return a file's rows; None if many, deleted in part, or unfit for the table."""
+        if file.deletion_vector or file.name is None or self.schema is None:
+            return None
+        rows = few_rows(self.store.parquet_batches(f"{self.folder}/{file.name}", BATCH))
+        return None if rows is None else self.schema.file_rows(rows)

@@ -19,7 +19,6 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import msgspec
-import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -38,9 +37,7 @@ from waltap_spark.formats.iceberg_files import (
     DataFile,
     IcebergTable,
     TableSnapshot,
-    joined,
     loaded,
-    replaced,
     versions_of,
 )
 from waltap_spark.formats.lake_sessions import ICEBERG
@@ -49,7 +46,7 @@ from waltap_spark.formats.small_files import left_to_spark
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped
-from waltap_spark.schema.expression import GONE, namespace_of, quoted
+from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.schema.schema import digits_of, sql_type, type_text
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.state.output import TableState, TargetTable
@@ -323,59 +320,17 @@ class IcebergFormat(MergingFormat):
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def write_here(
-        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
-    ) -> bool:
-        """Write rows as one file, without a Spark plan."""
-        commit: Callable[[], object] | None = None
-        with left_to_spark(target.at):
-            table = self._table(spark, target.at)
-            stored = table.stored(rows)
-            if stored is not None:
-                file = table.written(stored) if stored.num_rows else None
-                commit = partial(table.add, file, self._note(spark), replaces=replaces)
-        if commit is not None:  # outside the block: an error ends the step
-            commit()
-        return commit is not None
-
-    def replacing(
-        self,
-        spark: SparkSession,
-        target: TargetTable,
-        key: Sequence[str],
-        net: Callable[[], pa.Table | None],
-    ) -> Callable[[], object] | None:
-        """Write a small table's files with changed rows again, without a Spark plan."""
-        with left_to_spark(target.at):
-            table = self._table(spark, target.at)
-            rows = net() if table.schema is not None and table.is_small else None
-            stored = None if rows is None else table.stored(rows.drop_columns([GONE]))
-            files = None if stored is None else self._files_of(target, table)
-            if rows is None or stored is None or files is None:
-                return None
-            found = replaced(table, files, key, stored, rows.column(GONE))
-            if found is None:
-                return None
-            old, new = found
-
-            def commit() -> None:
-                version = table.replace(old, new, self._note(spark))
-                if version is not None:
-                    gone = {file.path for file in old}
-                    rest = [file for file in files if file.path not in gone]
-                    self._files[target.at] = version, [*rest, *([] if new is None else [new])]
-
-            return commit
-        return None
-
-    def _files_of(self, target: TargetTable, table: IcebergTable) -> list[DataFile] | None:
-        """Return the files of the loaded version, which the last commit may have listed."""
-        version, files = self._files.pop(target.at, (None, []))
-        return files if version is not None and version == table.snapshot else table.files()
+    def driver_table(
+        self, spark: SparkSession, target: TargetTable, *, small: bool
+    ) -> IcebergTable | None:
+        """Return the table, unless it is not ``small``."""
+        table = self._table(spark, target.at)
+        return table if table.is_small or not small else None
 
     def _table(self, spark: SparkSession, at: str) -> IcebergTable:
         self._require_iceberg(spark)
-        return IcebergTable(spark, at, is_cached=self._in_catalogue)
+        note = partial(self._note, spark)
+        return IcebergTable(spark, at, is_cached=self._in_catalogue, note=note, listed=self._files)
 
     @staticmethod
     def _note(spark: SparkSession) -> dict[str, str]:
@@ -505,7 +460,7 @@ class IcebergFormat(MergingFormat):
         """Rewrite small data files and position deletes; expire old versions."""
         done = False
         with left_to_spark(at):
-            done = joined(self._table(spark, at))
+            done = self._table(spark, at).join()
         table = self._load(spark, at)
         if not done:
             self._rewrite_files(spark, table)

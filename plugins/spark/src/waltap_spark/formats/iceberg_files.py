@@ -12,7 +12,7 @@ import functools
 import io
 import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -145,13 +145,24 @@ class DataFile(NamedTuple):
 
 
 class IcebergTable:
-    """A loaded table whose files the driver writes; ``java`` is Iceberg's own object.
+    """A loaded table whose files the driver writes, as a `DriverTable`.
 
-    Classes are named as a whole, since the gateway would ask for each package of a name. Raises:
-    Py4JError if this Iceberg has other methods; nothing is committed then.
+    ``java`` is Iceberg's own object. ``note`` returns what the summary of a new version has. ``listed``
+    has the files of versions that `replacing` made, by the table's name in SQL. Classes are named as a
+    whole, since the gateway would ask for each package of a name. Raises: Py4JError if this Iceberg has
+    other methods; nothing is committed then.
     """
 
-    def __init__(self, spark: SparkSession, at: str, *, is_cached: bool = False) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        at: str,
+        *,
+        is_cached: bool = False,
+        note: Callable[[], Mapping[str, str]] = dict,
+        listed: dict[str, tuple[int, list[DataFile]]] | None = None,
+    ) -> None:
+        self._at, self._note, self._listed = at, note, {} if listed is None else listed
         self.java = java = loaded(spark, at)
         if is_cached:  # its catalogue may have an older version
             java.refresh()
@@ -168,7 +179,7 @@ class IcebergTable:
     @property
     def is_small(self) -> bool:
         """Return whether few bytes are written if the whole table is."""
-        return self._metadata.total("files-size") <= SMALL_TABLE
+        return self.schema is not None and self._metadata.total("files-size") <= SMALL_TABLE
 
     def stored(self, rows: pa.Table) -> pa.Table | None:
         """Return ``rows`` as in files; None if Spark must write them."""
@@ -258,11 +269,12 @@ class IcebergTable:
 
     # --- commits ------------------------------------------------------------------------------------
 
-    def add(self, file: DataFile | None, properties: Mapping[str, str], *, replaces: bool) -> None:
-        """Commit ``file`` (None: no rows), with ``replaces`` as all rows of the table.
+    def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object]:
+        file = self.written(rows) if rows.num_rows else None
+        return functools.partial(self.add, file, replaces=replaces)
 
-        ``properties`` become part of the version's summary.
-        """
+    def add(self, file: DataFile | None, *, replaces: bool) -> None:
+        """Commit ``file`` (None: no rows), with ``replaces`` as all rows of the table."""
         if replaces:
             every = self._static("expressions.Expressions.alwaysTrue")()
             commit = self.java.newOverwrite().overwriteByRowFilter(every)
@@ -270,11 +282,38 @@ class IcebergTable:
         else:
             commit = self.java.newAppend()
             commit = commit if file is None else commit.appendFile(file.java)
-        self.commit(commit, properties, file)
+        self.commit(commit, self._note(), file)
 
-    def replace(
-        self, old: Iterable[DataFile], new: DataFile | None, properties: Mapping[str, str]
-    ) -> int | None:
+    def replacing(
+        self, key: Sequence[str], rows: pa.Table, gone: pa.Array
+    ) -> Callable[[], object] | None:
+        """Write the files with changed rows again, and with enough small ones as one file."""
+        version, files = self._listed.pop(self._at, (None, None))
+        files = files if version is not None and version == self.snapshot else self.files()
+        if files is None or self.schema is None:
+            return None
+        own = [(file, self.rows(file)) for file in files]
+        found = without_keys(self.schema, own, key, rows, gone)
+        if found is None:
+            return None
+        old, made = found
+        paths = {file.path for file in old}
+        small = [(f, r) for f, r in own if f.path not in paths and f.size < SMALL_FILE]
+        if len(small) >= FILES:  # else each commit of new rows adds one
+            made = pa.concat_tables([*(rest for _file, rest in small), made])
+            old = [*old, *(file for file, _rest in small)]
+            paths |= {file.path for file in old}
+        new = self.written(made) if made.num_rows else None
+        rest = [file for file in files if file.path not in paths]
+
+        def commit() -> None:
+            version = self.replace(old, new)
+            if version is not None:
+                self._listed[self._at] = version, [*rest, *([] if new is None else [new])]
+
+        return commit
+
+    def replace(self, old: Iterable[DataFile], new: DataFile | None) -> int | None:
         """Commit ``new`` in place of files ``old``; return the version's id.
 
         A commit of another writer since the loaded version is a conflict. None: another program
@@ -290,7 +329,7 @@ class IcebergTable:
         if self.snapshot is not None:
             commit = commit.validateFromSnapshot(self.snapshot)
         commit = commit.validateNoConflictingData().validateNoConflictingDeletes()
-        self.commit(commit, properties, new)
+        self.commit(commit, self._note(), new)
         newest = self.java.currentSnapshot()
         return int(newest.snapshotId()) if newest.parentId() == self.snapshot else None
 
@@ -300,6 +339,32 @@ class IcebergTable:
         for file in old:
             commit = commit.deleteFile(file.java)
         self.commit(commit.addFile(new.java).validateFromSnapshot(self.snapshot), {}, new)
+
+    def join(self) -> bool:
+        """Write small files as one; return whether nothing is left to compact.
+
+        Spark's compaction of a few kilobytes takes as long as of a gigabyte.
+        """
+        files = self.files() if self.schema is not None else None
+        if files is None:
+            return False
+        small = [file for file in files if file.size < SMALL_FILE]
+        large = [file for file in files if file.size >= SMALL_FILE]
+        if len(large) > FILES or any(file.deletes != () for file in large):
+            return False
+        if len(small) > 1 or any(file.deletes != () for file in small):
+            found, size = [], 0
+            for file in small:
+                rows = self.rows(file)
+                if rows is None or size > LARGE:
+                    return False
+                size += rows.nbytes
+                found.append(rows)
+            made = pa.concat_tables(found)
+            if not made.num_rows:
+                return False
+            self.rewrite(small, self.written(made))
+        return True
 
     def commit(self, update: Any, properties: Mapping[str, str], file: DataFile | None) -> None:
         """Commit an update of Iceberg's, with ``properties`` in the new version's summary.
@@ -339,59 +404,6 @@ def static_method(client: Any, name: str) -> Any:
     """Return ``CLASS.METHOD`` of Iceberg's, which costs one round trip."""
     kind, _, method = name.rpartition(".")
     return getattr(JavaClass(f"{ICEBERG}.{kind}", client), method)
-
-
-def replaced(
-    table: IcebergTable,
-    files: Sequence[DataFile],
-    key: Sequence[str],
-    rows: pa.Table,
-    gone: pa.Array,
-) -> tuple[list[DataFile], DataFile | None] | None:
-    """Write the files with the keys of ``rows`` again.
-
-    Return the files that go, and the new one. ``rows``, ``gone`` and None: as `without_keys`.
-    """
-    if table.schema is None:
-        return None
-    own = [(file, table.rows(file)) for file in files]
-    found = without_keys(table.schema, own, key, rows, gone)
-    if found is None:
-        return None
-    old, made = found
-    paths = {file.path for file in old}
-    small = [(f, r) for f, r in own if f.path not in paths and f.size < SMALL_FILE]
-    if len(small) >= FILES:  # else each commit of new rows adds one
-        made = pa.concat_tables([*(rest for _file, rest in small), made])
-        old = [*old, *(file for file, _rest in small)]
-    return old, table.written(made) if made.num_rows else None
-
-
-def joined(table: IcebergTable) -> bool:
-    """Write small files as one; return whether nothing is left to compact.
-
-    Spark's compaction of a few kilobytes takes as long as of a gigabyte.
-    """
-    files = table.files() if table.schema is not None else None
-    if files is None:
-        return False
-    small = [file for file in files if file.size < SMALL_FILE]
-    large = [file for file in files if file.size >= SMALL_FILE]
-    if len(large) > FILES or any(file.deletes != () for file in large):
-        return False
-    if len(small) > 1 or any(file.deletes != () for file in small):
-        found, size = [], 0
-        for file in small:
-            rows = table.rows(file)
-            if rows is None or size > LARGE:
-                return False
-            size += rows.nbytes
-            found.append(rows)
-        made = pa.concat_tables(found)
-        if not made.num_rows:
-            return False
-        table.rewrite(small, table.written(made))
-    return True
 
 
 # --- columns ------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ nothing is left to compact.
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -111,6 +111,30 @@ class FileSchema:
             [pa.record_batch(_Renamed(batch, self.physical)) for batch in batches],
             schema=self.physical,
         )
+
+
+class DriverTable(Protocol):
+    """A table whose files the driver writes; a commit is the format's own."""
+
+    def stored(self, rows: pa.Table) -> pa.Table | None:
+        """Return ``rows`` as in files; None if Spark must write them."""
+        ...
+
+    def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object] | None:
+        """Write ``rows`` as a file; return the commit that adds them.
+
+        ``replaces``: they replace all rows.
+        """
+        ...
+
+    def replacing(
+        self, key: Sequence[str], rows: pa.Table, gone: pa.Array
+    ) -> Callable[[], object] | None:
+        """Write the files with the keys of ``rows`` again; return the commit.
+
+        ``rows``, ``gone`` and None: as `without_keys`.
+        """
+        ...
 
 
 class _Renamed:

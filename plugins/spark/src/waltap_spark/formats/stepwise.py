@@ -28,8 +28,9 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.properties import TargetProperties
 from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
+from waltap_spark.formats.small_files import DriverTable, left_to_spark
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import GONE, quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -253,25 +254,12 @@ class StepwiseFormat(TableFormat):
         return None
 
     @abstractmethod
-    def write_here(
-        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
-    ) -> bool:
-        """Add few rows in one commit without Spark, or replace all rows by them.
+    def driver_table(
+        self, spark: SparkSession, target: TargetTable, *, small: bool
+    ) -> DriverTable | None:
+        """Return a table whose files this process writes, without a Spark plan.
 
-        Return whether the format did.
-        """
-
-    @abstractmethod
-    def replacing(
-        self,
-        spark: SparkSession,
-        target: TargetTable,
-        key: Sequence[str],
-        net: Callable[[], pa.Table | None],
-    ) -> Callable[[], object] | None:
-        """Return a commit without Spark that replaces the rows with the keys of ``net``.
-
-        A row with `GONE` only removes. None: Spark must write.
+        None: Spark must write, or the table is not ``small``.
         """
 
     def sign(self, spark: SparkSession, at: str) -> None:
@@ -291,6 +279,48 @@ class StepwiseFormat(TableFormat):
         if target is None:
             return 0  # rows are added, and none is looked at
         return _rows_by_statistics(spark, target.at, self.measured)
+
+    # --- few rows -----------------------------------------------------------------------------------
+
+    def write_here(
+        self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
+    ) -> bool:
+        """Add few rows as one file, or replace all rows by them.
+
+        Return whether it was done. A first snapshot of many small tables would otherwise be a Spark
+        job for each.
+        """
+        commit: Callable[[], object] | None = None
+        with left_to_spark(target.at):
+            table = self.driver_table(spark, target, small=False)
+            stored = None if table is None else table.stored(rows)
+            if table is not None and stored is not None:
+                commit = table.adding(stored, replaces=replaces)
+        # Outside the block: an error ends the step, since the rows may be there.
+        if commit is not None:
+            commit()
+        return commit is not None
+
+    def replacing(
+        self,
+        spark: SparkSession,
+        target: TargetTable,
+        key: Sequence[str],
+        net: Callable[[], pa.Table | None],
+    ) -> Callable[[], object] | None:
+        """Return a commit that writes a small table's files again.
+
+        The rows of ``net`` replace the rows with their keys; a row with `GONE` only removes. None:
+        Spark must write.
+        """
+        with left_to_spark(target.at):
+            table = self.driver_table(spark, target, small=True)
+            rows = None if table is None else net()
+            if table is None or rows is None:
+                return None
+            stored = table.stored(rows.drop_columns([GONE]))
+            return None if stored is None else table.replacing(key, stored, rows.column(GONE))
+        return None
 
     # --- steps --------------------------------------------------------------------------------------
 
