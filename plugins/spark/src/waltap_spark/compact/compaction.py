@@ -247,41 +247,18 @@ def copies(
     signed = base.select(*own, F.lit(1).alias(called)).unionByName(
         rows.where("_op <> 't'").select(*own, weight)
     )
-    alike = [
-        distinguishing(name, kind).alias(f"_group {n}")
-        for n, (name, kind) in enumerate(table.comparable.items())
-    ]
-    if len(alike) < len(own):
-        # equal rows may differ in columns that changes no longer report
-        return _remaining(table, signed, called, alike).select(*own)
-    groups = signed.groupBy(*alike).agg(
-        F.first(F.struct(*own)).alias("_row"), F.sum(called).alias("_count")
-    )
-    found = groups.where("_count > 0").select(
-        "_row", F.explode(F.sequence(F.lit(1), F.col("_count").cast("int")))
-    )
-    return found.select(*(F.col("_row").getField(name).alias(name) for name in names))
-
-
-def _remaining(
-    table: TableState, signed: DataFrame, weight: str, alike: Sequence[Column]
-) -> DataFrame:
-    """Return the remaining rows of ``signed``.
-
-    Equal rows (``alike``) may differ in columns that changes no longer report. Rows with values
-    there are kept first.
-    """
-    names_of_values = table.comparable
-    others = {name: kind for name, kind in table.columns.items() if name not in names_of_values}
-    place, count = temp("place"), temp("count")
-    each = Window.partitionBy(*alike)
+    # Rows that are equal may differ in columns that changes no longer report: those with values there
+    # are kept first.
+    place, count, compared = temp("place"), temp("count"), table.comparable
+    alike = Window.partitionBy(*(distinguishing(name, kind) for name, kind in compared.items()))
+    others = {name: kind for name, kind in table.columns.items() if name not in compared}
     first = [distinguishing(name, kind).desc_nulls_last() for name, kind in others.items()]
     found = signed.select(
         "*",
-        F.row_number().over(each.orderBy(F.desc(weight), *first)).alias(place),
-        F.sum(weight).over(each).alias(count),
+        F.row_number().over(alike.orderBy(F.desc(called), *first)).alias(place),
+        F.sum(called).over(alike).alias(count),
     )
-    return found.where((F.col(weight) > 0) & (F.col(place) <= F.col(count)))
+    return found.where((F.col(called) > 0) & (F.col(place) <= F.col(count))).select(*own)
 
 
 def distinguishing(name: str, kind: str) -> Column:
