@@ -21,7 +21,6 @@ from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.formats.stepwise import RACES, ROWS, StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.formats.work import TableWriter, inserted, literal, of, selected
-from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import column_of, quoted, temp
 from waltap_spark.schema.schema import (
     common_type,
@@ -188,10 +187,6 @@ class SharedWork(TableWriter):
         return self.table.place
 
     @property
-    def own(self) -> str:
-        return f"t.{self.own_rows} AND "
-
-    @property
     def own_rows(self) -> str:
         return f"{quoted(self._place.column)} = {literal(self._place.source, 'string')}"
 
@@ -258,37 +253,19 @@ class SharedWork(TableWriter):
         lost = [name for name in gone if name in called]
         for what in whats(self.table) if renames or lost else ():
             self._move(what, renames, lost)
-        new = [name for name in have if name not in called]
-        values = {name: older_value(self.table, {}, name) for name in new}
-        known = {name: text for name, text in values.items() if text is not None}
-        if known and rows and "current" in self.table.stored_table.targets:
-            self._fill(known)
+        self.fill([name for name in have if name not in called], rows=rows)
         divided = tuple(renames.get(name, name) for name in self.table.stored_table.divided)
         self.table = self.table.with_storage(columns=dict(have), divided=divided)
 
-    def _types(self, what: What) -> dict[str, str]:
-        fields = self._spark.table(self.at(what)).schema.fields
-        return {field.name: sql_type(field.dataType.json()) for field in fields}
-
     def _move(self, what: What, renames: Mapping[str, str], lost: Sequence[str]) -> None:
         def action() -> None:
-            types = self._types(what)
+            there = self._spark.table(self.at(what)).schema.fields
+            types = {field.name: sql_type(field.dataType.json()) for field in there}
             values = dict.fromkeys((*lost, *renames), "NULL")
             values |= {new: f"CAST({quoted(old)} AS {types[new]})" for old, new in renames.items()}
-            self._update(what, values)
+            self.update(what, values)
 
         self.take(what, action, of("move", (*renames, *lost)))
-
-    def _fill(self, known: Mapping[str, str]) -> None:
-        def action() -> None:
-            types = self._types("current")
-            self._update("current", {n: literal(text, types[n]) for n, text in known.items()})
-
-        self.take("current", action, of("fill", known))
-
-    def _update(self, what: What, values: Mapping[str, str]) -> None:
-        pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
-        self._spark.sql(f"UPDATE {self.at(what)} SET {pairs} WHERE {self.own_rows}")
 
 
 def _is_there() -> None:

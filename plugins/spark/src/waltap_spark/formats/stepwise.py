@@ -230,8 +230,7 @@ class StepwiseFormat(TableFormat):
 
     def widen_column(self, spark: SparkSession, at: str, name: str, kind: str) -> None:
         """Widen a column to a type (JSON), in one commit."""
-        declared = next(iter(self.declared({name: kind})))
-        type_ = declared.removeprefix(f"{quoted(name)} ")
+        type_ = sql_type(self.stored(kind))
         spark.sql(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {type_}")
 
     @abstractmethod

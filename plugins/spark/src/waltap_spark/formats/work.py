@@ -76,6 +76,11 @@ class TableWriter:
     @property
     def own(self) -> str:
         """Return the condition, with AND, of the table's rows in t."""
+        return f"t.{self.own_rows} AND " if self.own_rows else ""
+
+    @property
+    def own_rows(self) -> str:
+        """Return the condition of the table's rows, "" if the target has no others."""
         return ""
 
     def at(self, what: str) -> str:
@@ -246,16 +251,27 @@ class TableWriter:
         if not new:
             return
         self._change(of("add", new), self._format.add_columns, new)
-        values = {name: older_value(self.table, {}, name) for name in new}
-        known = {name: text for name, text in values.items() if text is not None}
-        if known and rows and "current" in self.table.stored_table.targets:
-            pairs = (
-                f"{quoted(name)} = {literal(text, sql_type(self._format.stored(new[name])))}"
-                for name, text in known.items()
-            )
-            sql = f"UPDATE {self.at('current')} SET {', '.join(pairs)}"
-            self.take("current", lambda: self._spark.sql(sql), of("fill", known))
+        self.fill(new, rows=rows)
         self.table = self.table.with_storage(columns={**self.table.stored_table.columns, **new})
+
+    def fill(self, new: Iterable[str], *, rows: bool) -> None:
+        """Give existing rows the values that older rows have in ``new`` columns.
+
+        ``rows`` as in `add`.
+        """
+        known = {
+            name: literal(text, sql_type(self._format.stored(self.table.columns[name])))
+            for name in new
+            if (text := older_value(self.table, {}, name)) is not None
+        }
+        if known and rows and "current" in self.table.stored_table.targets:
+            self.take("current", partial(self.update, "current", known), of("fill", known))
+
+    def update(self, what: What, values: Mapping[str, str]) -> None:
+        """Set columns of the table's rows to ``values`` (SQL)."""
+        pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+        where = f" WHERE {self.own_rows}" if self.own_rows else ""
+        self._spark.sql(f"UPDATE {self.at(what)} SET {pairs}{where}")
 
     def retype(self) -> None:
         """Change columns to the table's types: widen, or rewrite rows."""
