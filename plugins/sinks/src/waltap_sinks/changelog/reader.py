@@ -373,32 +373,19 @@ class ChangeLog:
         """Return (epoch, entry) of ``schema.table`` ``name``, as `rows` reads them."""
         complete = complete_generations(manifests)
         found: list[tuple[int, TableEntry]] = []
-        newest = 0
-
-        def release(snapshot_id: int) -> None:
-            """Let a complete snapshot replace earlier entries."""
-            nonlocal newest
-            if skip_replaced and snapshot_id > newest:
-                newest = snapshot_id
-                found[:] = [each for each in found if each[1].snapshot_id == snapshot_id]
-
         for manifest in manifests:
             for entry in manifest.tables:
                 if entry.name != name:
                     continue
                 if entry.restarts:
-                    found[:] = [each for each in found if each[1].snapshot_id != entry.snapshot_id]
+                    found = [each for each in found if each[1].snapshot_id != entry.snapshot_id]
                 if entry.snapshot_id is None or (name, entry.snapshot_id) in complete:
                     found.append((manifest.log_position.epoch, entry))
-                if entry.snapshot_id is not None and entry.complete:
-                    release(entry.snapshot_id)
-            ended = manifest.snapshot
-            if (
-                ended is not None
-                and ended.complete
-                and any(entry.snapshot_id == ended.snapshot_id for _epoch, entry in found)
-            ):
-                release(ended.snapshot_id)
+        newest = max((entry.snapshot_id or 0 for _epoch, entry in found), default=0)
+        if skip_replaced and newest:
+            own = [entry.snapshot_id == newest for _epoch, entry in found]
+            changes = found[len(own) - own[::-1].index(True) :]
+            found = [each for each, stays in zip(found, own, strict=True) if stays] + changes
         if any(entry.external_snapshot for _epoch, entry in found):
             raise RowsInExternalSnapshot(
                 f"rows of {name} that a snapshot read are not in the log", table=name
