@@ -7,7 +7,7 @@ before it writes anything. This module does not import Spark.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -72,7 +72,8 @@ class NameClaims:
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
         self._tables, self._lock = tables, Lock()
-        self._made: dict[str, list[_NameClaim]] = {}
+        # Owner → the names that it claimed, and its source.
+        self._made: dict[str, tuple[Sequence[str], str]] = {}
 
     def take(
         self, owner: str, targets: Sequence[str], *, is_case_sensitive: bool, source: str = ""
@@ -85,51 +86,34 @@ class NameClaims:
         def comparable(at: str) -> str:
             return at if is_case_sensitive else at.casefold()
 
+        wanted = {comparable(at): at for at in targets}
         with self._lock:
-            claimed: dict[str, list[_NameClaim]] = {}
-            for name, table in self._tables().items():
-                part = "" if table.place is None else table.place.source
-                for target in table.stored_table.targets.values():
-                    claimed.setdefault(comparable(target.at), []).append(
-                        _NameClaim(name, target.at, part)
-                    )
-            # Names that another thread claimed in this commit are not in the last commit yet.
-            for name, claims in self._made.items():
-                known = self._tables().get(name)
-                for claim in claims if known is None or not known.stored_table.targets else ():
-                    claimed.setdefault(comparable(claim.at), []).append(claim)
-            for at in targets:
-                for claim in claimed.get(comparable(at), ()):
-                    # Only tables with different sources may share a name, and only in the same spelling.
-                    if claim.owner == owner or (
-                        claim.at == at and claim.source and source and claim.source != source
-                    ):
-                        continue
-                    as_well = (
-                        "" if claim.at == at else f", which the catalogue may take for {claim.at}"
-                    )
-                    text = (
-                        f"{owner} would be stored as {at}{as_well}: that is {claim.owner}'s already"
-                    )
-                    raise NameTaken(text, table=owner)
-            self._made[owner] = [_NameClaim(owner, at, source) for at in targets]
+            for other, had, part in self._claims():
+                at = wanted.get(comparable(had))
+                # Only tables with different sources may share a name, and only in the same spelling.
+                shares = had == at and part and source and part != source
+                if at is None or other == owner or shares:
+                    continue
+                as_well = "" if had == at else f", which the catalogue may take for {had}"
+                text = f"{owner} would be stored as {at}{as_well}: that is {other}'s already"
+                raise NameTaken(text, table=owner)
+            self._made[owner] = targets, source
+
+    def _claims(self) -> Iterator[tuple[str, str, str]]:
+        """Yield owner, name and source of each claim; "" for a name that is not shared."""
+        tables = self._tables()
+        for name, table in tables.items():
+            source = "" if table.place is None else table.place.source
+            yield from ((name, each.at, source) for each in table.stored_table.targets.values())
+        # Names that another thread claimed in this commit are not in the last commit yet.
+        for name, (ats, source) in self._made.items():
+            if name not in tables or not tables[name].stored_table.targets:
+                yield from ((name, at, source) for at in ats)
 
     def release(self, owner: str) -> None:
         """Release claimed names that ``owner`` did not create."""
         with self._lock:
             self._made.pop(owner, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _NameClaim:
-    """A table's claim of the name ``at``.
-
-    ``source`` is "" for an unshared name.
-    """
-
-    owner: str
-    at: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
