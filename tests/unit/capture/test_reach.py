@@ -30,7 +30,7 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.plugin import register_topic_naming
 from waltap_postgres.types import TYPE_SPECS
-from waltap_sinks.changelog.table_version import TableVersion
+from waltap_sinks.changelog.table_version import LogRows, TableVersion
 
 INT: Final = DataType(oid=23, schema="pg_catalog", name="int4")
 TEXTS: Final = DataType(
@@ -164,7 +164,10 @@ def rows(properties: Mapping[str, str]) -> object:
                 if version is None:
                     version = versions[relation.oid] = TableVersion(relation, known)
                     found += [version.columns, version.key, version.codec.schema]
-                made = version.rows(changes) if tuples is None else version.snapshot(tuples)
+                if tuples is None:
+                    made = version.rows(changes)
+                else:
+                    made = LogRows(version.projected(tuples), "r")
                 found += [made.operations, made.subs, version.codec.batch(made.tuples).to_pylist()]
     except Exception as error:
         return repr(error)

@@ -232,7 +232,6 @@ class TableBuffer:
         self.rows = 0
         self.bytes = 0
         self._changes: list[Change] = []
-        self._tuples: list[Tuple] = []
         self._sequence: list[int] = []
         self._commit_lsn: list[int] = []
         self._commit_ts: list[int] = []
@@ -259,10 +258,8 @@ class TableBuffer:
             sequence = np.arange(numbers[0], numbers[0] + len(changes), dtype="i4")
             lsn = part.commit_lsn
             own = "c", lsn, sequence, 0, changes.lsns, part.commit_ts, part.xid, None
-            self._append_block(changes.rows, own, lsn)
+            self._append_block(self.version.block(changes.rows), own, lsn)
             return
-        if self._tuples:
-            self.convert()
         count = len(changes)
         self._changes.extend(changes)
         self._sequence.extend(numbers)
@@ -275,23 +272,15 @@ class TableBuffer:
         self.convert()
         inserts = block.inserts
         own = "c", block.commit_lsns, 0, 0, inserts.lsns, block.commit_ts, block.xids, None
-        self._append_block(inserts.rows, own, int(block.commit_lsns[-1]))
+        rows = self.version.block(inserts.rows)
+        self._append_block(rows, own, int(block.commit_lsns[-1]))
 
     def add_snapshot(self, part: SnapshotRows, lsn: int) -> None:
-        tuples, xid = part.rows, part.xid
-        if isinstance(tuples, RowBlock):
-            self.convert()
-            own = "r", lsn, SNAPSHOT_SEQUENCE, 0, lsn, part.ts, xid, None
-            self._append_block(tuples, own, lsn)
-            return
-        if self._changes:
-            self.convert()
-        self._tuples.extend(tuples)
-        count = len(tuples)
-        self._sequence.extend([SNAPSHOT_SEQUENCE] * count)
-        self._commit_lsn.extend([lsn] * count)
-        self._commit_ts.extend([part.ts] * count)
-        self._xid.extend([NO_XID if xid is None else xid] * count)
+        self.convert()
+        version, rows = self.version, part.rows
+        rows = version.block(rows) if isinstance(rows, RowBlock) else version.projected(rows)
+        own = "r", lsn, SNAPSHOT_SEQUENCE, 0, lsn, part.ts, part.xid, None
+        self._append_block(rows, own, lsn)
 
     def continue_as(self, version: TableVersion) -> None:
         """Continue with ``version``, which has the same columns."""
@@ -303,13 +292,10 @@ class TableBuffer:
 
     def convert(self) -> None:
         """Convert the rows that came since the last call."""
-        if self._tuples:
-            lsns = self._commit_lsn
-            self._append(self.version.snapshot(self._tuples), lsns)
-        elif self._changes:
+        if self._changes:
             lsns = [change.lsn for change in self._changes]
             self._append(self.version.rows(self._changes), lsns)
-        self._changes, self._tuples = [], []
+        self._changes = []
         self._sequence, self._commit_lsn, self._commit_ts, self._xid = [], [], [], []
 
     def _append(self, rows: LogRows, lsns: list[int]) -> None:
@@ -357,13 +343,15 @@ class TableBuffer:
         self.key_changes += rows.key_changes
         self._keep(columns, count)
 
-    def _append_block(self, block: RowBlock, own: tuple[object, ...], lsn: int) -> None:
-        """Add rows of one operation that came as columns.
+    def _append_block(
+        self, rows: Sequence[Tuple] | RowBlock, own: tuple[object, ...], lsn: int
+    ) -> None:
+        """Add rows of one operation, with the columns of the log.
 
         ``own`` are the values of `LOG_COLUMNS`, each an array or the value of all rows. ``lsn`` is
         the commit LSN.
         """
-        rows, count = self.version.block(block), len(block)
+        count = len(rows)
         if count == 0:
             return
         columns = self.version.codec.arrays(rows)

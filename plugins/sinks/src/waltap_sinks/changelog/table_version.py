@@ -165,7 +165,7 @@ class TableVersion:
             return None
         row: list[Value] = list(self._nothing)
         row[self._names.index(column.name)] = column.missing
-        value = self.codec.batch(self.snapshot([tuple(row)]).tuples).column(column.name)
+        value = self.codec.batch(self.projected([tuple(row)])).column(column.name)
         self.codec.misfits = {}
         if pa.types.is_binary(value.type):
             found: bytes = value[0].as_py()
@@ -258,9 +258,10 @@ class TableVersion:
                 return True
         return False
 
-    def snapshot(self, tuples: Sequence[Tuple]) -> LogRows:
+    def projected(self, tuples: Sequence[Tuple]) -> Sequence[Tuple]:
+        """Return tuples with the columns of the log."""
         project = self._project
-        return LogRows(tuples if project is None else [project(row) for row in tuples], "r")
+        return tuples if project is None else [project(row) for row in tuples]
 
     def block(self, block: RowBlock) -> RowBlock:
         """Return rows of a snapshot or inserts as the columns of the log."""
