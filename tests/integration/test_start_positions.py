@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 import pytest
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, queries
+from tests.harness.servers.postgres import Cluster, Database, queries
 
 from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
@@ -610,6 +610,27 @@ def test_a_snapshot_goes_on_where_it_read_and_not_where_its_sinks_were_before(
     pipeline.catch_up()
     for folder in folders:
         assert '"after":{"id":9999}' in "".join(f.read_text() for f in folder.rglob("*.jsonl"))
+
+
+def test_a_database_that_is_renamed_is_gone_on_with(behind: PipelineRig) -> None:
+    database, moved = behind.database, Database(behind.database.server, f"{behind.slot}_moved")
+    rename = 'ALTER DATABASE "{}" RENAME TO "{}"'
+    database.server.execute(rename.format(database.name, moved.name))
+    behind.settings["database.dbname"] = moved.name
+    try:
+        behind.database = moved
+        assert "start" not in behind.doctor()
+        behind.catch_up()
+        assert stored(behind).sole.database == moved.name
+        behind.deliver("INSERT INTO t VALUES (3)")
+        database.server.execute(f'CREATE DATABASE "{database.name}"')
+        change_offset(behind, database=database.name)  # of the one that has the name now
+        with pytest.raises(OtherServer):
+            behind.catch_up()
+        database.server.execute(f'DROP DATABASE "{database.name}"')
+    finally:
+        database.server.execute(rename.format(moved.name, database.name))
+    assert behind.destination.ids("t") == [1, 2, 3]
 
 
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------

@@ -207,7 +207,8 @@ class PostgresConnector(
     def lost(self, offset: Offset) -> WaltapError | None:
         slot, plugin = self._read_slot(), self._plugin
         wrong = slot and unfit(slot, plugin=plugin, database=self.properties.dbname)
-        lost = wrong or self._resumption().lost(offset, slot)
+        check = self._resumption()
+        lost = wrong or check.lost(check.present(offset, slot), slot)
         return lost or (None if slot is None else self._publications.gone())
 
     def _snapshot_tables(self) -> list[CatalogTable]:

@@ -43,6 +43,23 @@ class ResumeCheck:
         self._server, self._history = server, history
         self._here = (server.system_id, properties.dbname, properties.slot_name)
 
+    def present(self, offset: Offset, slot: ReplicationSlot | None) -> Offset:
+        """Return the offset with the present name of a renamed database.
+
+        Raises: SourceError.
+        """
+        # A slot's name is of the whole server. A slot made later than the offset is behind a gap.
+        (system_id, database, name), then = self._here, offset.sole
+        if then.database == database or (then.system_id, then.slot) != (system_id, name):
+            return offset
+        if (
+            slot is None
+            or slot.database != database
+            or self._catalogue.query("SELECT FROM pg_database WHERE datname = %s", (then.database,))
+        ):
+            return offset
+        return offset.with_sole(database=database)
+
     def made_by_us(self, offset: Offset) -> bool:
         """Return whether the offset's run created the slot on this server."""
         return offset.sole.slot_created_lsn > 0 and _belongs_to(offset) == self._here

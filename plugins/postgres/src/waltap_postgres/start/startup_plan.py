@@ -219,6 +219,8 @@ def situation(
         offset = None  # of a run that was killed: its slot is gone with it, as by a clean stop
     name = properties.slot_name
     entry = owned_object(properties, server, "slot", name)
+    if offset is not None:
+        offset = resumption.present(offset, slot)
     made_slot = offset is not None and resumption.made_by_us(offset)
     begun = slot is not None and offset is None and name in context.made.slots
     ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
