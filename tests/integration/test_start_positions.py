@@ -633,6 +633,29 @@ def test_a_database_that_is_renamed_is_gone_on_with(behind: PipelineRig) -> None
     assert behind.destination.ids("t") == [1, 2, 3]
 
 
+def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(
+    pipeline: PipelineRig,
+) -> None:
+    database = pipeline.database
+    pipeline.settings |= {"snapshot.mode": "no_data", "status.update.interval.ms": 60_000}
+    with pipeline.running() as run:
+        begin = pipeline.slot_lsns()[0]
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pipeline.slot_lsns()[0] > begin, "row 1 in the offset")
+        pipeline.offset_file.unlink()
+        with database.connect() as session, session.transaction():
+            session.execute("INSERT INTO t VALUES (2)")
+            session.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE slot_name = %s",
+                [pipeline.slot],
+            )
+        run.until(lambda: run.notices.failures, "the broken link")
+        database.execute("INSERT INTO t VALUES (3)")
+        run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
+    assert pipeline.destination.ids("t") == [1, 2, 3]
+
+
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------
 
 

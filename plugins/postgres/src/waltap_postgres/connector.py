@@ -490,6 +490,8 @@ class PostgresConnector(
         sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
         confirmed = self.context.confirmable(position.end_lsn)
         interval = status_interval(self.catalogue, self.context.status_interval_ms)
+        # The offset is stored: without it the next connection must not replace the slot.
+        self.context.made.slots.discard(self.properties.slot_name)
         # Last: after an error an open stream would keep the slot from the next reader.
         return self.dialect.stream(
             self._open_stream(sql),
