@@ -1,6 +1,9 @@
 """The SQL sink on every kind of target: rows as the source has them, whole transactions only, each once."""
 
+import contextlib
+import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from tests.harness.sql import (
 from waltap.changes.decode.message import Truncate
 from waltap.changes.transactions.position import Position
 from waltap_sinks.sql.errors import SqlFenced, SqlTransactionGap
+from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.targets.target import SqlTarget
 
 NAMES = {"people": ("id", "name", "note"), "visits": ("person", "page")}
 TABLE = "CREATE TABLE people (id int PRIMARY KEY, name varchar(9) {}, note text)"
@@ -220,3 +225,99 @@ def test_a_new_snapshot_replaces_rows_in_one_moment(postgres: Place, tmp_path: P
     assert target.flush() == end.position
     assert held(postgres, "people") == [("3", "old", None), ("4", "new", None)]
     target.close()
+
+
+@contextlib.contextmanager
+def dying(at: int) -> Iterator[list[str]]:
+    """Have the sink die at its call number ``at`` that renames a column, or notes or commits that; give the calls."""
+    calls: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            if len(calls) >= at:
+                raise KeyboardInterrupt
+            return function(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        for place, name in (
+            (SqlTarget, "rename_column"),
+            (SinkMetadata, "note"),
+            (SqlTarget, "commit"),
+        ):
+            patch.setattr(place, name, counted(name, getattr(place, name)))
+        yield calls
+
+
+def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(
+    maria: Place, tmp_path: Path
+) -> None:
+    """There each rename commits by itself. It dies twice at each step of the exchange."""
+    columns = [("id", "int4"), ("a", "text"), ("b", "text")]
+    for at in itertools.count(1):
+        table = f"t{at}"
+        one = relation(f"public.{table}", columns, numbers=(1, 2, 3))
+        two = relation(f"public.{table}", [columns[0], *columns[:0:-1]], numbers=(1, 2, 3))
+        source = Model()
+        maria.deliver(tmp_path, source.inserted(one, ["1", "a1", "b1"]), named=table)
+        part = source.inserted(two, ["2", "b2", "a2"])
+        for _ in range(2):
+            with (
+                dying(at) as calls,
+                contextlib.closing(maria.opened(tmp_path, named=table)) as sink,
+            ):
+                sink.write(batch(copy_of(part)))
+        maria.deliver(tmp_path, copy_of(part), named=table)
+        assert maria.rows(table, "id", "b", "a") == [("1", "a1", "b1"), ("2", "b2", "a2")]
+        if len(calls) < at:
+            return
+
+
+MISSING = {
+    "bool": "t", "int8": "9007199254740993", "float8": "0.1", "numeric(10,2)": "12.50", "text": r"it's%s\z",
+    "bytea": r"\x00ff", "date": "2024-02-29", "timestamp": "2024-02-29 12:30:00.5", "time": "12:30:00",
+    "timestamptz": "2024-02-29 12:30:00+00", "interval": "1 day", "uuid": "0b5f1a2c-3d4e-4f60-8a7b-000000000001",
+    "jsonb": '{"a": 1}', "inet": "10.0.0.1",
+}  # fmt: skip
+
+
+def test_rows_before_a_new_column_have_its_default_as_later_rows_have_it(
+    place: Place, tmp_path: Path
+) -> None:
+    for number, (kind, value) in enumerate(MISSING.items()):
+        name, more = f"public.t{number}", {"c%": {"missing": value, "default": value}}
+        one = relation(name, [("id", "int4")], numbers=(1,))
+        two = relation(name, [("id", "int4"), ("c%", kind)], numbers=(1, 2), more=more)
+        source = Model()
+        first, then = source.inserted(one, ["1"]), source.inserted(two, ["2", value])
+        place.deliver(tmp_path, first, then, named=name)
+        quote = "`" if place.kind == "mariadb" else '"'
+        found = place.execute(f"SELECT {quote}c%{quote} FROM t{number}")
+        assert found[0] == found[1], kind
+
+
+def test_a_default_that_is_not_written_any_more_is_not_missing(
+    maria: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that dies once the column is there has given it to all rows."""
+    one = relation("public.people", [("id", "int4")], numbers=(1,))
+    more = {"c": {"missing": "t", "default": "t"}}
+    two = relation("public.people", [("id", "int4"), ("c", "bool")], numbers=(1, 2), more=more)
+    source, run = Model(), SqlTarget.run
+    maria.deliver(tmp_path, source.inserted(one, ["1"]))
+    part = source.inserted(two, ["2", "f"])
+
+    def dies(target: SqlTarget, statement: str, *more: Any) -> Any:
+        found = run(target, statement, *more)
+        if "ADD COLUMN" in statement:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patch, contextlib.closing(maria.opened(tmp_path)) as sink:
+        patch.setattr(SqlTarget, "run", dies)
+        with pytest.raises(KeyboardInterrupt):
+            sink.write(batch(copy_of(part)))
+    maria.deliver(tmp_path, part)
+    assert maria.rows("people", "id", "c") == [("1", "1"), ("2", "0")]

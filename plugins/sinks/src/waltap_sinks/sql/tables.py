@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 
 NO_NAMES: Final[Mapping[int, str]] = {}
 
+# The suffix of columns that swap their names.
+MOVING: Final = "_waltap_moves"
+
 
 class TargetTables:
     """Bind shapes to tables of the target.
@@ -121,7 +124,8 @@ class TargetTables:
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
-        self._require_there(shape, described, known)
+        names = {} if known is None else _present_names(known, described)
+        self._require_there(shape, described, known, names)
         if described is None:
             described = self._create(shape)
             if known is not None and known.name != name:
@@ -138,7 +142,6 @@ class TargetTables:
         if ignored is not None:
             raise ignored
         before = described.columns
-        names = {} if known is None else dict(known.columns)
         if evolves and self._evolve(shape, described, names):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
@@ -217,7 +220,11 @@ class TargetTables:
         return f"CREATE UNIQUE INDEX {index} ON {target.quoted_table(table)} ({names})"
 
     def _require_there(
-        self, shape: TargetShape, described: TargetDescription | None, known: KnownTable | None
+        self,
+        shape: TargetShape,
+        described: TargetDescription | None,
+        known: KnownTable | None,
+        names: Mapping[int, str],
     ) -> None:
         """Check that the target has the bound table and columns. Raises: SqlTableGone."""
         # A table that others dropped is not created again: it would lack all earlier rows.
@@ -226,7 +233,7 @@ class TargetTables:
         if described is None:
             raise SqlTableGone(f"table {shape.name}, which had rows, is no longer in the target")
         now = {c.column.number: c.name for c in shape.columns}
-        for number, column in known.columns.items():
+        for number, column in names.items():
             if now.get(number) == column and column not in described.columns:
                 raise SqlTableGone(
                     f"column {column} of {shape.name}, which had values, is no longer in the target"
@@ -460,7 +467,10 @@ class TargetTables:
 
     def _add(self, shape: TargetShape, column: TargetColumn, type_: str) -> None:
         source = column.column
-        self._target.add_column(shape.name, column.name, type_, source.missing)
+        value = (
+            None if source.missing is None else self._target.value(shape, column, source.missing)
+        )
+        self._target.add_column(shape.name, column.name, type_, value)
         log.info("added column %s to %s in the target", column.name, shape.name)
         if source.default is not None and source.missing is None and not source.generated:
             log.warning(
@@ -498,10 +508,19 @@ class TargetTables:
             if moved[old] in columns and moved[old] not in moved:
                 del moved[old]  # the target has a column with that name already
                 continue
+            if old.endswith(MOVING):  # a crash came between
+                moved[old] = moved.pop(old)
+                continue
             # Columns that swap names need a third name in between.
-            between = f"{old}_waltap_moves"
+            between = with_suffix(old, MOVING)
             self._rename(shape.name, columns, old, between)
             moved[between] = moved.pop(old)
+            number = next(n for n, name in names.items() if name == old and n in wanted)
+            names[number] = between
+        if not self._target.transactional_ddl and any(old.endswith(MOVING) for old in moved):
+            # The next rename commits it. After a crash the swapped names would be taken for theirs.
+            known = self._metadata.known[shape.relation.oid]
+            self._metadata.note(shape.relation.oid, replace(known, columns=dict(names)))
         for old, new in moved.items():
             self._rename(shape.name, columns, old, new)
         return bool(moved or replaced)
@@ -576,6 +595,16 @@ class TargetTables:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
         self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source))
+
+
+def _present_names(known: KnownTable, described: TargetDescription | None) -> dict[int, str]:
+    """Return the columns' names by number, also amid a swap that broke off."""
+    there = () if described is None else described.columns
+    moving = {number: with_suffix(name, MOVING) for number, name in known.columns.items()}
+    return {
+        number: moving[number] if name not in there and moving[number] in there else name
+        for number, name in known.columns.items()
+    }
 
 
 def inexact(target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str) -> SinkError:

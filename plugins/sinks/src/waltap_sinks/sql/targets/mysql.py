@@ -196,6 +196,18 @@ class MysqlTarget(SqlTarget):
         old, new = (text.partition(" ")[0] for text in (existing, wanted))
         return is_wider(old, new, WIDER, unlimited=False)
 
+    def add_column(self, name: TargetName, column: str, type_: str, value: Any) -> None:
+        if value is None:
+            super().add_column(name, column, type_, None)
+            return
+        # In one statement, as it commits by itself: a crash must not leave rows without the value.
+        table, quoted = self.quoted_table(name), self.quoted(column)
+        self.run(
+            f"ALTER TABLE {escaped(table)} ADD COLUMN {escaped(quoted)} {type_} DEFAULT (%s)",
+            [value],
+        )
+        self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} DROP DEFAULT")
+
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}")

@@ -350,13 +350,16 @@ class PostgresTarget(SqlTarget):
         old, new = (text.replace("character varying", "character") for text in (existing, wanted))
         return is_wider(old, new, WIDER, text="text")
 
-    def add_column(self, name: TargetName, column: str, type_: str, missing: str | None) -> None:
+    def value(self, shape: TargetShape, column: TargetColumn, text: str) -> Any:
+        return shape.values(column, [text])[0]
+
+    def add_column(self, name: TargetName, column: str, type_: str, value: Any) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
-        if missing is None:
+        if value is None:
             self.run(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {quoted} {type_}")
             return
-        value = sql.Literal(missing).as_string(self.raw)  # a constant default writes no rows
-        self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_} DEFAULT {value}")
+        literal = sql.Literal(value).as_string(self.raw)  # a constant default writes no rows
+        self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_} DEFAULT {literal}")
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} DROP DEFAULT")
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:

@@ -301,12 +301,18 @@ class SqlTarget(abc.ABC):
             parts.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
         return f"CREATE TABLE IF NOT EXISTS {self.quoted_table(name)} ({', '.join(parts)})"
 
-    def add_column(self, name: TargetName, column: str, type_: str, missing: str | None) -> None:
-        """Add a column; existing rows get ``missing``, PostgreSQL's text of a value."""
+    def add_column(self, name: TargetName, column: str, type_: str, value: Any) -> None:
+        """Add a column; existing rows get ``value``, as `value` returns it."""
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ADD COLUMN {quoted} {type_}")
-        if missing is not None:
-            self.run(f"UPDATE {table} SET {quoted} = %s", [missing])
+        if value is not None:
+            self.run(f"UPDATE {escaped(table)} SET {escaped(quoted)} = %s", [value])
+
+    def value(self, shape: TargetShape, column: TargetColumn, text: str) -> Any:
+        """Return a value from PostgreSQL's text, as rows have it."""
+        row: list[str | None] = [None] * len(shape.relation.columns)
+        row[column.index] = text
+        return self.rows.columns(shape, [column], [tuple(row)])[0][0]
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
