@@ -14,6 +14,9 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -36,6 +39,7 @@ from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import KafkaFailures
 from waltap_kafka.errors import (
     KafkaFenced,
+    KafkaNotDelivered,
     KafkaRecordTooLarge,
     KafkaRefused,
     KafkaTopicMissing,
@@ -468,6 +472,27 @@ def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(place: Place) ->
     assert made.flush() == Positions({"": Position(len(keys))})
     for name in limits:
         assert [m.key() for m in read_all(place.kafka.bootstrap, name)] == keys
+
+
+def test_a_topic_that_takes_less_than_before_gets_the_records_by_the_next_attempt(
+    place: Place,
+) -> None:
+    place.create()
+    each = [place.record(b"%d" % number, bytes(1000)) for number in range(100)]
+    assert flushed(place.opened(), 1, *each) == at(1)
+    made = place.opened()
+    made.write(batch(2, place.record(b"first")))
+    admin = AdminClient({"bootstrap.servers": place.kafka.bootstrap})
+    lower = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, place.topic, incremental_configs=[lower])
+    admin.incremental_alter_configs([topic])[topic].result(WAIT_SECONDS)
+    with pytest.raises(KafkaNotDelivered, match=place.topic) as lowered:
+        while made.flush():  # until the broker has heard of it
+            made.write(batch(2, *each))
+    assert lowered.value.retry is RetryVerdict.RECONNECT
+    made.close()
+    assert flushed(place.opened(), 2, *each) == at(2)
+    assert place.keys()[-len(each) :] == [record.key for record in each]
 
 
 # --- two instances --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, RAISED, KafkaClients, kafka_error
-from waltap_kafka.errors import KafkaRecordTooLarge, KafkaTopicIllegal
+from waltap_kafka.errors import KafkaNotDelivered, KafkaRecordTooLarge, KafkaTopicIllegal
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
@@ -108,6 +108,8 @@ class KafkaSink(Sink):
         # The error that ended this instance; each later call raises it.
         self._failure: BaseException | None = None
         self._refused: list[tuple[Record, SinkError]] = []
+        # The record under way may be too large and has no neighbours.
+        self._alone = False
         # A batch whose records are sent, except the refused ones.
         self._partial: Batch | None = None
         self._stop_seen = 0.0
@@ -337,6 +339,7 @@ class KafkaSink(Sink):
         # A failed record would abort the whole transaction, so exactly once trusts the estimate.
         if not self._once:
             self._drain()
+            self._alone = True
             try:
                 producer.produce(
                     record.topic, record.value, record.key, **headers, **self._target(record)
@@ -353,6 +356,8 @@ class KafkaSink(Sink):
                 self._undelivered = None
             else:
                 return
+            finally:
+                self._alone = False
         if self._oversize.refuses:
             self._refused.append((record, error))
             return
@@ -421,8 +426,16 @@ class KafkaSink(Sink):
         if error is None or error.code() in PURGED:
             return
         if self._undelivered is None:
-            size = len(message.key() or b"") + len(message.value() or b"")
-            self._undelivered = self._error(error, message.topic() or "", size)
+            topic, size = (
+                message.topic() or "",
+                len(message.key() or b"") + len(message.value() or b""),
+            )
+            self._undelivered = self._error(error, topic, size)
+            # The batch fitted when it was sent: `open` asks for the limit that the topic has now.
+            fitted = topic in self._topics.limits and not (self._once or self._alone)
+            if fitted and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                text = f"topic {topic} accepts smaller batches than before: {error.str()}"
+                self._undelivered = KafkaNotDelivered(text)
 
     def _fatal(self, raised: BaseException) -> SinkError:
         """Return the error of a call that ended the producer."""
