@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from pydantic import ValidationError
 from tests.harness.kafka import WAIT_SECONDS, create, partitions, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
@@ -314,6 +315,23 @@ def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
     for call in (KafkaSink.check, KafkaSink.open):
         with pytest.raises(ConfigurationError, match=reported):
             call(sink(kafka.sasl, tmp_path, **given))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reported"),
+    [
+        ("transactional__id", "a/b", r"transactional\.id: a/b\.position would be"),
+        ("transactional__id", "x" * 241, "position.topic chooses another"),
+        ("position__topic", "a b", r"position\.topic: a b would be"),
+        ("producer__transaction__timeout__ms", "900001", r"timeout\.ms: .*larger than the maximum"),
+    ],
+)
+def test_a_setting_that_no_transaction_can_have_is_named(
+    kafka: Kafka, tmp_path: Path, name: str, value: str, reported: str
+) -> None:
+    given = {"delivery__guarantee": "exactly_once", name: value}
+    with pytest.raises((ConfigurationError, ValidationError), match=reported):
+        sink(kafka.bootstrap, tmp_path, **given).open()
 
 
 # --- size -----------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from waltap.changes.capture.java_regex import java_pattern
 from waltap_kafka.client_settings import client_settings
 
 GROUP = re.compile(r"topic\.creation\.([^.]+)\.(.+)")
+# Names of topics that a broker accepts.
+LEGAL = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 
 
 class KafkaSinkProperties(Properties):
@@ -98,6 +100,18 @@ class KafkaSinkProperties(Properties):
                         java_pattern(pattern.strip(), ignore_case=False)
                     except ValueError as error:
                         raise ValueError(f"{name}: {error}") from error
+        return self
+
+    @model_validator(mode="after")
+    def _position_topic_is_legal(self) -> "KafkaSinkProperties":
+        identity = self.transactional_id
+        topic = self.position_topic or (identity and f"{identity}.position")
+        if self.guarantee == "exactly_once" and topic and LEGAL.fullmatch(topic) is None:
+            name = "position.topic" if self.position_topic else "transactional.id"
+            raise ValueError(
+                f"{name}: {topic} would be the topic of the position, and Kafka allows up to 249 letters, "
+                "digits, dots, _ and -; position.topic chooses another"
+            )
         return self
 
     @model_validator(mode="after")

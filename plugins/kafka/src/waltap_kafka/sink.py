@@ -5,7 +5,6 @@ Its producer is idempotent, or transactional with the position inside each trans
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,14 +21,13 @@ from waltap.ports.sink.stored_position import begins_snapshot, was_delivered
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, RAISED, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaRecordTooLarge, KafkaTopicIllegal
-from waltap_kafka.properties import KafkaSinkProperties
+from waltap_kafka.properties import LEGAL, KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
 from waltap_kafka.transaction import KafkaTransactions
 
 log = logging.getLogger(__name__)
 
 PREFIX: Final = "producer."
-LEGAL: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 STEP_S: Final = 0.25
 # Reports of records that this sink dropped itself.
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
@@ -426,10 +424,8 @@ class KafkaSink(Sink):
         if error is None or error.code() in PURGED:
             return
         if self._undelivered is None:
-            topic, size = (
-                message.topic() or "",
-                len(message.key() or b"") + len(message.value() or b""),
-            )
+            topic = message.topic() or ""
+            size = len(message.key() or b"") + len(message.value() or b"")
             self._undelivered = self._error(error, topic, size)
             # The batch fitted when it was sent: `open` asks for the limit that the topic has now.
             fitted = topic in self._topics.limits and not (self._once or self._alone)

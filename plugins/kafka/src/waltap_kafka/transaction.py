@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from waltap.changes.transactions.position import Positions
-from waltap.errors import StopRequested
+from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import RAISED, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
@@ -25,6 +25,7 @@ STEP_S: Final = 0.5
 # Limit of calls at start and of an abort; a commit waits without limit.
 INIT_S: Final = 60.0
 ABANDON_S: Final = 2.0
+TIMEOUT: Final = "producer.transaction.timeout.ms"
 
 
 class KafkaTransactions:
@@ -56,7 +57,7 @@ class KafkaTransactions:
         """Fence any other instance and return this pipeline's position.
 
         It also aborts the transaction that the other instance left open. Raises: SinkError,
-        StopRequested.
+        StopRequested, ConfigurationError.
         """
         failures = self._failures
         self._until_done(self._producer.init_transactions, INIT_S)
@@ -146,7 +147,7 @@ class KafkaTransactions:
     def _until_done(self, call: Callable[[float], Any], seconds: float | None) -> None:
         """Call until the call succeeds, repeating it after a lost answer.
 
-        Raises: SinkError, StopRequested.
+        Raises: SinkError, StopRequested, ConfigurationError.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         stop_seen: float | None = None
@@ -159,6 +160,8 @@ class KafkaTransactions:
                 if error.txn_requires_abort():
                     self.abandon()
                     raise KafkaNotDelivered(f"a transaction was undone: {error.str()}") from raised
+                if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                    raise ConfigurationError.of(TIMEOUT, error.str()) from raised
                 again = error.retriable() or error.code() == KafkaError._TIMED_OUT
                 if not again or (deadline is not None and time.monotonic() > deadline):
                     raise self._failures.of(error, expired=self.expired) from raised
