@@ -74,16 +74,14 @@ class KafkaSignals:
         partition = TopicPartition(self._topic, PARTITION)
         try:
             first, end = consumer.get_watermark_offsets(partition, ASK_S)
-            # The end is before the last record that was read: this is another topic of that name.
-            if self._at is None or self._at > end:
-                self._begin(consumer, partition, first, end)
-            assert self._at is not None
-            if self._at >= end:
+            at = self._begin(consumer, partition, first, end)
+            if at >= end:
                 consumer.poll(0)
                 return []
             messages = self._read(consumer, end)
             # Commit before the pipeline acts: a crash must not repeat a signal.
             if messages:
+                assert self._at is not None
                 done = TopicPartition(self._topic, PARTITION, self._at)
                 consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
@@ -104,14 +102,18 @@ class KafkaSignals:
         if consumer is not None:
             consumer.close()
 
-    def _begin(self, consumer: Consumer, partition: TopicPartition, first: int, end: int) -> None:
+    def _begin(self, consumer: Consumer, partition: TopicPartition, first: int, end: int) -> int:
+        """Return the offset of the next record, and read from there."""
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
-        # Without a commit the offset is negative. Retention may have deleted a committed one, and one
-        # beyond the end is of a topic of that name before this one.
-        self._at = noted.offset if first <= noted.offset <= end else first
-        consumer.assign([TopicPartition(partition.topic, partition.partition, self._at)])
+        # Without a commit the offset is negative. Retention may have deleted a committed one. One
+        # beyond the end is of a former topic of that name, whose commits the broker deletes.
+        at = noted.offset if first <= noted.offset <= end else first
+        if at != self._at:
+            self._at = at
+            consumer.assign([TopicPartition(partition.topic, partition.partition, at)])
+        return at
 
     def _read(self, consumer: Consumer, end: int) -> list[Message]:
         """Return the records before ``end`` that arrive in time."""
