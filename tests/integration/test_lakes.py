@@ -1,15 +1,18 @@
 """Tables of Delta Lake and Iceberg: what a server has arrives typed, and what can go wrong has its code."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, copy_of, in_parts, relation, replay
+from tests.harness.door import s3_door
 from tests.harness.lakes import Lake
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import ANYBODY, REGION
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
@@ -17,6 +20,7 @@ from waltap.changes.transactions.transaction import remaining
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.sink import Sink
 from waltap.ports.sink.stored_position import DestinationBehind
+from waltap_lake.delta import DeltaLake
 from waltap_lake.errors import (
     LakeFenced,
     LakeRefused,
@@ -24,6 +28,7 @@ from waltap_lake.errors import (
     LakeTransactionGap,
     LakeUnavailable,
 )
+from waltap_lake.lake import LakeTableName
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 
@@ -289,6 +294,40 @@ def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(
         with pytest.raises(LakeUnavailable) as found:
             call()
         assert found.value.retry is RetryVerdict.RECONNECT
+
+
+@pytest.mark.parametrize("name", ["orders", "forecast", "schema_versions", "unauthorized"])
+def test_the_name_of_a_table_does_not_change_what_an_error_of_a_store_means(name: str) -> None:
+    with s3_door("http://127.0.0.1:1") as door:
+        door.answer = (500, "InternalError")
+        options = {
+            "aws_endpoint": door.url,
+            "aws_region": REGION,
+            "aws_access_key_id": ANYBODY.key,
+            "aws_secret_access_key": ANYBODY.secret,
+            "aws_allow_http": "true",
+            "max_retries": "0",
+        }
+        storage = {f"storage.{option}": value for option, value in options.items()}
+        given = {"path": "s3://bucket/lake", "storage.NAME": storage}
+        there = DeltaLake(DeltaLakeProperties.model_validate(given), "p")
+        with pytest.raises(LakeUnavailable, match=name):
+            there.existing(LakeTableName("public", name))
+
+
+def test_the_name_of_a_table_does_not_change_what_an_error_of_a_catalogue_means(
+    tmp_path: Path,
+) -> None:
+    settings = {"type": "sql", "warehouse": f"file://{tmp_path / 'warehouse'}"}
+    sink = iceberg_of(tmp_path, uri=f"sqlite:///{tmp_path}/c.db?timeout=0", **settings)
+    sink.open()
+    other = sqlite3.connect(tmp_path / "c.db")
+    other.execute("BEGIN EXCLUSIVE")
+    rows = Model().inserted(relation("forbidden.t", [("id", "int4")]), ["1"])
+    with pytest.raises(LakeUnavailable, match="database is locked"):
+        sink.write(batch(rows))
+    other.close()
+    sink.close()
 
 
 def iceberg_of(folder: Path, **settings: str) -> Sink:

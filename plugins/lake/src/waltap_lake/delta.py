@@ -16,6 +16,7 @@ from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     GONE,
+    PATHS,
     RECREATED,
     LakeConnection,
     LakeOffset,
@@ -145,7 +146,8 @@ class DeltaLake(LakeConnection):
     def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
         # A backtrace and colours may follow the message.
         text = str(error).split("\n   0:")[0].replace("\x1b[31m", "").replace("\x1b[0m", "")
-        low, what = text.lower(), f"{table}: {text}" if table else text
+        low = PATHS.sub("", text.replace(self._root, "/")).lower()
+        what = f"{table}: {text}" if table else text
         if "concurrent transaction" in low or "metadata changed" in low:
             return LakeFenced(what, pipeline=self.pipeline)
         if "invalid table version" in low:

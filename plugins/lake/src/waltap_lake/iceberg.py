@@ -15,6 +15,7 @@ from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     GONE,
+    PATHS,
     RECREATED,
     LakeConnection,
     LakeOffset,
@@ -137,10 +138,11 @@ class IcebergLake(LakeConnection):
         from pyiceberg import exceptions as their
         from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
-        text = str(error).split("\n(Background")[0]
-        what = f"{table}: {text}" if table else text
+        # The statement that SQLAlchemy appends has names of tables.
+        text = str(error).split("\n[SQL: ")[0].split("\n(Background")[0]
+        low, what = PATHS.sub("", text).lower(), f"{table}: {text}" if table else text
         denied = (their.UnauthorizedError, their.ForbiddenError, PermissionError)
-        if isinstance(error, denied) or any(word in text.lower() for word in REFUSALS):
+        if isinstance(error, denied) or any(word in low for word in REFUSALS):
             return LakeRefused(what, location=self.location)
         if isinstance(error, (their.NoSuchTableError, FileNotFoundError)):
             return LakeGone(what, location=self.location)
