@@ -192,8 +192,8 @@ class PipelineRun:
         return component.spec.slot_watch(component.properties, context)
 
     def _pause_snapshots(self, wanted: bool) -> None:
-        kind = "pause-snapshot" if wanted else "resume-snapshot"
-        self.channels.inbox.put(Signal(new_identifier(self.state.chance), kind, ""))
+        kind, data = ("pause-snapshot", '{"later": true}') if wanted else ("resume-snapshot", "")
+        self.channels.inbox.put(Signal(new_identifier(self.state.chance), kind, data))
 
     def _slot_given_up(self, health: SlotHealth, end_lsn: int) -> WaltapError:
         """Store the gap of a dropped slot; return its error."""

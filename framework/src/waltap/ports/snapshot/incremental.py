@@ -494,6 +494,9 @@ class IncrementalSnapshots:
             stopped = self._to_stop(arguments)
             return _doing(lambda now: self._halt(stopped, now))
         if signal.kind == "pause-snapshot":
+            # As in Debezium. The slot monitor's pause also holds what is asked for later.
+            if not self.state.queue and arguments.get("later") is not True:
+                raise SignalUnusable("no incremental snapshot is under way")
             return _doing(lambda _now: self._pause(paused=True))
         return _doing(self._unpause)
 
@@ -520,8 +523,9 @@ class IncrementalSnapshots:
             self._next_chunk(now)
 
     def _pause(self, *, paused: bool) -> None:
+        changes = self.state.paused != paused
         self.state.paused = paused
-        if self.state.queue:
+        if self.state.queue and changes:
             kind = "PAUSED" if paused else "RESUMED"
             queued = listed(self.state.queue)
             self._notice(kind, self.state.queue[0].signal, data_collections=queued)
