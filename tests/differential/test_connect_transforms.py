@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.differential.connect_transforms.cases import questions
+from tests.differential.connect_transforms.cases import PACKAGE, questions
 from tests.differential.connect_transforms.judge import Question, judged, ours, same
 from tests.differential.connect_transforms.recorded import RECORDED
 
@@ -31,6 +31,17 @@ def test_every_class_was_recorded_and_mostly_answered() -> None:
     assert set(BY_CLASS) == classes
     answered = Counter("error" not in line["answer"] for line in LINES)
     assert answered[True] > answered[False] > 0
+
+
+def test_a_field_that_is_named_twice_is_once_in_the_key() -> None:
+    row = {"type": "struct", "fields": [{"field": "a", "type": "int32", "optional": False}]}
+    value = {"schema": {**row, "optional": False}, "payload": {"a": 1}}
+    record = {
+        "topic": "t", "key": None, "value": value, "headers": [], "partition": None, "timestamp": None,
+    }  # fmt: skip
+    question = {"class": f"{PACKAGE}ValueToKey", "config": {"fields": "a,a"}, "record": record}
+    # This is the answer of Java's class.
+    assert ours(question)["record"]["key"] == value
 
 
 @pytest.mark.needs_java

@@ -323,7 +323,7 @@ def value_to_key(
     properties: ValueToKeyProperties, _context: RecordTransformContext
 ) -> RecordTransform:
     """Return the transform that builds keys from values."""
-    names = properties.fields
+    names = tuple(dict.fromkeys(properties.fields))
 
     def made(schema: Schema) -> tuple[Schema, Callable[[Row], Row]]:
         known = {field.name: field.schema for field in schema.fields}
