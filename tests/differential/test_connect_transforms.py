@@ -44,6 +44,16 @@ def test_a_field_that_is_named_twice_is_once_in_the_key() -> None:
     assert ours(question)["record"]["key"] == value
 
 
+def test_blanks_around_values_of_properties_are_stripped() -> None:
+    record = {
+        "topic": "a", "key": None, "value": None, "headers": [], "partition": None, "timestamp": None,
+    }  # fmt: skip
+    config = {"regex": " a ", "replacement": " b "}
+    question = {"class": f"{PACKAGE}RegexRouter", "config": config, "record": record}
+    # This is the answer of Java's class.
+    assert ours(question)["record"]["topic"] == "b"
+
+
 @pytest.mark.needs_java
 @pytest.mark.usefixtures("peer")
 @pytest.mark.parametrize("count", [10, pytest.param(25, marks=pytest.mark.exhaustive)])

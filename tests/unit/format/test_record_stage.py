@@ -61,6 +61,7 @@ def test_transforms_run_one_after_the_other_and_may_drop_and_add() -> None:
     [
         (predicate("TopicNameMatches", pattern="a.*"), ["ab!", "b", "ac!", "Ab", "dead"]),
         (predicate("TopicNameMatches", pattern="a"), ["ab", "b", "ac", "Ab", "dead"]),
+        (predicate("TopicNameMatches", pattern=" a.* "), ["ab!", "b", "ac!", "Ab", "dead"]),
         (predicate("RecordIsTombstone"), ["ab", "b", "ac", "Ab", "dead!"]),
         (predicate("HasHeaderKey", name="h"), ["ab", "b!", "ac", "Ab", "dead"]),
     ],

@@ -1,6 +1,6 @@
 """Kafka Connect's predicates of records: by topic, tombstone and header."""
 
-from pydantic import field_validator
+from pydantic import ConfigDict, field_validator
 
 from waltap.base.cache import BoundedDict
 from waltap.base.property import Properties, declare
@@ -11,9 +11,14 @@ from waltap.ports.specs import PredicateSpec
 # A transform before the predicate may make topics without end, so the cache must not grow with them.
 MAX_TOPICS = 1000
 
+# Kafka Connect strips the blanks around values.
+_STRIPPED = ConfigDict(str_strip_whitespace=True)
+
 
 class TopicNameMatches(Properties):
     """Records for topics whose name matches a pattern."""
+
+    model_config = _STRIPPED
 
     pattern: str = declare(
         "pattern",
@@ -33,6 +38,8 @@ class TopicNameMatches(Properties):
 
 class HasHeaderKey(Properties):
     """Records with a header of a given name."""
+
+    model_config = _STRIPPED
 
     name: str = declare("name", summary="Name of the header; case counts.", min_length=1)
 

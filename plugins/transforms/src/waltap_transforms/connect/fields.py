@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import Maybe, MaybeList, NonEmptyList, Properties, declare
+from waltap.base.property import Maybe, MaybeList, NonEmptyList, declare
 from waltap.changes.mapping.connect_schema import TIMESTAMP, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
@@ -18,6 +18,7 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap_transforms.connect.record_parts import (
     Change,
+    ConnectProperties,
     NullToDefault,
     Row,
     by_schema,
@@ -35,7 +36,7 @@ FLATTENS = "flatten"
 Leaf = tuple[str, tuple[str, ...], Any]
 
 
-class FlattenProperties(Properties):
+class FlattenProperties(ConnectProperties):
     """Delimiter between the joined names of fields."""
 
     delimiter: str = declare(
@@ -525,7 +526,7 @@ class ExtractFieldProperties(NullToDefault):
         return self
 
 
-class HoistFieldProperties(Properties):
+class HoistFieldProperties(ConnectProperties):
     """Field that contains the whole."""
 
     field: str = declare("field", summary="Name of the only field of the struct that is made.")

@@ -7,6 +7,8 @@ part: a function from schema and value of a key or value to the new schema and v
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import ConfigDict
+
 from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import (
@@ -23,7 +25,13 @@ Row = dict[str, Any]
 Change = Callable[[ConnectRecord, Schema | None, Any], tuple[Schema | None, Any]]
 
 
-class NullToDefault(Properties):
+class ConnectProperties(Properties):
+    """Properties of a class of Kafka Connect, which strips the blanks around values."""
+
+    model_config = ConfigDict(str_strip_whitespace=True)
+
+
+class NullToDefault(ConnectProperties):
     """Property of every class that copies fields."""
 
     null_to_default: bool = declare(

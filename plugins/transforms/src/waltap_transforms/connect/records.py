@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import NonEmptyList, Properties, declare
+from waltap.base.property import NonEmptyList, declare
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
@@ -16,7 +16,13 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.connect.record_parts import NullToDefault, Row, map_of, struct_of
+from waltap_transforms.connect.record_parts import (
+    ConnectProperties,
+    NullToDefault,
+    Row,
+    map_of,
+    struct_of,
+)
 from waltap_transforms.java.dates import SimpleDateFormat
 from waltap_transforms.java.literals import parse_literal
 from waltap_transforms.java.patterns import replaced_by
@@ -24,7 +30,7 @@ from waltap_transforms.specs import connect_spec, each
 from waltap_transforms.structs import projection, required_struct
 
 
-class RegexRouterProperties(Properties):
+class RegexRouterProperties(ConnectProperties):
     """Topics to rename, and their new names."""
 
     routes = True
@@ -61,7 +67,7 @@ def regex_router(
     return each(routed)
 
 
-class TimestampRouterProperties(Properties):
+class TimestampRouterProperties(ConnectProperties):
     """Format of topics with a timestamp."""
 
     routes = True
@@ -138,13 +144,13 @@ class HeaderFromProperties(NullToDefault):
         return self
 
 
-class DropHeadersProperties(Properties):
+class DropHeadersProperties(ConnectProperties):
     """Headers to drop."""
 
     headers: NonEmptyList = declare("headers", summary="Names of the headers.")
 
 
-class InsertHeaderProperties(Properties):
+class InsertHeaderProperties(ConnectProperties):
     """Header to add, and its value."""
 
     header: str = declare("header", summary="Name of the header.")
