@@ -36,7 +36,7 @@ def test_every_class_was_recorded_and_mostly_answered() -> None:
 def test_a_field_that_is_named_twice_is_once_in_the_key() -> None:
     row = {"type": "struct", "fields": [{"field": "a", "type": "int32", "optional": False}]}
     value = {"schema": {**row, "optional": False}, "payload": {"a": 1}}
-    record = {
+    record: dict[str, Any] = {
         "topic": "t", "key": None, "value": value, "headers": [], "partition": None, "timestamp": None,
     }  # fmt: skip
     question = {"class": f"{PACKAGE}ValueToKey", "config": {"fields": "a,a"}, "record": record}
@@ -45,7 +45,7 @@ def test_a_field_that_is_named_twice_is_once_in_the_key() -> None:
 
 
 def test_blanks_around_values_of_properties_are_stripped() -> None:
-    record = {
+    record: dict[str, Any] = {
         "topic": "a", "key": None, "value": None, "headers": [], "partition": None, "timestamp": None,
     }  # fmt: skip
     config = {"regex": " a ", "replacement": " b "}
