@@ -95,14 +95,12 @@ class CaptureProperties(Properties):
         examples=(r"public\.users\.password",),
         patterns="columns",
     )
-    message_prefix_include: CommaList = of_records(
+    message_prefix_include: MaybeList = of_records(
         "message.prefix.include.list",
-        default=(),
         summary="Patterns of prefixes of logical messages to capture; others are left out.",
     )
-    message_prefix_exclude: CommaList = of_records(
+    message_prefix_exclude: MaybeList = of_records(
         "message.prefix.exclude.list",
-        default=(),
         summary="Patterns of prefixes of logical messages to leave out.",
     )
     read_only: Switch = declare(
@@ -122,9 +120,8 @@ class CaptureProperties(Properties):
         summary="Operations without events: c, u, d, t, or none.",
         words=("c", "u", "d", "t", "none"),
     )
-    skip_unchanged: bool = of_records(
+    skip_unchanged: Switch = of_records(
         "skip.messages.without.change",
-        default=False,
         summary="Leave out updates that change no captured column (needs REPLICA IDENTITY FULL).",
     )
 
@@ -135,9 +132,8 @@ class CaptureProperties(Properties):
         default=True,
         summary="Follow every delete by a record with the same key and no value.",
     )
-    message_key_columns: str | None = of_records(
+    message_key_columns: Maybe[str] = of_records(
         "message.key.columns",
-        default=None,
         summary="Columns to make keys of instead of the primary key: table:column,…;…",
         examples=(r"public\.orders:customer,number",),
         patterns="keys",
@@ -256,20 +252,17 @@ class CaptureProperties(Properties):
         summary="How an infinite date is written: as Debezium's overflown number, or as the least or "
         "greatest day there is.",
     )
-    include_comments: bool = of_records(
+    include_comments: Switch = of_records(
         "include.schema.comments",
-        default=False,
         summary="Write column comments into schemas.",
     )
-    column_source_type: CommaList = of_records(
+    column_source_type: MaybeList = of_records(
         "column.propagate.source.type",
-        default=(),
         summary="Patterns of columns whose schema names their type in the database.",
         patterns="columns",
     )
-    datatype_source_type: CommaList = of_records(
+    datatype_source_type: MaybeList = of_records(
         "datatype.propagate.source.type",
-        default=(),
         summary="Patterns of types (schema.table.type) whose columns' schema names it.",
         patterns="types",
     )
@@ -321,9 +314,8 @@ class CaptureProperties(Properties):
         summary="Accepted for Debezium's sake: a row is read with the relation it was sent under.",
         reach=(),
     )
-    provide_transaction_metadata: bool = of_records(
+    provide_transaction_metadata: Switch = of_records(
         "provide.transaction.metadata",
-        default=False,
         summary="Write BEGIN and END records and a transaction block in every event.",
     )
     extended_headers: bool = of_records(
@@ -351,14 +343,12 @@ class CaptureProperties(Properties):
         default="__debezium-heartbeat",
         summary="First part of the heartbeat topic's name.",
     )
-    topic_heartbeat_name: str | None = of_records(
+    topic_heartbeat_name: Maybe[str] = of_records(
         "topic.heartbeat.name",
-        default=None,
         summary="The heartbeat topic's whole name.",
     )
-    notification_topic: str | None = of_records(
+    notification_topic: Maybe[str] = of_records(
         "notification.sink.topic.name",
-        default=None,
         summary="Topic of the records of notifications, where notification.enabled.channels names sink.",
     )
     topic_transaction: str = of_records(
@@ -366,15 +356,13 @@ class CaptureProperties(Properties):
         default="transaction",
         summary="Last part of the transaction topic's name.",
     )
-    topic_regex: str | None = of_records(
+    topic_regex: Maybe[str] = of_records(
         "topic.regex",
-        default=None,
         summary="Topics to rename (regex naming strategies).",
         patterns="unrenamed",
     )
-    topic_replacement: str | None = of_records(
+    topic_replacement: Maybe[str] = of_records(
         "topic.replacement",
-        default=None,
         summary="What topic.regex's topics are renamed to; $1 is a group.",
     )
     topic_key_enforce_uniqueness: bool = of_records(
@@ -387,15 +375,13 @@ class CaptureProperties(Properties):
         default="__dbz__physicalTableIdentifier",
         summary="Name of that key field.",
     )
-    topic_key_field_regex: str | None = of_records(
+    topic_key_field_regex: Maybe[str] = of_records(
         "topic.key.field.regex",
-        default=None,
         summary="What that key field's value is made from: a pattern of original topic names.",
         patterns="unrenamed",
     )
-    topic_key_field_replacement: str | None = of_records(
+    topic_key_field_replacement: Maybe[str] = of_records(
         "topic.key.field.replacement",
-        default=None,
         summary="What topic.key.field.regex's names become in it.",
     )
 
