@@ -335,10 +335,10 @@ class DecodeError(RecordError):
         self,
         decoder: str,
         *,
-        lsn: int,
-        offset: int,
         expected: str,
         found: str,
+        lsn: int = 0,
+        offset: int = 0,
         payload: bytes = b"",
     ) -> None:
         # The excerpt is at most 64 bytes around ``offset`` of the payload.

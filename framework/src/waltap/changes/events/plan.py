@@ -279,7 +279,6 @@ class EventPlan:
         return DecodeError(
             decoder,
             lsn=lsn,
-            offset=0,
             expected=f"tuples as wide as {self.name}",
             found="one that is not",
         )

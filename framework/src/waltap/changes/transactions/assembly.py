@@ -758,4 +758,4 @@ def _reject(changes: Sequence[Item]) -> None:
 def _out_of_order(message: Message, expected: str) -> Never:
     lsn = getattr(message, "lsn", 0)
     found = f"{type(message).__name__} at {lsn_text(lsn)}"
-    raise DecodeError("message sequence", lsn=lsn, offset=0, expected=expected, found=found)
+    raise DecodeError("message sequence", lsn=lsn, expected=expected, found=found)

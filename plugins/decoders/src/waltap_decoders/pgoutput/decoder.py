@@ -271,7 +271,7 @@ class PgOutput(Decoder):
         if method is None:
             found = f"0x{data[0]:02x}" if data else "an empty payload"
             raise DecodeError(
-                self.name, lsn=lsn, offset=0, expected="a message type", found=found, payload=data
+                self.name, lsn=lsn, expected="a message type", found=found, payload=data
             )
         states, name, parse = method
         payload = PayloadReader(self.name, lsn, data, name)

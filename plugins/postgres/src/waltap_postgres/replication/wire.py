@@ -122,7 +122,6 @@ class _PartialMessage:
             if not 4 <= size <= MAX_MESSAGE_BYTES:
                 raise DecodeError(
                     "replication protocol",
-                    lsn=0,
                     offset=1,
                     expected="a message length of 4 bytes to 1 GB",
                     found=str(size),
@@ -220,8 +219,6 @@ class ReplicationSplitter:
         else:
             raise DecodeError(
                 "replication protocol",
-                lsn=0,
-                offset=0,
                 expected="XLogData (w, over 25 bytes) or a keepalive (k, 18 bytes)",
                 found=f"{kind:#04x} with {len(payload)} bytes" if payload else "nothing",
                 payload=payload,
@@ -239,8 +236,6 @@ class ReplicationSplitter:
         elif letter not in b"NSA":
             raise DecodeError(
                 "replication protocol",
-                lsn=0,
-                offset=0,
                 expected="a message of COPY BOTH mode",
                 found=repr(letter),
                 payload=body,
@@ -345,7 +340,6 @@ class CopySplitter:
             elif letter not in b"HcCNSA":
                 raise DecodeError(
                     "copy protocol",
-                    lsn=0,
                     offset=at,
                     expected="a message of COPY OUT mode",
                     found=repr(letter),

@@ -451,7 +451,6 @@ class BinaryRows:
     def _damaged(self, expected: str, found: str, data: bytes, at: int) -> NoReturn:
         raise DecodeError(
             "copy",
-            lsn=0,
             offset=self._offset + at,
             expected=expected,
             found=found,

@@ -100,9 +100,7 @@ def _escape(match: "re.Match[str]") -> str:
 
 
 def _damaged(offset: int, expected: str, found: str, payload: bytes) -> DecodeError:
-    return DecodeError(
-        "copy", lsn=0, offset=offset, expected=expected, found=found, payload=payload[:64]
-    )
+    return DecodeError("copy", offset=offset, expected=expected, found=found, payload=payload[:64])
 
 
 # Conversion of COPY's text format to columns.
