@@ -14,7 +14,6 @@ from waltap.changes.mapping.connect_schema import Schema
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.null_notice import NullNotice
-from waltap.errors import DecodeError
 
 Values = Callable[[Tuple], dict[str, Any]]
 Convert = Callable[[Any], Any]
@@ -65,14 +64,13 @@ class ConnectTables(EventPlans[ConnectTable]):
 
     def __init__(self, context: FormatContext) -> None:
         self._format, self._capture = context, context.capture
-        self.nulls = NullNotice(context.warn)
+        mode = context.capture.types.event_converting_failure_handling_mode
+        self.nulls = NullNotice(context.warn, mode)
         # Null stays null here, since the converters replace it by defaults.
         options = replace(
             context.capture.types, on_misfit=self.nulls.note, replace_null_with_default=False
         )
         self._types = context.mapper(options)
-        mode = options.event_converting_failure_handling_mode
-        self._fails, self._warns = mode == "fail", mode == "warn"
         self.source = envelope.source_schema(context.connector, context.envelope)
         super().__init__(context.plans(self._types), self._table)
 
@@ -161,31 +159,14 @@ class ConnectTables(EventPlans[ConnectTable]):
     def _careful(
         self, relation: Relation, *, key: bool
     ) -> Callable[[ShapeColumn, Convert], Convert]:
-        """Return the function that makes conversions name their column.
-
-        The name is for the error, or the warning, of a value that does not fit. A ``key`` column has
-        an error in any mode: rows with null in their keys would be one row.
-        """
+        """Return the function that makes conversions report a value that does not fit."""
 
         def guard(column: ShapeColumn, convert: Convert) -> Convert:
-            described = relation.columns[column.index]
-            type_name = described.data_type.name if described.data_type else "its type"
-
             def with_care(value: Any) -> Any:
                 try:
                     return convert(value)
                 except MISFITS as cause:
-                    if self._fails or key:
-                        raise DecodeError(
-                            "records",
-                            lsn=0,
-                            offset=0,
-                            expected=f"a value of {type_name} in {relation.name}.{described.name}",
-                            found=f"another ({type(cause).__name__})",
-                        ) from cause
-                    if self._warns:
-                        what = f"not a value of {type_name}"
-                        self.nulls.report(relation.name, described.name, what)
+                    self.nulls.unfit("records", relation, column.index, cause, key=key)
                     return convert(None)
 
             return with_care

@@ -9,6 +9,7 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import EventPlan
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.json.codec import MISFITS, column_codec
+from waltap.errors import DecodeError
 
 Parts = Iterable[TransactionPart | SnapshotRows | Heartbeat]
 
@@ -21,15 +22,35 @@ class NullNotice:
     that name once more, except those already reported. So other rows have no extra cost.
     """
 
-    __slots__ = ("_reported", "_warn", "noted")
+    __slots__ = ("_mode", "_reported", "_warn", "noted")
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._warn = warn
+    def __init__(self, warn: Callable[[str], None], mode: str) -> None:
+        """Keep ``warn``, and ``event.converting.failure.handling.mode`` for `unfit`."""
+        self._warn, self._mode = warn, mode
         self._reported: set[tuple[str, str, str]] = set()
         self.noted: set[tuple[str, str]] = set()
 
     def note(self, column: str, reason: str) -> None:
         self.noted.add((column, reason))
+
+    def unfit(
+        self, encoder: str, relation: Relation, index: int, cause: Exception, *, key: bool
+    ) -> None:
+        """Report a value that does not fit its column.
+
+        A ``key`` column has an error in any mode: rows with null in their keys would be one row.
+        Raises: DecodeError.
+        """
+        column = relation.columns[index]
+        kind = column.data_type.name if column.data_type else "its type"
+        if key or self._mode == "fail":
+            raise DecodeError(
+                encoder,
+                expected=f"a value of {kind} in column {column.name} of {relation.name}",
+                found=f"another ({type(cause).__name__})",
+            ) from cause
+        if self._mode == "warn":
+            self.report(relation.name, column.name, f"not a value of {kind}")
 
     def report(self, table: str, column: str, reason: str) -> None:
         """Warn once; ``table`` is "" when it is unknown."""

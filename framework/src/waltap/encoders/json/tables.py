@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from waltap.changes.capture.source_type import may_grow
 from waltap.changes.decode.relation import Relation
@@ -27,7 +28,6 @@ from waltap.encoders.json.codec import (
 )
 from waltap.encoders.json.null_notice import NullNotice
 from waltap.encoders.json.properties import JsonProperties
-from waltap.errors import DecodeError
 
 
 def wrapping(schema: Schema, *, enabled: bool) -> tuple[str, str]:
@@ -68,14 +68,13 @@ class JsonTables(EventPlans[RowCodec]):
     ) -> None:
         self._properties, self._format, self._headers = properties, context, headers
         self._capture = capture = context.capture
-        self.nulls = NullNotice(context.warn)
+        mode = capture.types.event_converting_failure_handling_mode
+        self.nulls = NullNotice(context.warn, mode)
         options = replace(capture.types, on_misfit=self.nulls.note)
         self._values = context.mapper(_with_nulls(options, properties.value_null_to_default))
         self._keys = self._values
         if properties.key_null_to_default != properties.value_null_to_default:
             self._keys = context.mapper(_with_nulls(options, properties.key_null_to_default))
-        mode = options.event_converting_failure_handling_mode
-        self._fails, self._warns = mode == "fail", mode == "warn"
         self.source = envelope.source_schema(context.connector, context.envelope)
         super().__init__(context.plans(self._values), self._codec)
 
@@ -151,10 +150,17 @@ class JsonTables(EventPlans[RowCodec]):
             value: Schema,
             snapshot: Callable[[], RowCodec] | None = None,
         ) -> RowCodec:
-            guard, strict = (self._guard(plan.relation, key=of_key) for of_key in (False, True))
+            def guard(column: ColumnCodec, *, of_key: bool) -> ColumnCodec:
+                unfit = partial(self.nulls.unfit, "json", plan.relation, column.index, key=of_key)
+                return guarded(column, column.other(None), unfit)
+
             careful = _once(
                 lambda: compiled(
-                    [guard(v) for v in values], [strict(k) for k in keys], key, value, no_twin
+                    [guard(each, of_key=False) for each in values],
+                    [guard(each, of_key=True) for each in keys],
+                    key,
+                    value,
+                    no_twin,
                 )
             )
             return compiled(values, keys, key, value, careful, snapshot)
@@ -163,33 +169,6 @@ class JsonTables(EventPlans[RowCodec]):
             return with_careful(streamed, shape.key, shape.row)
         twin = _once(lambda: with_careful(read or streamed, shape.read_key, shape.read_row))
         return with_careful(streamed, shape.key, shape.row, twin)
-
-    def _guard(self, relation: Relation, *, key: bool) -> Callable[[ColumnCodec], ColumnCodec]:
-        """Return the function that makes conversions name their column.
-
-        The name is for the error, or the warning, of a value that does not fit. A ``key`` column has
-        an error in any mode: rows with null in their keys would be one row.
-        """
-
-        def guard(column: ColumnCodec) -> ColumnCodec:
-            described = relation.columns[column.index]
-            type_name = described.data_type.name if described.data_type else "its type"
-
-            def misfit(cause: Exception) -> None:
-                if self._fails or key:
-                    raise DecodeError(
-                        "json",
-                        lsn=0,
-                        offset=0,
-                        expected=f"a value of {type_name} in column {described.name} of {relation.name}",
-                        found=f"another ({type(cause).__name__})",
-                    ) from cause
-                if self._warns:
-                    self.nulls.report(relation.name, described.name, f"not a value of {type_name}")
-
-            return guarded(column, column.other(None), misfit)
-
-        return guard
 
 
 def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
