@@ -1,4 +1,4 @@
-"""A terminal view that is redrawn until the user ends it."""
+"""The terminal of commands: groups, output, questions, and views that are redrawn."""
 
 import sys
 import time
@@ -48,6 +48,11 @@ def _console(*, stderr: bool) -> "Console":
     # no bars, panels or colours: a dumb terminal is written to as a pipe is
     width = console.width if console.is_terminal else PIPE_WIDTH
     return SafeConsole(stderr=stderr, width=width, highlight=False, force_terminal=False)
+
+
+def command_group(help_: str) -> typer.Typer:
+    """Return a group of commands, whose help is shown without one."""
+    return typer.Typer(add_completion=False, no_args_is_help=True, help=help_)
 
 
 def answered(option: str, question: str, *, default: str) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from waltap.base.text import ago, printable
 from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, overrides, read
-from waltap.cli.terminal import answers, confirm, echo
+from waltap.cli.terminal import answers, command_group, confirm, echo
 from waltap.clock import SystemClock
 from waltap.config.resolve import resolve
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
@@ -30,10 +30,8 @@ Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]…", help="Dead letters; by default all.")
 ]
 
-dead_letters = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show events that could not be delivered; deliver them again, or drop them.",
+dead_letters = command_group(
+    "Show events that could not be delivered; deliver them again, or drop them."
 )
 
 

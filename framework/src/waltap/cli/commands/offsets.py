@@ -11,7 +11,7 @@ from waltap.base.text import size
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import SOLE, Position, lsn_text, parse_lsn
 from waltap.cli.profile_source import FileArgument, SetOption, Yes, at_rest, connected, resolved
-from waltap.cli.terminal import confirm, echo
+from waltap.cli.terminal import command_group, confirm, echo
 from waltap.clock import SystemClock
 from waltap.config.profile import Profile
 from waltap.errors import (
@@ -251,10 +251,8 @@ def _key_there(
     return RecordKey(name, server).encoded()
 
 
-offsets = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back.",
+offsets = command_group(
+    "Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back."
 )
 offsets.command("import")(import_from)
 offsets.command("export")(export_to)

@@ -11,7 +11,7 @@ import typer
 from waltap.base.text import printable, sql_name
 from waltap.changes.decode.relation import schema_and_table
 from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, connected, resolved
-from waltap.cli.terminal import echo
+from waltap.cli.terminal import command_group, echo
 from waltap.config.profile import Profile
 from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.pipeline.runtime.lock import PipelineLock
@@ -143,11 +143,7 @@ def signal(
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="schema.table")]
 TableId = tuple[str, str]
 
-tables = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Add tables to a pipeline or remove them, also during a run.",
-)
+tables = command_group("Add tables to a pipeline or remove them, also during a run.")
 
 
 @tables.command()

@@ -11,7 +11,7 @@ from waltap.base.text import size
 from waltap.changes.transactions.position import lsn_text
 from waltap.cli.commands.status import slot_document
 from waltap.cli.profile_source import FileArgument, Json, SetOption, Yes, at_rest, connected
-from waltap.cli.terminal import answers, confirm, echo
+from waltap.cli.terminal import answers, command_group, confirm, echo
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.offsets.state_folder import DEAD_LETTERS, GAPS, LOCK, OWNED_OBJECTS, own_files
@@ -78,11 +78,7 @@ def _show(
             echo(f"(stays: {path}, {reasons.get(path.name, 'which the sink keeps')})")
 
 
-slot = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Show a pipeline's replication slot, list all slots, or drop one.",
-)
+slot = command_group("Show a pipeline's replication slot, list all slots, or drop one.")
 
 Orphans = Annotated[
     bool,

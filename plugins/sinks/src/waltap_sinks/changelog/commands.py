@@ -10,18 +10,14 @@ import typer
 from waltap.base.text import ago, duration
 from waltap.changes.transactions.position import lsn_text
 from waltap.cli.profile_source import Json
-from waltap.cli.terminal import answers, echo
+from waltap.cli.terminal import answers, command_group, echo
 from waltap.services.monitor.views import table
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_sinks.changelog.manifest import LogPosition, Manifest, bucket_of
 from waltap_sinks.changelog.reader import HOLD_S, ChangeLog
 from waltap_sinks.changelog.verification import named_store
 
-application = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Show a change log and its readers; remove old files.",
-)
+application = command_group("Show a change log and its readers; remove old files.")
 
 PathArgument = Annotated[
     str,

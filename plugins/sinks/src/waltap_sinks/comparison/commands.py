@@ -15,7 +15,7 @@ from waltap.base.property import declarations
 from waltap.base.text import printable
 from waltap.changes.capture.capture import CaptureRules
 from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
-from waltap.cli.terminal import answers, echo, notices
+from waltap.cli.terminal import answers, command_group, echo, notices
 from waltap.config.profile import Component, Profile
 from waltap.config.resolve import resolve
 from waltap.errors import (
@@ -97,11 +97,7 @@ LIBPQ = {
     "database.sslrootcert": "sslrootcert",
 }
 
-application = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Compare what a pipeline wrote with its source.",
-)
+application = command_group("Compare what a pipeline wrote with its source.")
 
 
 @application.command()

@@ -2,10 +2,8 @@
 
 from contextlib import closing
 
-import typer
-
 from waltap.cli.profile_source import FileArgument, read
-from waltap.cli.terminal import answers
+from waltap.cli.terminal import answers, command_group
 from waltap.config.resolve import resolve
 from waltap.errors import usage_error
 from waltap.plugins.host import Host
@@ -13,11 +11,7 @@ from waltap_sinks.comparison.commands import verify
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.verification import PostgresVerification, open_verification_source
 
-application = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Compare a target of the sink sql with its source; move its sequences.",
-)
+application = command_group("Compare a target of the sink sql with its source; move its sequences.")
 
 
 application.command()(verify)  # the same command, with the same options

@@ -18,7 +18,7 @@ from rich.table import Table
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
 from waltap.cli.profile_source import read
-from waltap.cli.terminal import answers, draw_until_interrupted, echo, notices
+from waltap.cli.terminal import answers, command_group, draw_until_interrupted, echo, notices
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
 from waltap.plugins.host import Host
@@ -48,10 +48,8 @@ from waltap_spark.session.session import quiet, start_session
 from waltap_spark.sink.output_monitor import NO_COMMIT_YET, OutputMonitor, drawn
 from waltap_spark.state.output import SparkOutput
 
-application = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Apply a change log to Spark's tables; show, query, compare and repair these tables.",
+application = command_group(
+    "Apply a change log to Spark's tables; show, query, compare and repair these tables."
 )
 
 OutputArgument = Annotated[
