@@ -207,24 +207,6 @@ def test_scenario_22_a_crash_in_the_snapshot_and_one_after_it(
     assert len(read_rows(filled)) == before
 
 
-def test_several_connections_read_at_one_time(filled: YugabytePipeline) -> None:
-    database = filled.server.database
-    database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 3000) n")
-    for number in range(3):
-        database.execute(f"CREATE TABLE more{number} (id int PRIMARY KEY)")
-        database.execute(f"INSERT INTO more{number} SELECT generate_series(1, 100)")
-    with filled.running(
-        **{"snapshot.max.threads": 3, "snapshot.fetch.size": 50, "primary.key.hash.columns": "id"}
-    ) as run:
-        run.until(lambda: len(filled.events("more2")) == 100, "all tables")
-    assert len(filled.events()) == 3 + 2991
-    times = {said.split("TO '")[1].split()[0] for said in filled.server.asked("yb_read_time")}
-    assert len(times) == 1
-    assert len(filled.server.asked("yb_read_time")) >= 3
-    assert len(filled.server.asked("yb_hash_code")) >= 3
-    assert filled.server.refused == []
-
-
 def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(
     filled: YugabytePipeline,
 ) -> None:
