@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, in_parts
+from tests.harness.changelog import batch
 from tests.harness.sql import PEOPLE, Place
 
 from waltap.changes.transactions.position import Position
@@ -66,23 +66,6 @@ def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
     found = {row[0]: row[1] for row in postgres.rows("people", "id", "name")}
     assert set(found) == {str(n) for n in range(1, 201)} - {"17", "121", "6"}
     assert found["5"] == "ok"
-    target.close()
-
-
-@pytest.mark.parametrize("bad", [2, 5, 8])
-def test_in_the_middle_of_a_large_transaction_what_came_before_stays(
-    postgres: Place, tmp_path: Path, bad: int
-) -> None:
-    postgres.execute(CHECKED)
-    source, target = Model(), opened(postgres, tmp_path)
-    source.insert(PEOPLE, *rows(*[(n, "bad" if n == bad else "ok", "n") for n in range(1, 10)]))
-    part = source.commit()
-    refused: Refusal = []
-    for piece in in_parts(part, 3, 3, 3):
-        refused += written(target, batch(piece))
-    assert refused == [(str(bad), "WT-5703")]
-    assert target.flush() == Position(part.end_lsn)
-    assert postgres.rows("people", "id") == [(str(n),) for n in range(1, 10) if n != bad]
     target.close()
 
 
