@@ -352,9 +352,24 @@ def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(
         made.write(batch(1, record("none.t")))
     made.close()
     made.open()
-    with pytest.raises(StreamUnfit, match="WT-5564"):
-        made.write(batch(1, Record("there", KEY, b"x" * 12_000_000)))
+    large = Record("there", b"2", b"x" * 12_000_000), Record("there", b"4", b"x" * 2_000_000)
+    given = batch(1, record("there", 1), large[0], record("there", 3), large[1], record("there", 5))
+    for index in (1, 2):  # the batch comes again without each
+        with pytest.raises(RecordsRefused) as refused:
+            made.write(given)
+        (event,) = refused.value.refused
+        assert (event.index, event.error.code) == (index, "WT-5564")
+        leave_out(given, refused.value.refused)
+    assert len(given.records or ()) == 3
+    made.write(given)
+    assert made.flush() == Positions({"": Position(1)})
     made.close()
+    (shard,) = kinesis.list_shards(StreamName="there")["Shards"]
+    place = {"ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+    begin = kinesis.get_shard_iterator(StreamName="there", **place)["ShardIterator"]
+    keys = [each["PartitionKey"] for each in kinesis.get_records(ShardIterator=begin)["Records"]]
+    assert list(dict.fromkeys(orjson.loads(key)["id"] for key in keys)) == [1, 3, 5]
+    assert orjson.loads(keys[-1])["id"] == 5
 
 
 def test_kinesis_that_is_away_or_knows_nobody_is_reported(

@@ -26,7 +26,7 @@ from waltap_streams.errors import (
 )
 from waltap_streams.properties import KinesisProperties
 
-RIGHTS: Final = "kinesis:PutRecords, and kinesis:ListStreams for the check"
+RIGHTS: Final = "kinesis:PutRecords, kinesis:ListStreams for the check, and the key of the stream"
 # Beginnings of error codes: the service appends Exception, Token and the like.
 REFUSALS: Final = (
     "AccessDenied",
@@ -34,6 +34,7 @@ REFUSALS: Final = (
     "IncompleteSignature",
     "InvalidClientTokenId",
     "InvalidSignature",
+    "KMS",
     "MissingAuthentication",
     "OptInRequired",
     "UnrecognizedClient",
@@ -79,13 +80,13 @@ class KinesisService(StreamServer[Any]):
             return StreamRefused(text, location=location, rights=RIGHTS)
         if isinstance(error, their.ClientError):
             code = error.response.get("Error", {}).get("Code", "")
+            if code.startswith(QUOTAS):
+                return StreamFull(text, location=location, property=SHARDS)
             if code.startswith(REFUSALS):
                 return StreamRefused(text, location=location, rights=RIGHTS)
             if code.startswith("ResourceNotFound"):
                 how = f"aws kinesis create-stream --stream-name {about}"
                 return StreamMissing(text, how=how, property="stream.name.format")
-            if code.startswith(QUOTAS):
-                return StreamFull(text, location=location, property=SHARDS)
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
             if status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 return StreamUnfit(text, location=location, property="stream.name.format")
@@ -136,7 +137,20 @@ class KinesisSink(AcknowledgedSink):
 
     def _send(self, records: Sequence[Record]) -> None:
         for entries in self._requests(records):
+            self._put_fitting(entries)
+
+    def _put_fitting(self, entries: list[Entry]) -> None:
+        """Put ``entries`` up to the first one that the service never accepts."""
+        try:
             self._put(entries)
+        except StreamUnfit as error:
+            # The limit of a record is the stream's, and the answer names none: halves find it.
+            if len(entries) == 1:
+                raise self._refusal(error) from error
+            middle = len(entries) // 2
+            self._put_fitting(entries[:middle])
+            self._put_fitting(entries[middle:])
+        else:
             self._acknowledged(len(entries))
 
     def _requests(self, records: Sequence[Record]) -> Iterator[list[Entry]]:
