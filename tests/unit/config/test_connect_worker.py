@@ -156,6 +156,20 @@ REFUSED = [
         {"signal.consumer.ssl.truststore.location": "", "notification.producer.acks": ""},
     ),
     (
+        {
+            "value.converter": AVRO,
+            "schema.registry.url": "http://registry:8081",
+            "value.converter.schema.registry.ssl.truststore.password": "secret",
+            "value.converter.schema.registry.ssl.keystore.type": "JKS",
+            "value.converter.proxy.host": "proxy",
+        },
+        {
+            "value.converter.schema.registry.ssl.truststore.password": "PEM files, which have no",
+            "value.converter.schema.registry.ssl.keystore.type": "from PEM files",
+            "value.converter.proxy.host": "HTTPS_PROXY",
+        },
+    ),
+    (
         APICURIO,
         {
             "key.converter": f"{AVRO} … schema.registry.url",
@@ -188,3 +202,14 @@ def test_what_changes_nothing_is_accepted() -> None:
             "value.converter.enhanced.avro.schema.support": support,
         }
         assert examined(WORKER | converter).profile
+    given = {
+        "json.fail.invalid.schema": "true",
+        "schemas.cache.config": "1000",
+        "http.connect.timeout.ms": "60000",
+        "schema.registry.ssl.truststore.type": "PEM",
+    }
+    named = {f"value.converter.{name}": value for name, value in given.items()}
+    timeout = {"value.converter.http.read.timeout.ms": "60000"}
+    resolution = examined(WORKER | converter | named | timeout)
+    assert set(named) <= set(resolution.ignored)
+    assert not set(timeout) & set(resolution.ignored)

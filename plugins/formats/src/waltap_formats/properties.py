@@ -106,6 +106,7 @@ class RegistryProperties(Properties):
         "schema.registry.request.timeout.ms",
         default=10_000,
         le=2**31 - 1,
+        aliases=("http.read.timeout.ms",),
         summary="How long one answer may take.",
     )
     patience_ms: Whole = declare(
