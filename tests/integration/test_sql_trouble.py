@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
+import sqlalchemy
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.meanwhile import in_background
@@ -46,6 +48,38 @@ SERVERS = pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 def filled(*rows: list[str | None]) -> Any:
     source = Model()
     return source.inserted(PEOPLE, *rows)
+
+
+# --- links ---
+
+
+def connections(port: int) -> set[int]:
+    """Return this process's own ports of its connections to ``port``."""
+    found = psutil.Process().net_connections("tcp")
+    return {each.laddr.port for each in found if each.raddr and each.raddr.port == port}
+
+
+def probed_soon(here: int, there: int) -> bool:
+    """Return whether the kernel probes a connection between two ports when it was silent for 30 s."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, *ends, _, _, timer = line.split()[:6]
+        if [int(end.rpartition(":")[2], 16) for end in ends] == [here, there]:
+            kind, _, ticks = timer.partition(":")
+            return kind == "02" and int(ticks, 16) <= 3000  # 01: something is not acknowledged yet
+    raise AssertionError(f"no connection from {here} to {there}")
+
+
+@SERVERS
+def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place: Place, tmp_path: Path) -> None:
+    """Else the sink waits for hours, and locks of a process whose machine is gone stay as long."""
+    port = sqlalchemy.make_url(place.url).port
+    assert port is not None
+    before = connections(port)
+    with contextlib.closing(place.opened(tmp_path)):
+        (own,) = connections(port) - before
+        until(lambda: probed_soon(own, port), "the sink's own probes", within=10)
+        if place.kind == "postgresql":
+            until(lambda: probed_soon(port, own), "the target's probes", within=10)
 
 
 # --- tables that do not take a change ---

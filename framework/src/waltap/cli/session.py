@@ -50,6 +50,16 @@ IDLE: Final = "SET idle_session_timeout = 0"
 IDLE_VERSION: Final = 14_00_00
 
 
+DEAD_LINK: Final = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""Parameters of libpq. A link is dead after a minute without a sign from the other kernel; the system's
+own values are hours. A busy server still answers at this level, however long it works."""
+
+
 def startup_options() -> str:
     """Return `SETTINGS` in the form of a start packet's ``options``."""
     return " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())

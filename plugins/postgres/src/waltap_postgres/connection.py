@@ -20,7 +20,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from waltap.base.redaction import Secret, without_frames
-from waltap.cli.session import PINNED, SETTINGS, beginning, startup_options
+from waltap.cli.session import DEAD_LINK, PINNED, SETTINGS, beginning, startup_options
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
@@ -150,15 +150,6 @@ SELECT CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) END, left(q
 """
 
 COPYING = frozenset((pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH))
-
-# A link is dead after a minute without a sign from the other kernel; the system's own values are hours.
-# A busy server still answers at this level, however long it decodes.
-DEAD_LINK = {
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
 
 
 def conninfo(

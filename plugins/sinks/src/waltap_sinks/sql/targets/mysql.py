@@ -1,8 +1,10 @@
 """Write to MariaDB or MySQL."""
 
+import contextlib
 import datetime as dt
 import itertools
 import re
+import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -38,6 +40,14 @@ from waltap_sinks.sql.targets.target import (
     indexed,
 )
 from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider, json_text
+
+# A link is dead after a minute without a sign from the other kernel; systems wait for hours.
+DEAD_LINK: Final = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 60_000,
+}
 
 # Bytes of an index entry of InnoDB, which the columns of a key share.
 INDEX_BYTES: Final = 3072
@@ -109,6 +119,11 @@ class MysqlTarget(SqlTarget):
         }
 
     def prepare(self) -> None:
+        with contextlib.suppress(OSError):  # a link within this machine has no such options
+            for name, value in DEAD_LINK.items():
+                option = getattr(socket, name, None)
+                if option is not None:
+                    self._raw._sock.setsockopt(socket.IPPROTO_TCP, option, value)  # noqa: SLF001
         seconds = max(1, self._properties.lock_timeout_ms // 1000)
         self.run(f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}")
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -17,7 +17,7 @@ from waltap.base.text import escaped
 from waltap.changes.decode.relation import TypeKind
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
-from waltap.cli.session import PINNED_AGAIN, USERS_PATH, beginning
+from waltap.cli.session import DEAD_LINK, PINNED_AGAIN, USERS_PATH, beginning
 from waltap.errors import SinkError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import (
@@ -96,6 +96,10 @@ SESSION: Final = {
     "plan_cache_mode": "force_generic_plan",
     # A durable commit also makes all earlier commits durable.
     "synchronous_commit": "off",
+    # Else locks of a process whose machine is gone keep its successor waiting for hours.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 
 PATH: Final = b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]"
@@ -225,7 +229,7 @@ class PostgresTarget(SqlTarget):
         own = {"connect_timeout": 10, "application_name": f"waltap {self._context.pipeline}"[:63]}
         # Another encoding, of the url or the environment, lacks characters.
         own["client_encoding"] = "UTF8"
-        raw = self._raw = psycopg.connect(**{**given, **own}, autocommit=True)
+        raw = self._raw = psycopg.connect(**{**DEAD_LINK, **given, **own}, autocommit=True)
         more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
         ((self._path,),) = raw.execute(PATH).fetchall()
         raw.execute(beginning(raw.info.server_version, more=more).encode())
