@@ -42,6 +42,11 @@ def source_text(column: str, type_: str) -> str:
         return duration(column)
     if type_ in ARRAYS:
         return f"array_to_json({column})::text"
+    return server_text(column)
+
+
+def server_text(column: str) -> str:
+    """Return PostgreSQL's SQL for the text that the server sends of a value."""
     # A cast would give another text for bpchar and inet.
     return f"CASE WHEN {column} IS NULL THEN NULL ELSE concat({column}) END"
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from waltap.base.files.store import FileStore
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison import HASH_DIGITS, row_text
-from waltap_sinks.comparison.common_text import ARRAYS, duration, finite
+from waltap_sinks.comparison.common_text import ARRAYS, duration, finite, server_text
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
@@ -68,7 +68,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
     if kind == "string" and pg_type == "interval":
         return finite(source, duration(source)), spark
     if kind == "string":
-        return f"{source}::text", spark
+        return f"{source}::text" if pg_type == "bool" else server_text(source), spark
     if digits_of(kind) is not None:
         plain = f"cast({spark} as string)"
         # Spark has no trim_scale
