@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -32,26 +32,6 @@ FilledList = Annotated[CommaList, BeforeValidator(_no_gaps)]
 """A comma list of which Debezium takes no empty entry."""
 
 
-def connect_spec(
-    java: str,
-    summary: str,
-    properties: type[Properties] | None,
-    factory: Callable[[Any, Any], RecordTransform],
-    *,
-    name: str = "",
-) -> RecordTransformSpec:
-    """Return the spec of the Java class ``java``.
-
-    A profile may use the full class name, the short one (``Cast$Value``), or our name (``cast-value``).
-    """
-    ours = _WORD.sub("-", java.replace("$", "-")).lower().replace("--", "-")
-    # A transform with a ``name`` of its own has it because another class owns the short name.
-    aliases = (f"{CONNECT_PACKAGE}.{java}",) if name else (f"{CONNECT_PACKAGE}.{java}", java)
-    return RecordTransformSpec(
-        name=name or ours, aliases=aliases, summary=summary, properties=properties, factory=factory
-    )
-
-
 def each(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransform:
     """Return the transform that applies ``change`` to each record."""
     return lambda records: [change(record) for record in records]
@@ -66,26 +46,29 @@ def warnings(
 
 
 def debezium_spec(
-    name: str,
     java: str,
     summary: str,
     properties: type[Properties] | None,
     factory: Callable[[Any, Any], RecordTransform],
     *,
+    name: str = "",
+    short: bool = True,
     package: str = DEBEZIUM_PACKAGE,
     older: tuple[str, ...] = (),
     replaces_events: bool = False,
 ) -> RecordTransformSpec:
     """Return the spec of the class ``java``, such as ``outbox.EventRouter``.
 
-    A profile may use ``name``, the name of the class with or without its package, or the full name of an
-    ``older`` class.
+    A profile may use ``name``, by default the class's words (``event-router``), the name of the class
+    with or, if it is ``short``, without its package, or the full name of an ``older`` class.
     """
+    bare = java.rpartition(".")[2]
+    words = _WORD.sub("-", bare.replace("$", "-")).lower().replace("--", "-")
     return RecordTransformSpec(
-        name=name,
+        name=name or words,
         aliases=(
             f"{package}.{java}",
-            java.rpartition(".")[2],
+            *((bare,) if short else ()),
             *(f"{package}.{each}" for each in older),
         ),
         summary=summary,
@@ -93,3 +76,6 @@ def debezium_spec(
         factory=factory,
         replaces_events=replaces_events,
     )
+
+
+connect_spec = partial(debezium_spec, package=CONNECT_PACKAGE)

@@ -288,5 +288,6 @@ HEADERS = (
         _drop,
         # Debezium's Filter has that name too and is a different transform.
         name="drop-records",
+        short=False,
     ),
 )

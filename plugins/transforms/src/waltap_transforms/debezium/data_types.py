@@ -222,11 +222,11 @@ def _sparse(value: Any) -> str:
 
 
 VECTORS = debezium_spec(
-    "vector-to-json",
     "VectorToJsonConverter",
     "Writes vectors as JSON text.",
     None,
     lambda _properties, _context: _rewriting(_vector, inside=False, refuses=True),
+    name="vector-to-json",
 )
 
 
@@ -325,18 +325,17 @@ def _rewriting(change: Change, *, inside: bool, refuses: bool = False) -> Record
 
 GEOMETRY = (
     debezium_spec(
-        "swap-geometry-coordinates",
         "SwapGeometryCoordinates",
         "Swaps x and y of geometries.",
         SwapCoordinatesProperties,
         _swap_coordinates,
     ),
     debezium_spec(
-        "geometry-format",
         "GeometryFormatTransformer",
         "Puts the SRID into geometries, or takes it out.",
         GeometryFormatProperties,
         _geometry_format,
+        name="geometry-format",
     ),
 )
 
@@ -497,7 +496,6 @@ def _long_columns(schema: Schema, image: str) -> tuple[tuple[str, Any], ...]:
 
 
 RECORD_SIZE = debezium_spec(
-    "enforce-record-size",
     "EnforceRecordSize",
     "Cuts the long columns of records that are too large.",
     RecordSizeProperties,

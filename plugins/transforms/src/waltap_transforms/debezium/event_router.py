@@ -395,7 +395,6 @@ def _empty(payload: Any) -> bool:
 
 
 EVENT_ROUTER = debezium_spec(
-    "event-router",
     "outbox.EventRouter",
     "Makes the events of an outbox table records of their own, each for the topic of its aggregate.",
     EventRouterProperties,

@@ -205,7 +205,6 @@ def _value(
 
 
 HEADER_TO_VALUE = debezium_spec(
-    "header-to-value",
     "HeaderToValue",
     "Moves or copies headers into fields of the value.",
     HeaderToValueProperties,

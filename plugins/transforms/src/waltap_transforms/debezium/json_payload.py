@@ -275,10 +275,10 @@ def _event_schema(schema: Schema, row: Schema) -> Schema:
 
 
 MESSAGE_CONTENT = debezium_spec(
-    "decode-message-content",
     "DecodeLogicalDecodingMessageContent",
     "Makes change events of logical messages whose content is JSON.",
     DecodeMessageContentProperties,
     lambda properties, context: each(DecodeMessageContent(properties, context.connector)),
+    name="decode-message-content",
     package="io.debezium.connector.postgresql.transforms",
 )

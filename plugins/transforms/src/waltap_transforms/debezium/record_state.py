@@ -100,7 +100,6 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 CHANGED_FIELDS = debezium_spec(
-    "extract-changed-record-state",
     "ExtractChangedRecordState",
     "Writes headers with the names of the columns that an update changed, or did not.",
     ExtractChangedRecordStateProperties,
@@ -493,7 +492,6 @@ class _DropByHeader:
 
 
 NEW_RECORD_STATE = debezium_spec(
-    "extract-new-record-state",
     "ExtractNewRecordState",
     "Replaces the change event by the row, with members of the event as fields or headers.",
     ExtractNewRecordStateProperties,

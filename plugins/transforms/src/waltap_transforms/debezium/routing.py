@@ -171,7 +171,6 @@ def _renamed(schema: Schema, name: str, fields: tuple[Field, ...]) -> Schema:
 
 
 LOGICAL_TABLE_ROUTER = debezium_spec(
-    "by-logical-table-router",
     "ByLogicalTableRouter",
     "Gives records of several tables one topic, with a field in their keys that names the table.",
     ByLogicalTableRouterProperties,
@@ -298,11 +297,11 @@ def _pair(row: Tuple) -> tuple[str, str]:
 
 
 TIMESCALE = debezium_spec(
-    "timescaledb",
     "TimescaleDb",
     "Gives the events of chunks the topic and the name of their hypertable or continuous aggregate.",
     TimescaleDbProperties,
     TimescaleDb,
+    name="timescaledb",
     package="io.debezium.connector.postgresql.transforms.timescaledb",
 )
 
@@ -408,7 +407,6 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
 
 
 PARTITION_ROUTING = debezium_spec(
-    "partition-routing",
     "partitions.PartitionRouting",
     "Chooses the partition by fields of the event.",
     PartitionRoutingProperties,

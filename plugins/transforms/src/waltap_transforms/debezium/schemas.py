@@ -58,11 +58,11 @@ def _schema_change_filter(
 
 
 SCHEMA_CHANGE_FILTER = debezium_spec(
-    "schema-change-filter",
     "SchemaChangeEventFilter",
     "Leaves schema change events out, by what was changed.",
     SchemaChangeFilterProperties,
     _schema_change_filter,
+    name="schema-change-filter",
 )
 
 
@@ -72,11 +72,11 @@ def _lineage(_properties: None, context: RecordTransformContext) -> RecordTransf
 
 
 OPEN_LINEAGE = debezium_spec(
-    "openlineage",
     "openlineage.OpenLineage",
     "Has no effect: `waltap.openlineage.to` sends lineage.",
     None,
     _lineage,
+    name="openlineage",
 )
 
 
@@ -171,9 +171,9 @@ def _column(field: Field) -> dict[str, Any]:
 
 
 SOURCE_SCHEMA = debezium_spec(
-    "extract-schema",
     "ExtractSchemaToNewRecord",
     "Writes the columns of the table into every event.",
     ExtractSchemaProperties,
     lambda properties, _context: each(ExtractSchema(properties)),
+    name="extract-schema",
 )

@@ -372,14 +372,13 @@ def _kind(found: Any) -> str:
 
 SCRIPTING = (
     debezium_spec(
-        "record-filter",
         "Filter",
         "Keeps the records for which an expression is true.",
         RecordFilterProperties,
         lambda properties, _context: record_filter(properties),
+        name="record-filter",
     ),
     debezium_spec(
-        "content-based-router",
         "ContentBasedRouter",
         "Gives records the topic that an expression says.",
         ContentBasedRouterProperties,

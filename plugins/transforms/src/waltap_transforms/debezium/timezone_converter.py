@@ -316,7 +316,6 @@ def _rules(entries: Iterable[str]) -> dict[tuple[str, str], set[str]]:
 
 
 TIMEZONE_CONVERTER = debezium_spec(
-    "timezone-converter",
     "TimezoneConverter",
     "Converts times of rows to another time zone.",
     TimezoneConverterProperties,

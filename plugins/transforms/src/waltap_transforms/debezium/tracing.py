@@ -162,7 +162,6 @@ def _describe(span: "Span", name: str, value: Any) -> None:
 
 
 TRACING = debezium_spec(
-    "activate-tracing-span",
     "tracing.ActivateTracingSpan",
     "Makes OpenTelemetry spans of events, and writes their headers.",
     TracingProperties,
