@@ -74,10 +74,16 @@ def sink(
     has_offset: bool = False,
     stopping: Callable[[], bool] = lambda: False,
     tolerant: bool = False,
+    takes_over: bool = False,
     **given: str,
 ) -> KafkaSink:
     context = SinkContext(
-        pipeline="p", state_dir=folder, has_offset=has_offset, stopping=stopping, tolerant=tolerant
+        pipeline="p",
+        state_dir=folder,
+        has_offset=has_offset,
+        stopping=stopping,
+        tolerant=tolerant,
+        takes_over=takes_over,
     )
     return KafkaSink(properties(servers, **given), context)
 
@@ -283,6 +289,21 @@ def test_users_of_scram_come_in(place: Place, mechanism: str, protocol: str) -> 
     with pytest.raises(KafkaRefused) as refused:
         place.opened(**{**settings, "producer__sasl__jaas__config": wrong})
     assert "six words" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "verdict"), [("at_least_once", "warning"), ("exactly_once", "ok")]
+)
+def test_a_process_with_a_standby_is_told_what_fences_it(
+    kafka: Kafka, tmp_path: Path, guarantee: str, verdict: str
+) -> None:
+    """The client's threads send what a paused process had queued when it wakes up, behind its successor's records."""
+    given = {"delivery__guarantee": guarantee}
+    assert [c.verdict for c in sink(kafka.bootstrap, tmp_path, **given).check()] == ["ok"]
+    made = sink(kafka.bootstrap, tmp_path, takes_over=True, **given)
+    (check,) = made.check()
+    assert check.verdict == verdict
+    assert verdict == "ok" or "delivery.guarantee = exactly_once" in check.remedy
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path: Path) -> None:

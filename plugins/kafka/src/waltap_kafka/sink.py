@@ -125,6 +125,13 @@ class KafkaSink(Sink):
         brokers = len(cluster.brokers)
         servers = self._properties.servers
         found = f"{servers}: {brokers} {'broker' if brokers == 1 else 'brokers'}"
+        if self._context.takes_over and not self._once:
+            # The threads of the client send without asking whether this process has the lease.
+            found += (
+                "; a paused process sends its queued records when it wakes up, behind newer ones"
+            )
+            remedy = "Set delivery.guarantee = exactly_once: the brokers then refuse such records."
+            return [PreflightCheck.warning("sink kafka", found, remedy)]
         return [PreflightCheck.ok("sink kafka", found)]
 
     def open(self) -> Positions | None:
