@@ -1,12 +1,15 @@
-"""Parquet files of the sink ``files``: what is promised is in them."""
+"""The sink ``files``: what is promised is in its files, which are below its folder."""
 
 from pathlib import Path
 
+import pytest
 from pyarrow import parquet
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 
-from waltap.changes.transactions.position import Positions
+from waltap.changes.events.event import Record
+from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.transaction import Batch
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
 
@@ -25,3 +28,16 @@ def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path: Path
     assert Positions.of(promised, "")[""].end_lsn == part.end_lsn
     (file,) = (tmp_path / "files").glob("table=*/date=*/*.parquet")
     assert parquet.ParquetFile(file).read(["_op"]).to_pylist() == [{"_op": "t"}]
+
+
+@pytest.mark.parametrize("topic", [".", "..", "../..", "..."])
+def test_a_topic_of_a_row_leads_to_no_folder_but_its_own(tmp_path: Path, topic: str) -> None:
+    given = {"path": str(tmp_path / "files"), "layout": "{topic}", "compression": "none"}
+    sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path))
+    sink.open()
+    records = [Record(topic, b"{}", b"{}")]
+    sink.write(Batch(parts=[], position=Position(1), events=1, records=records))
+    sink.flush()
+    sink.close()
+    (file,) = tmp_path.rglob("*.jsonl")
+    assert file.parent.parent == tmp_path / "files"

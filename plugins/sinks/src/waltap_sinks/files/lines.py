@@ -132,4 +132,6 @@ def _value(text: str) -> str:
 
     Readers of such folders decode it.
     """
-    return urllib.parse.quote(text, safe=" .,@+")
+    found = urllib.parse.quote(text, safe=" .,@+")
+    # A topic may come from a row, and dots alone name this folder or the one above.
+    return found if found.strip(".") else found.replace(".", "%2E")
