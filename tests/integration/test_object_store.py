@@ -320,6 +320,17 @@ def test_a_store_that_throttles_is_waited_for(
     assert "SlowDown" in error.advice()
 
 
+def test_the_name_of_a_table_does_not_change_what_an_error_means(
+    s3: S3Server, bucket: str, door: Door
+) -> None:
+    given = {**s3.properties(url=door.url), "storage.max.attempts": "1"}
+    store = FileStore(f"s3://{bucket}/orders", StorageProperties.model_validate(given))
+    door.answer = (503, "SlowDown")
+    for write in (store.put, store.publish):
+        with pytest.raises(ObjectStoreUnavailable, match="ExpiredToken"):
+            write("table=public.ExpiredToken/1.jsonl", b"1")
+
+
 def test_an_answer_that_nobody_knows_is_tried_again(
     pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from waltap.base.files.errors import PATHS
 from waltap.base.files.location import refusal
 from waltap.base.files.store import safe_name
 from waltap.base.import_rules import pa
@@ -16,7 +17,6 @@ from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     GONE,
-    PATHS,
     RECREATED,
     LakeConnection,
     LakeOffset,

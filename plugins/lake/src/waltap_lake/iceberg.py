@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waltap.base.files.errors import PATHS
 from waltap.base.import_rules import pa
 from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Position
@@ -15,7 +16,6 @@ from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     GONE,
-    PATHS,
     RECREATED,
     LakeConnection,
     LakeOffset,

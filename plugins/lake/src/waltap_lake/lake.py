@@ -4,7 +4,6 @@ A commit of a table has both its rows and the position behind them.
 """
 
 import abc
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -68,9 +67,6 @@ class LakeOffset(msgspec.Struct, frozen=True):
         """Return the offset in JSON text. Raises: msgspec.DecodeError."""
         return msgspec.json.decode(text, type=cls)
 
-
-# Addresses and paths. They have names of tables in them, which must not change what an error means.
-PATHS: Final = re.compile(r"""[^\s<>"']*/[^\s<>"']*""")
 
 # Verbs of messages about a table that is missing, or that another table has replaced.
 GONE: Final = "no longer exists"

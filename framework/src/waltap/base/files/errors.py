@@ -24,6 +24,9 @@ LocationUnknown = FilesUnavailable.define("LocationUnknown", "WT-5124", retry=Re
 FilesInUse = SinkError.define("FilesInUse", "WT-5103")
 
 
+# Addresses and paths. They have names of tables in them, which must not change what an error means.
+PATHS: Final = re.compile(r"""[^\s<>"']*/[^\s<>"']*""")
+
 # Texts of Amazon's, Google's and Microsoft's libraries. pyarrow gives no error codes.
 _BUCKET: Final = re.compile(
     r"NO_SUCH_BUCKET|Bucket '[^']*' not found|The specified bucket does not exist|ContainerNotFound"
@@ -46,7 +49,7 @@ def kind_of(cause: Exception, *, remote: bool) -> type[FilesUnavailable]:
     # A local disk has no bucket and no credentials, so its texts are not searched.
     if not remote:
         return FilesUnavailable
-    text = str(cause)
+    text = PATHS.sub("", str(cause))
     for pattern, kind in (
         (_BUCKET, BucketMissing),
         (_ACCESS, AccessRefused),
