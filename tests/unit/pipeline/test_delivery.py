@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,14 +19,24 @@ from waltap.clock import SystemClock
 from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
 from waltap.pipeline.delivery.fan_out import FanOut
-from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
+from waltap.pipeline.delivery.sink_branch import (
+    BranchStages,
+    PositionedBranch,
+    SinkBranch,
+    TransformChain,
+)
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.connection import OnePartitionOnly
 from waltap.pipeline.engine.stream_loop import SlotAdvancer
 from waltap.pipeline.stages.partition_reader import PartitionReader
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
-from waltap.ports.offsets.offset import BranchPositions, Offset, PartitionOffset
+from waltap.ports.offsets.offset import (
+    BranchPositions,
+    Offset,
+    PartitionOffset,
+    SinkProgress,
+)
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import ChangeStream
 from waltap.services.dead_letters.dead_letter import FailurePolicy
@@ -55,12 +66,12 @@ class Rig:
         sink: Sink | None = None,
         order: TransactionOrder | None = None,
         render: Format | None = None,
+        **stored: Any,
     ) -> None:
         self.clock = VirtualClock()
         self.destination, self.store = SimulatedDestination(self.clock), MemoryOffsetStore()
-        slot = PartitionOffset(
-            position=Position(0x10), slot="s", database="d", system_id="7", timeline=1
-        )
+        given = {"position": Position(0x10), "slot": "s", "database": "d", "system_id": "7"}
+        slot = PartitionOffset(**{**given, "timeline": 1, **stored})
         order = order or TransactionOrder()
         dead_letters = DeadLetterQueue(
             DeadLetterStore(Path("unused")), self.clock, describe=lambda r: r, form=lambda: None
@@ -68,7 +79,7 @@ class Rig:
         made = sink_of(self.destination).factory(
             None, SinkContext(pipeline="p", state_dir=Path("unused"))
         )
-        stages = BranchStages(
+        self.stages = stages = BranchStages(
             name="",
             component=None,  # type: ignore[arg-type]
             format_component=None,  # type: ignore[arg-type]
@@ -222,6 +233,22 @@ def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable() 
     sink.durable = sink.accepted
     rig.delivery.flush()
     assert rig.delivery.offset.sole.counted is msgspec.UNSET
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["the only sink", "one of several"])
+def test_a_start_counts_on_inside_a_transaction(several: bool) -> None:
+    workload, order, at = ScriptedWorkload(), TransactionOrder(), Position(0x10, 900, 2)
+    counted = TransactionCounts(commit_lsn=900, index=2, total=2, collections={"items": 2})
+    rig = Rig(order=order, position=at, **({} if several else {"counted": counted}))
+    if several:
+        branch = PositionedBranch(rig.stages, rig.clock)
+        branch.continue_from(SinkProgress(positions={SOLE: at}, counted=counted), Positions())
+    for number in range(4):
+        workload.insert(ITEMS, number, "x")
+    workload.commit()
+    whole = msgspec.structs.replace(workload.parts[0], commit_lsn=900)
+    order.enter(whole.split(2)[1])
+    assert order.next("items") == (3, 3)
 
 
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
