@@ -464,3 +464,14 @@ def test_a_table_that_takes_keys_for_the_same_is_refused(
     else:
         mended(place, tmp_path, place.opened(tmp_path), SqlTableUnfit, reported, part)
         assert place.rows("words", "word") == [("a",)]
+
+
+def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(
+    place: Place, tmp_path: Path
+) -> None:
+    """SQLite adds no primary key to a table."""
+    quote = "`" if place.kind == "mariadb" else '"'
+    place.execute(f"CREATE TABLE {quote}orders{quote} (id int, v varchar(9))")
+    part = Model().inserted(LOWER, ["1", "a"])
+    mended(place, tmp_path, place.opened(tmp_path), SqlTableUnfit, "no unique index", part)
+    assert place.rows("orders", "id", "v") == [("1", "a")]

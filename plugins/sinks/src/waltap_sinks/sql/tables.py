@@ -206,7 +206,7 @@ class TargetTables:
         quoted = ", ".join(map(target.quoted, names))
         statements.append(
             self._index_statement(name, names)
-            if exists
+            if exists or not target.adds_keys
             else f"ALTER TABLE {table} ADD PRIMARY KEY ({quoted})"
         )
         return "; ".join(statements)

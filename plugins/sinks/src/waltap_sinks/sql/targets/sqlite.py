@@ -52,7 +52,7 @@ class SqliteTarget(SqlTarget):
     never widened.
     """
 
-    schemas = False
+    schemas = adds_keys = False
     backend = "sqlite+pysqlite"
     errors = sqlite3.Error
     for_update = ""

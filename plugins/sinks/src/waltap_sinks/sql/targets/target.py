@@ -145,6 +145,8 @@ class SqlTarget(abc.ABC):
     savepoints: bool = True
     # Tables are created and altered in the transaction of the data.
     transactional_ddl: bool = True
+    # ALTER TABLE gives a table a primary key.
+    adds_keys: bool = True
     # `move_table` gives a table another schema.
     moves_tables: bool = False
     # A commit that need not be durable is faster.
