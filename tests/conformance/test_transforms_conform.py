@@ -85,6 +85,7 @@ CONNECT_CASES = {
 DEBEZIUM_CASES = {
     "activate-tracing-span": {},
     "by-logical-table-router": {"topic.regex": "(.*)", "topic.replacement": "all.$1"},
+    "collection-name": {"collection.naming.style": "camel_case"},
     "content-based-router": {"topic.expression": "has(value.op) ? value.op : null"},
     "decode-message-content": {},
     "enforce-record-size": {"max.bytes": "1", "min.field.size": "0"},
@@ -96,6 +97,7 @@ DEBEZIUM_CASES = {
         "add.headers": "op",
     },
     "extract-schema": {},
+    "field-name": {"column.naming.style": "UPPER_CASE", "column.naming.prefix": "c_"},
     "geometry-format": {},
     "header-to-value": {
         "headers": "__debezium.context.taskId",
@@ -104,6 +106,7 @@ DEBEZIUM_CASES = {
     },
     "openlineage": {},
     "partition-routing": {"partition.payload.fields": "source.table", "partition.topic.num": "5"},
+    "read-to-insert": {},
     "record-filter": {"condition": "!has(value.op) || value.op != 'd'"},
     "schema-change-filter": {"schema.change.event.exclude.list": "ALTER"},
     "swap-geometry-coordinates": {},

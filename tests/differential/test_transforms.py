@@ -50,7 +50,11 @@ def compare(*cases: Case) -> None:
         for config in case.configs
     ]
     answers = ask(
-        Question(java=DEBEZIUM + case.java, config=config, records=records)
+        Question(
+            java=case.java if "io." in case.java else DEBEZIUM + case.java,
+            config=config,
+            records=records,
+        )
         for case, _, config, records in runs
     )
     assert len(answers) == len(runs)
@@ -229,6 +233,7 @@ OTHERS: list[tuple[str, str, list[dict[str, str]]]] = [
         ],
     ),
     ("vector-to-json", "VectorToJsonConverter", [{}]),
+    ("read-to-insert", "io.debezium.connector.mysql.transforms.ReadToInsertEvent", [{}]),
     ("swap-geometry-coordinates", "SwapGeometryCoordinates", [{}, {"srids": "4326,1"}]),
     ("geometry-format", "GeometryFormatTransformer", [{}, {"format": "ewkb"}]),
     (

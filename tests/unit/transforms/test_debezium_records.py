@@ -398,3 +398,52 @@ def test_a_header_of_before_is_replaced_where_somebody_traces(
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     (found,) = transform("activate-tracing-span")([record])
     assert found.headers == record.headers
+
+
+@pytest.mark.parametrize(
+    ("style", "topic", "expected"),
+    [
+        ("default", "public.Orders_1", "public.Orders_1"),
+        ("snake_case", "public.camelCaseName", "public_camel_case_name"),
+        ("snake_case", "123NumbersExample9", "123_numbers_example_9"),
+        ("camel_case", "public.order_LINES__7.", "publicOrderLines7"),
+        ("camel_case", "_lead.\U00010428a", "Lead\U00010428a"),
+        ("camel_case", "_", ""),
+        ("UPPER_CASE", "public.order_lines", "PUBLIC.ORDER_LINES"),
+        ("Lower_Case", "public.ORDER_lines", "public.order_lines"),
+    ],
+)
+def test_topics_get_another_style(style: str, topic: str, expected: str) -> None:
+    """The answers are those of the Java class, which is in Debezium's JDBC sink connector."""
+    given = {"collection__naming__prefix": "a", "collection__naming__suffix": "b"}
+    renamed = transform("collection-name", collection__naming__style=style, **given)
+    record = ConnectRecord(topic, None, None, TEXT, "v", (("h", TEXT, "x"),), 3, 5)
+    (made,) = renamed([record])
+    assert msgspec.structs.astuple(made) == (f"a{expected}b", *msgspec.structs.astuple(record)[1:])
+
+
+def test_fields_of_keys_and_rows_get_another_style() -> None:
+    key, inner = struct({"docId": TEXT}, "t.Key"), struct({"innerField": TEXT})
+    row = struct({"docId": TEXT, "anObject": inner}, "t.Value")
+    schema = struct({"before": row, "after": row, "eventName": TEXT}, "t.Envelope")
+    old = {"docId": "1", "anObject": {"innerField": "x"}}
+    new = {"DOCID": "1", "ANOBJECT": {"innerField": "x"}}
+    renamed = transform("field-name", column__naming__style="UPPER_CASE")
+    event = {"before": None, "after": old, "eventName": "e"}
+    tombstone = ConnectRecord("t", key, {"docId": "1"}, None, None)
+    change, flat, same = renamed(
+        [
+            ConnectRecord("t", key, {"docId": "1"}, schema, event),
+            ConnectRecord("t", None, None, row, old),
+            tombstone,
+        ]
+    )
+    assert change.key == {"DOCID": "1"}
+    assert [field.name for field in change.key_schema.fields] == ["DOCID"]
+    assert change.value == {"before": None, "after": new, "eventName": "e"}
+    assert flat.value == new
+    assert flat.value_schema is change.value_schema.fields[1].schema
+    assert same is tombstone
+    twice = struct({"a": TEXT, "A": TEXT}, "t.Value")
+    with pytest.raises(RecordUnfit, match="would have two fields A"):
+        renamed([ConnectRecord("t", None, None, twice, {"a": "1", "A": "2"})])

@@ -7,7 +7,12 @@ from waltap_transforms.debezium.data_types import GEOMETRY, RECORD_SIZE, VECTORS
 from waltap_transforms.debezium.event_router import EVENT_ROUTER
 from waltap_transforms.debezium.header_to_value import HEADER_TO_VALUE
 from waltap_transforms.debezium.json_payload import MESSAGE_CONTENT
-from waltap_transforms.debezium.record_state import CHANGED_FIELDS, NEW_RECORD_STATE
+from waltap_transforms.debezium.names import NAMES
+from waltap_transforms.debezium.record_state import (
+    CHANGED_FIELDS,
+    NEW_RECORD_STATE,
+    READ_TO_INSERT,
+)
 from waltap_transforms.debezium.routing import LOGICAL_TABLE_ROUTER, PARTITION_ROUTING, TIMESCALE
 from waltap_transforms.debezium.schemas import OPEN_LINEAGE, SCHEMA_CHANGE_FILTER, SOURCE_SCHEMA
 from waltap_transforms.debezium.scripting import SCRIPTING
@@ -34,5 +39,7 @@ DEBEZIUM = (
     SOURCE_SCHEMA,
     *GEOMETRY,
     RECORD_SIZE,
+    READ_TO_INSERT,
+    *NAMES,
     TRACING,
 )

@@ -107,6 +107,22 @@ CHANGED_FIELDS = debezium_spec(
 )
 
 
+def _inserted(record: ConnectRecord) -> ConnectRecord:
+    if record.value is None or not is_envelope(record) or record.value.get("op") != "r":
+        return record
+    return msgspec.structs.replace(record, value={**record.value, "op": "c"})
+
+
+READ_TO_INSERT = debezium_spec(
+    "ReadToInsertEvent",
+    "Makes inserts of the rows of snapshots.",
+    None,
+    lambda _properties, _context: each(_inserted),
+    name="read-to-insert",
+    package="io.debezium.connector.mysql.transforms",
+)
+
+
 # Fields that need no struct before them, and their structs: `transaction`, and the event itself. Every
 # other field without a struct is one of `source`.
 TRANSACTION = frozenset({"id", "data_collection_order", "total_order"})
