@@ -1,12 +1,15 @@
 """The sink ``files``: what is promised is in its files, which are below its folder."""
 
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from pyarrow import parquet
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, relation
 
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
@@ -41,3 +44,19 @@ def test_a_topic_of_a_row_leads_to_no_folder_but_its_own(tmp_path: Path, topic: 
     sink.close()
     (file,) = tmp_path.rglob("*.jsonl")
     assert file.parent.parent == tmp_path / "files"
+
+
+def test_tables_that_share_a_topic_have_a_folder_each(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path / "files"), "file.format": "parquet", "layout": "table={table}"}
+    capture = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "shop"}))
+    assert capture.topic("public", "ж") == capture.topic("public", "я")
+    sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path, capture=capture))
+    sink.open()
+    source = Model()
+    for name in ("ж", "я"):
+        source.insert(relation(f"public.{name}", [("id", "int4")]), ["1"])
+    sink.write(batch(source.commit()))
+    sink.flush()
+    sink.close()
+    folders = {unquote(file.parent.name) for file in tmp_path.rglob("*.parquet")}
+    assert folders == {"table=public.ж", "table=public.я"}

@@ -25,7 +25,8 @@ class FolderNames:
 
     def __init__(self, layout: str, prefix: str) -> None:
         self._layout, self._prefix = layout, f"{prefix}."
-        self._known: dict[tuple[str, str], str] = {}
+        # Tables whose names differ only in characters that a topic cannot have share a topic.
+        self._known: dict[tuple[str, str, str], str] = {}
 
     def of_topic(self, topic: str, hour: str) -> str:
         return self.of(topic.removeprefix(self._prefix), topic, hour)
@@ -33,12 +34,12 @@ class FolderNames:
     def of(self, table: str, topic: str, hour: str) -> str:
         """Return the folder for ``table`` in ``hour``, a result of `day_of`."""
         try:
-            return self._known[topic, hour]
+            return self._known[table, topic, hour]
         except KeyError:
             pass
         if len(self._known) > MOST_FOLDERS:
             self._known.clear()
-        folder = self._known[topic, hour] = self._layout.format(
+        folder = self._known[table, topic, hour] = self._layout.format(
             table=_value(table), topic=_value(topic), date=hour[:10], hour=hour[11:]
         )
         return folder
