@@ -157,10 +157,11 @@ class NatsSink(AcknowledgedSink):
         self._stream: JetStreamContext | None = None
         # Ids of messages, unique to this instance.
         self._name, self._tries = uuid.uuid4().hex, count()
-        # Id of the first message whose acknowledgement is missing. It is published again with the
-        # same id, so that the stream drops a duplicate. Later messages get new ids, so that the
-        # last message of a key stays the last.
-        self._lost = ""
+        # Id and record of the first message whose acknowledgement is missing. Where the same record
+        # comes first again, it has the same id, so that the stream drops a duplicate; a snapshot may
+        # begin with another row. Later messages get new ids, so that the last message of a key stays
+        # the last.
+        self._lost: tuple[str, Record] | None = None
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -209,7 +210,9 @@ class NatsSink(AcknowledgedSink):
 
         assert self._stream is not None, "open comes first"
         names = [f"{self._name}-{next(self._tries)}" for _ in records]
-        names[0], self._lost = self._lost or names[0], ""
+        lost, self._lost = self._lost, None
+        if lost is not None and lost[1] == records[0]:
+            names[0] = lost[0]
         calls = [
             self._stream.publish(record.topic, record.value or b"", headers=_headers(record, name))
             for record, name in zip(records, names, strict=True)
@@ -220,7 +223,7 @@ class NatsSink(AcknowledgedSink):
                 failure = self._server.meaning(answer, record.topic)
                 if isinstance(answer, (MaxPayloadError, BadHeaderError)):
                     raise self._refusal(failure) from answer
-                self._lost = name
+                self._lost = name, record
                 raise failure from answer
             self._acknowledged(1)
 
