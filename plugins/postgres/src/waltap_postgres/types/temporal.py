@@ -12,6 +12,7 @@ from dataclasses import replace
 from waltap.base.calendar import civil_date, day_number
 from waltap.changes.arrow import column as arrow_column
 from waltap.changes.decode.relation import Column
+from waltap.changes.decode.value_text import DAY_MICROS, clock_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import (
     ColumnMapping,
@@ -32,9 +33,6 @@ from waltap.encoders.json import columns
 #
 # Text is in ISO style and UTC. Days count from 1970-01-01 in the proleptic Gregorian calendar,
 # microseconds likewise. Years are astronomical: 1 BC is year 0.
-
-# Microseconds of a day.
-DAY = 86_400_000_000
 
 # About 180 years: a column holds few different days, so that a day costs one look-up.
 _CACHED_DAYS = 65_536
@@ -130,17 +128,7 @@ def parse_timestamp(text: str) -> int:
     offset = 0
     if zone > 0:
         clock, offset = clock[:zone], parse_zone(clock[zone:])
-    return parse_day(date + era) * DAY + parse_clock(clock) - offset
-
-
-def clock_text(micros: int) -> str:
-    """Return ``HH:MM:SS[.f]`` as the server prints it."""
-    seconds, fraction = divmod(micros, 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    text = f"{hour:02d}:{minute:02d}:{second:02d}"
-    # The server prints no trailing zeros.
-    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+    return parse_day(date + era) * DAY_MICROS + parse_clock(clock) - offset
 
 
 def iso_date(days: int) -> str:
@@ -438,7 +426,7 @@ def _iso_timestamp(text: str) -> str:
         _near_micros(text)
     except ValueError:
         micros = _INFINITE_MICROS.get(text)
-        day, clock = divmod(parse_timestamp(text) if micros is None else micros, DAY)
+        day, clock = divmod(parse_timestamp(text) if micros is None else micros, DAY_MICROS)
         return f"{iso_date(day)}T{clock_text(clock)}Z"
     # The server's text has as few fraction digits as the value needs.
     return f"{text[:10]}T{text[11:]}Z"
@@ -489,7 +477,7 @@ def _zoned_text(digits: int) -> Callable[[str], str]:
             pass  # another width is cut or padded, another zone is turned to UTC
         if text in _INFINITE_MICROS:
             return text
-        day, clock = divmod(parse_timestamp(text), DAY)
+        day, clock = divmod(parse_timestamp(text), DAY_MICROS)
         seconds, fraction = divmod(clock, 1_000_000)
         tail = f".{fraction:06d}"[: digits + 1] if digits else ""
         return f"{iso_date(day)}T{clock_text(seconds * 1_000_000)}{tail}Z"
@@ -552,7 +540,7 @@ def _zoned_time(text: str) -> str:
     # time of day at UTC like others.
     if zone == "+00":
         return clock + "Z"
-    return clock_text((micros - parse_zone(zone)) % DAY) + "Z"
+    return clock_text((micros - parse_zone(zone)) % DAY_MICROS) + "Z"
 
 
 def build_timetz(column: Column, mapper: TypeMapper) -> ColumnMapping:
