@@ -3,23 +3,19 @@
 Their records have Debezium's form.
 """
 
-import json
-import logging
 import time
 from typing import Final
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from waltap.base.redaction import redacted
 from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
-from waltap.ports.signals.signal import Signal, SignalIgnored
+from waltap.ports.signals.inbox import parsed_signal
+from waltap.ports.signals.signal import Signal
 from waltap_kafka.client import KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
-
-log = logging.getLogger(__name__)
 
 SIGNALS: Final = "signal.consumer."
 PARTITION: Final = 0
@@ -143,21 +139,7 @@ class KafkaSignals:
         if message.key() != self._properties.prefix.encode():
             return None
         where = f"record {message.offset()} of topic {self._topic}"
-        try:
-            item = json.loads(message.value() or b"")
-            identifier, kind, data = str(item["id"]), item["type"], item.get("data")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            _leave_out(f"{where} is not a JSON object with id and type")
-            return None
-        if not isinstance(kind, str):
-            _leave_out(f"the type in {where} is not a string")
-            return None
-        text = data if isinstance(data, str) else "" if data is None else json.dumps(data)
-        return Signal(identifier, kind, text)
-
-
-def _leave_out(why: str) -> None:
-    log.warning("signal ignored: %s", redacted(why), extra={"error_code": SignalIgnored.code})
+        return parsed_signal(message.value() or b"", where)
 
 
 NOTIFICATIONS: Final = "notification.producer."

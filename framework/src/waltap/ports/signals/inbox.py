@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from waltap.base.property import Properties, declare
+from waltap.base.redaction import redacted
 from waltap.ports.signals.signal import Signal, SignalIgnored
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,8 @@ class FileSignals:
             if not isinstance(error, FileNotFoundError):
                 _leave_out(f"{self._path} cannot be read: {error.strerror}")
             return []
-        return [signal for line in lines if line.strip() and (signal := _signal(line)) is not None]
+        found = (parsed_signal(line, "a line of the signal file") for line in lines if line.strip())
+        return [signal for signal in found if signal is not None]
 
     def _complete(self) -> bool:
         with self._path.open("rb") as file:
@@ -144,19 +146,23 @@ class FileSignals:
         """Do nothing: no file stays open."""
 
 
-def _signal(line: bytes) -> Signal | None:
+def parsed_signal(data: bytes, where: str) -> Signal | None:
+    """Return the signal of a JSON object with id, type and data.
+
+    None, and a warning that names ``where`` it is, for anything else.
+    """
     try:
-        item = json.loads(line)
-        identifier, kind, data = str(item["id"]), item["type"], item.get("data")
+        item = json.loads(data)
+        identifier, kind, given = str(item["id"]), item["type"], item.get("data")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        _leave_out("a line of the signal file is not a JSON object with id and type")
+        _leave_out(f"{where} is not a JSON object with id and type")
         return None
     if not isinstance(kind, str):
-        _leave_out("the type of a signal in the signal file is not a string")
+        _leave_out(f"the type in {where} is not a string")
         return None
-    text = data if isinstance(data, str) else "" if data is None else json.dumps(data)
+    text = given if isinstance(given, str) else "" if given is None else json.dumps(given)
     return Signal(identifier, kind, text)
 
 
 def _leave_out(why: str) -> None:
-    log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
+    log.warning("signal ignored: %s", redacted(why), extra={"error_code": SignalIgnored.code})
