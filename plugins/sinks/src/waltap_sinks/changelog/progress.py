@@ -10,9 +10,6 @@ from waltap.base.files.durable_file import StateDocument, private, private_folde
 from waltap.changes.transactions.position import SnapshotProgress
 from waltap_sinks.changelog.manifest import LogPosition, Manifest, SnapshotPart, TableEntry
 
-# The chunks of most tables.
-_FIRST = frozenset((0,))
-
 
 class ReadChunks:
     """Track the complete chunks and tables of one snapshot by OID."""
@@ -25,7 +22,7 @@ class ReadChunks:
             part, manifests = None, []  # the rows of an aborted snapshot elsewhere are lost
         # The snapshot in the manifests; None if none is published.
         self.part = part
-        self._chunks: dict[int, frozenset[int]] = {}
+        self._chunks: dict[int, set[int]] = {}
         self._complete: set[int] = set()
         for manifest in manifests:
             for entry in manifest.tables:
@@ -43,10 +40,7 @@ class ReadChunks:
         return oid in self._complete
 
     def ended(self, oid: int, chunk: int) -> None:
-        known = self._chunks.get(oid)
-        self._chunks[oid] = (
-            _FIRST if known is None and not chunk else (known or frozenset()) | {chunk}
-        )
+        self._chunks.setdefault(oid, set()).add(chunk)
 
     def completed(self, oid: int) -> None:
         self._complete.add(oid)
@@ -59,7 +53,7 @@ class ReadChunks:
         """Return whether the log lacks rows that the offset calls durable."""
         return any(
             (table.complete and int(oid) not in self._complete)
-            or not self._chunks.get(int(oid), frozenset()).issuperset(table.done)
+            or not self._chunks.get(int(oid), set()).issuperset(table.done)
             for oid, table in progress.tables.items()
         )
 

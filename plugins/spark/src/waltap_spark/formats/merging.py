@@ -484,7 +484,7 @@ class MergingFormat(StepwiseFormat):
                 if self.commits(commit.spark, target) != []:
                     targets[what] = self.newest(commit.spark, table, target)
                 continue
-            if not self.others(commit.spark, table, target):
+            if not self.others(commit.spark, target):
                 continue
             note = self.note(commit, table, 0, target, SIGN)
             with self.alone(target.at), self.noted(commit.spark, note):

@@ -412,18 +412,15 @@ class StepwiseFormat(TableFormat):
                 return
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
-    def _foreign(self, spark: SparkSession, target: TargetTable) -> int | None:
-        """Return the newest version by another output after ``target``."""
+    def _foreign(self, spark: SparkSession, target: TargetTable) -> list[TableCommit]:
+        """Return the commits by other outputs after ``target``."""
         own = self._identity()
-        later = self.commits(spark, target) or []
-        made = (each.version for each in later if each.note and each.note.waltap != own)
-        return next(reversed(list(made)), None)
+        later = self.commits(spark, target) or ()
+        return [each for each in later if each.note and each.note.waltap != own]
 
-    def others(self, spark: SparkSession, table: TableState, target: TargetTable) -> bool:
+    def others(self, spark: SparkSession, target: TargetTable) -> bool:
         """Return whether other outputs wrote since the version of ``target``."""
-        own = self._identity()
-        later = (each.note for each in self.commits(spark, target) or ())
-        return any(note and note.waltap != own and note.kind != SIGN for note in later)
+        return any(each.note and each.note.kind != SIGN for each in self._foreign(spark, target))
 
     def alone(self, at: str) -> AbstractContextManager[object]:
         """Return the lock of a target that tables share."""
