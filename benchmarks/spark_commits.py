@@ -290,7 +290,7 @@ def _by_hand(options: argparse.Namespace, folder: Path) -> None:
         "benchmarks",
         master="local[2]",
         settings=settings_of(options.format),
-        choice=choice,
+        more=choice.settings,
         notes=folder / "notes",
     )
     try:

@@ -274,7 +274,7 @@ def judged(
     wrong = wrong or verified(database, pipeline.lake, options)
     spark = start_session(
         "trial", master="local[2]", settings=settings_of(options.format),
-        notes=pipeline.folder / "judge.log", choice=choice_of(output.state()),
+        notes=pipeline.folder / "judge.log", more=choice_of(output.state()).settings,
     )  # fmt: skip
     try:
         judge = Judge(database, pipeline, options, spark)

@@ -440,7 +440,7 @@ def _spark(
                 master=master,
                 settings=settings,
                 notes=notes,
-                choice=choice,
+                more=choice.settings,
                 storage=found.store.storage,
             )
         try:

@@ -122,7 +122,7 @@ def _apply(
         "waltap",
         master=properties.master,
         settings=properties.settings,
-        choice=choice,
+        more=choice.settings,
         storage=properties,
     )
     try:

@@ -115,7 +115,7 @@ class KafkaFeed:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
             with TopicEvents(self._topics, frame, self._reached, self._keys, what.spread) as events:
-                ends = {place: each.end for place, each in what.ranges.items()}
+                ends = {place: each.stop for place, each in what.ranges.items()}
                 ends |= events.hold_back(what.unfinished)
                 if any(ends[place] > each.start for place, each in what.ranges.items()):
                     return self._pulled(events, ends)

@@ -60,19 +60,11 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets of one partition from ``start`` to before ``end``."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
 class AvailableRanges:
     """New records of topics."""
 
     # The offsets of one portion.
-    ranges: dict[Place, OffsetRange]
+    ranges: dict[Place, range]
     # The ends of the partitions now.
     ends: dict[Place, int]
     # Topics with several partitions.
@@ -82,7 +74,7 @@ class AvailableRanges:
     def unfinished(self) -> frozenset[Place]:
         """Return the partitions that have more records than the portion."""
         return frozenset(
-            place for place, each in self.ranges.items() if each.end < self.ends[place]
+            place for place, each in self.ranges.items() if each.stop < self.ends[place]
         )
 
 
@@ -106,7 +98,7 @@ def offered(
             )
             raise OffsetsLost(text)
         if start < end:
-            found[place] = OffsetRange(start, min(end, start + records))
+            found[place] = range(start, min(end, start + records))
     # A topic that was created again may have fewer partitions.
     for place in taken:
         if place[0] in topics.topics and place not in last:
@@ -165,9 +157,7 @@ def _consumer(topics: KafkaTopics) -> dict[str, str]:
     }
 
 
-def records(
-    spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, OffsetRange]
-) -> DataFrame:
+def records(spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, range]) -> DataFrame:
     """Return the records of ``wanted``, without aborted transactions.
 
     Columns: topic, partition, offset, timestamp, key, value, headers.
@@ -175,7 +165,7 @@ def records(
     bounds: dict[str, dict[str, dict[str, int]]] = {"starting": {}, "ending": {}}
     for (topic, partition), each in wanted.items():
         bounds["starting"].setdefault(topic, {})[str(partition)] = each.start
-        bounds["ending"].setdefault(topic, {})[str(partition)] = each.end
+        bounds["ending"].setdefault(topic, {})[str(partition)] = each.stop
     assigned = {topic: [int(p) for p in parts] for topic, parts in bounds["starting"].items()}
     reader = (
         spark.read.format("kafka")

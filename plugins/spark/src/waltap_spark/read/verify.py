@@ -149,7 +149,7 @@ def open_verification_source(properties: SparkProperties, pipeline: str) -> "Spa
             master=properties.master,
             settings=properties.settings,
             notes=notes,
-            choice=FormatChoice(properties.format, properties.format_properties),
+            more=FormatChoice(properties.format, properties.format_properties).settings,
             storage=properties,
         )
     tables = open_tables(spark, FileStore(properties.tables, properties))

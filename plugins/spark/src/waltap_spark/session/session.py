@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.properties import StorageProperties
@@ -126,32 +126,25 @@ QUICK: Final = {
 FEW_ROWS: Final = 100_000
 
 
-class SessionSettings(Protocol):
-    """A table format's part of a session."""
-
-    def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Add the jars and extensions that the format needs with this pyspark."""
-        ...
-
-
 def start_session(
     name: str,
     *,
     master: str = "local[*]",
     settings: Mapping[str, str] | None = None,
     notes: Path | None = None,
-    choice: SessionSettings | None = None,
+    more: Callable[[str, Mapping[str, str]], dict[str, str]] | None = None,
     storage: "StorageProperties | None" = None,
 ) -> "SparkSession":
     """Start a Spark session, or join the process's session.
 
-    ``choice`` adds a table format's settings, ``storage`` the access to an object store.
+    ``more`` adds a table format's settings (`FormatChoice.settings`), ``storage`` the access to an object
+    store.
     ``notes`` receives the JVM's standard error, which is long and seldom useful. Raises:
     JavaMissing, SparkRefused, and the format's errors for missing parts.
     """
     require_java()
-    if choice is not None:
-        settings = choice.settings(require_pyspark(), settings or {})
+    if more is not None:
+        settings = more(require_pyspark(), settings or {})
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
