@@ -314,7 +314,7 @@ class SparkProperties(StorageProperties):
 
 
 class TargetProperties(Properties):
-    """Names and file layout of tables that are written in place."""
+    """Names, layout and retention of tables that are written in place."""
 
     partitions_by_transform: ClassVar[bool] = False
 
@@ -345,6 +345,12 @@ class TargetProperties(Properties):
             "of Delta Lake, the sort order of Iceberg and its compaction."
         ),
         examples=(r"public\.orders:customer_id,placed_at",),
+    )
+    retention_hours: Whole = declare(
+        "retention.hours",
+        default=168,
+        summary="How long older versions stay, and with them the past that can be read.",
+        unit="h",
     )
     # Declared by each format.
     catalog: str
@@ -384,12 +390,6 @@ class DeltaTableProperties(TargetProperties):
         ),
         examples=("spark_catalog", "unity"),
     )
-    retention_hours: Whole = declare(
-        "retention.hours",
-        default=168,
-        summary="How long files of older versions stay, and with them the past that can be read.",
-        unit="h",
-    )
 
 
 class IcebergTableProperties(TargetProperties):
@@ -406,12 +406,6 @@ class IcebergTableProperties(TargetProperties):
             "Hadoop catalogue in the folder iceberg below the output."
         ),
         examples=("lake", "lake.raw"),
-    )
-    retention_hours: Whole = declare(
-        "retention.hours",
-        default=168,
-        summary="How long older versions stay, and with them the past that can be read.",
-        unit="h",
     )
     retention_snapshots: int = declare(
         "retention.snapshots",
