@@ -15,7 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from waltap.base.files.store import FileStore
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.comparison import HASH_DIGITS, row_text
-from waltap_sinks.comparison.common_text import ARRAYS, duration, finite, server_text
+from waltap_sinks.comparison.common_text import (
+    ARRAYS,
+    duration,
+    finite,
+    server_text,
+    source_text,
+)
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
@@ -58,10 +64,10 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
     """Return both SQL expressions for a column's text."""
     source = '"' + name.replace('"', '""') + '"'
     spark = quoted(name)
-    kind = json.loads(spark_type)
+    text, kind = f"cast({spark} as string)", json.loads(spark_type)
     if isinstance(kind, dict):
         if kind.get("type") == "array" and pg_type in ARRAYS:
-            return f"array_to_json({source})::text", f"to_json({spark})"
+            return source_text(source, pg_type), f"to_json({spark})"
         return None
     if kind in ("double", "float"):
         return _bits(source, spark, kind)
@@ -70,34 +76,28 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
     if kind == "string":
         return f"{source}::text" if pg_type == "bool" else server_text(source), spark
     if digits_of(kind) is not None:
-        plain = f"cast({spark} as string)"
         # Spark has no trim_scale
-        cut = f"regexp_replace({plain}, '(\\\\.[0-9]*?)0+$', '$1')"
-        return f"trim_scale({source}::numeric)::text", f"regexp_replace({cut}, '\\\\.$', '')"
+        cut = f"regexp_replace({text}, '(\\\\.[0-9]*?)0+$', '$1')"
+        plain = source_text(f"{source}::numeric", "numeric")
+        return plain, f"regexp_replace({cut}, '\\\\.$', '')"
     if kind == "date":
-        return finite(source, f"to_char({source}, 'YYYY-MM-DD')"), f"cast({spark} as string)"
+        return source_text(source, kind), text
     if kind in ("timestamp", "timestamp_ntz"):
-        moment = f"{source} AT TIME ZONE 'UTC'" if pg_type == "timestamptz" else source
-        text = f"to_char({moment}, 'YYYY-MM-DD HH24:MI:SS.US')"
-        return finite(source, text), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+        own = "timestamptz" if pg_type == "timestamptz" else "timestamp"
+        return source_text(source, own), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
     if kind == "binary" and pg_type == "bytea":
-        return f"encode({source}, 'hex')", f"lower(hex({spark}))"
-    if pg_type in _PLAIN:
-        return f"{source}::text", f"cast({spark} as string)"
-    return None
+        return source_text(source, pg_type), f"lower(hex({spark}))"
+    return (f"{source}::text", text) if pg_type in _PLAIN else None
 
 
 def _bits(source: str, spark: str, kind: str) -> Expressions:
     """Return expressions for the bits of a floating point value."""
-    if kind == "double":
-        send, width, cast, java = "float8send", 64, "bigint", "Double', 'doubleToLongBits"
-        typed = f"{source}::float8"
-    else:
-        send, width, cast, java = "float4send", 32, "int", "Float', 'floatToIntBits"
-        typed = f"{source}::float4"
-    bits = f"('x' || encode({send}({typed}), 'hex'))::bit({width})::{cast}::text"
-    method = f"java_method('java.lang.{java}', {spark})"
-    return bits, f"CASE WHEN {spark} IS NULL THEN NULL ELSE {method} END"
+    size, java = (
+        (8, "Double', 'doubleToLongBits") if kind == "double" else (4, "Float', 'floatToIntBits")
+    )
+    digits = f"lpad(lower(hex(cast(java_method('java.lang.{java}', {spark}) as bigint))), 16, '0')"
+    bits = f"CASE WHEN {spark} IS NULL THEN NULL ELSE right({digits}, {2 * size}) END"
+    return source_text(f"{source}::float{size}", f"float{size}"), bits
 
 
 def compare(
