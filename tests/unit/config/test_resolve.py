@@ -250,7 +250,9 @@ def test_a_connector_may_have_a_default_decoder_of_its_own(host: Host) -> None:
 
 
 def test_an_alias_decoder_forces_its_options(host: Host) -> None:
-    profile = resolve(toml({"plugin.name": "chunked", "toy.chunks": False}), host)
+    found = examine(toml({"plugin.name": "chunked", "toy.chunks": False}), host)
+    assert found.ignored == {"toy.chunks": "decoder chunked always has it as true"}
+    profile = found.profile
     assert profile.decoder.properties == DecoderProperties(chunks=True)
 
 

@@ -298,6 +298,12 @@ class Namespace:
                 if declaration.family is not None:
                     self._claimed.update(filter(declaration.family.fullmatch, self.settings))
 
+    def force(self, component: str, forced: Mapping[str, object]) -> None:
+        """Note the settings that ``forced`` values of a component replace."""
+        for name in forced.keys() & self.settings.keys():
+            why = f"{component} always has it as {as_text(forced[name])}"
+            self._findings.ignored[name] = why
+
     def claim(self, name: str) -> None:
         """Treat ``name`` as declared: its value is used under other names."""
         self._claimed.add(name)

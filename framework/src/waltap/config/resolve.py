@@ -490,7 +490,8 @@ class _ProfileResolver:
             return None
         if spec.properties is None:
             return Component(spec)
-        forced = spec.forced_options if isinstance(spec, DecoderSpec) else None
+        forced = spec.forced_options if isinstance(spec, DecoderSpec) else {}
+        space.force(f"{role} {spec.name}", forced)
         return Component(spec, space.model(f"{role} {spec.name}", spec.properties, forced))
 
     def _channels(
