@@ -5,10 +5,8 @@ Each record becomes one message, with its topic as subject.
 
 import asyncio
 import base64
-import uuid
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.plugin_errors import needing
@@ -155,13 +153,6 @@ class NatsSink(AcknowledgedSink):
         super().__init__(self._server.location, context)
         self._properties = properties
         self._stream: JetStreamContext | None = None
-        # Ids of messages, unique to this instance.
-        self._name, self._tries = uuid.uuid4().hex, count()
-        # Id and record of the first message whose acknowledgement is missing. Where the same record
-        # comes first again, it has the same id, so that the stream drops a duplicate; a snapshot may
-        # begin with another row. Later messages get new ids, so that the last message of a key stays
-        # the last.
-        self._lost: tuple[str, Record] | None = None
 
     # --- life cycle -------------------------------------------------------------------------------
 
@@ -209,21 +200,16 @@ class NatsSink(AcknowledgedSink):
         from nats.errors import BadHeaderError, MaxPayloadError
 
         assert self._stream is not None, "open comes first"
-        names = [f"{self._name}-{next(self._tries)}" for _ in records]
-        lost, self._lost = self._lost, None
-        if lost is not None and lost[1] == records[0]:
-            names[0] = lost[0]
         calls = [
-            self._stream.publish(record.topic, record.value or b"", headers=_headers(record, name))
-            for record, name in zip(records, names, strict=True)
+            self._stream.publish(record.topic, record.value or b"", headers=_headers(record))
+            for record in records
         ]
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        for record, name, answer in zip(records, names, answers, strict=True):
+        for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, BaseException):
                 failure = self._server.meaning(answer, record.topic)
                 if isinstance(answer, (MaxPayloadError, BadHeaderError)):
                     raise self._refusal(failure) from answer
-                self._lost = name, record
                 raise failure from answer
             self._acknowledged(1)
 
@@ -241,10 +227,10 @@ class NatsSink(AcknowledgedSink):
             await self._stream.add_stream(made)
 
 
-def _headers(record: Record, name: str) -> dict[str, str]:
+def _headers(record: Record) -> dict[str, str]:
     """Return the headers of a message. A value that a header cannot hold is base64."""
     given = [("waltap-key", record.key), *((f"header-{n}", v) for n, v in record.headers)]
-    found = {"Nats-Msg-Id": name}
+    found: dict[str, str] = {}
     for header, value in given:
         if value is not None:
             plain = value.isascii() and value.decode().isprintable() and value == value.strip()

@@ -19,7 +19,7 @@ def register_sinks() -> Iterable[SinkSpec]:
     )
     yield SinkSpec(
         name="nats-jetstream",
-        summary="A stream of NATS JetStream, in order, with ids against lost acknowledgements.",
+        summary="A stream of NATS JetStream; at least once, in order.",
         properties=lazy("waltap_streams.properties:NatsProperties"),
         factory=lazy("waltap_streams.nats:NatsSink"),
         shorthand="url",
