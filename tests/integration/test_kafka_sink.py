@@ -428,6 +428,22 @@ def test_a_topic_that_no_broker_can_have_refuses_its_record(place: Place, guaran
         place.opened(**given).write(batch(2, *each))
 
 
+def test_what_a_close_dropped_is_not_promised_afterwards(
+    private_kafka: Kafka, tmp_path: Path
+) -> None:
+    made = sink(private_kafka.bootstrap, tmp_path)
+    made.open()
+    assert flushed(made, 1, Record("t", b"1", b"v")) == at(1)
+    private_kafka.kill()
+    made.write(batch(2, Record("t", b"2", b"v")))
+    made.close()
+    private_kafka.start()
+    made.open()
+    assert made.flush() is None
+    made.close()
+    assert [message.key() for message in read_all(private_kafka.bootstrap, "t")] == [b"1"]
+
+
 def test_a_queue_that_is_smaller_than_a_record_takes_it(place: Place) -> None:
     place.create()
     given = {"producer.queue.buffering.max.kbytes": "1"}

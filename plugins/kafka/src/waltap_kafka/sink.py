@@ -141,6 +141,7 @@ class KafkaSink(Sink):
         StopRequested.
         """
         self._failure = self._undelivered = self._partial = None
+        self._accepted = Positions()  # `close` has dropped what was not delivered
         made = self._new_producer()
         self._clients.reach(made)
         admin = self._clients.admin()
