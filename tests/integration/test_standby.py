@@ -1,5 +1,6 @@
 """Two engines of one profile: one runs it, the other waits, and never do both write."""
 
+import contextlib
 import itertools
 import shutil
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import Destination, PipelineRig, Run, until
@@ -15,6 +17,7 @@ from tests.harness.servers.postgres import Database
 
 from waltap.pipeline.runtime.leadership import LeaseLost
 from waltap.pipeline.runtime.lock import PipelineRunning, StateFolderGone
+from waltap_postgres.replication.slot import ReplicationSlot, SlotAdmin
 
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}
 """A machine that is busy must not lose the lease where a test does not mean it to."""
@@ -217,3 +220,32 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
             assert now != pid
             old = "SELECT FROM pg_stat_activity WHERE pid = %s"
             until(lambda: database.execute(old, pid) == [], "the old walsender to end")
+
+
+def test_a_walsender_that_survives_its_end_does_not_hold_the_slot(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the reader is paused and the socket is full, it waits for it to say that it is being ended."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = PipelineRig(database, tmp_path, STANDBY | {"slot.max.retries": 50})
+    pipeline.catch_up()
+    ends, told = SlotAdmin.end_reader, list[ReplicationSlot]()
+
+    def second_time(self: SlotAdmin, slot: ReplicationSlot) -> None:
+        told.append(slot)
+        if len(told) > 1:
+            ends(self, slot)
+
+    monkeypatch.setattr(SlotAdmin, "end_reader", second_time)
+    paused = psycopg.connect(
+        database.dsn, replication="database", application_name="waltap leased replication"
+    )
+    with contextlib.closing(paused):
+        options = f"(proto_version '1', publication_names '{pipeline.slot}')"
+        paused.pgconn.send_query(
+            f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0 {options}".encode()
+        )
+        until(lambda: database.slots()[pipeline.slot], "the reader")
+        database.execute("INSERT INTO t VALUES (1)")
+        pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1]

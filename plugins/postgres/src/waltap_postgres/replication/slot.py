@@ -383,7 +383,8 @@ class SlotAdmin:
         )
         return any(name == f"waltap {session_role(leased=True)}" for (name,) in rows)
 
-    def _end_left_behind(self, slot: ReplicationSlot) -> None:
+    def _end_left_behind(self, slot: ReplicationSlot) -> bool:
+        """Terminate the reader; return whether the role may."""
         try:
             self.end_reader(slot)
         except PrivilegeMissing as error:
@@ -394,10 +395,11 @@ class SlotAdmin:
                 slot.name,
                 error.problem,
             )
-        else:
-            log.info(
-                "pid %s, which read slot %s without a client, was ended", slot.active_pid, slot.name
-            )
+            return False
+        log.info(
+            "pid %s, which read slot %s without a client, was ended", slot.active_pid, slot.name
+        )
+        return True
 
     def await_free(
         self,
@@ -414,15 +416,17 @@ class SlotAdmin:
         # Polls are more frequent than ``slot.retry.delay.ms``, but the total time is the same.
         patience = properties.slot_max_retries * properties.slot_retry_delay_ms / 1000
         deadline, reported = time.monotonic() + patience, False
-        ended: set[int] = set()
+        ended: dict[int, bool] = {}
         while True:
             slot = self.read(name)
             if slot is None or slot.active_pid is None:
                 return
             # The server itself would notice a broken link only after ``wal_sender_timeout``.
             if slot.active_pid not in ended and left_behind(slot):
-                ended.add(slot.active_pid)
-                self._end_left_behind(slot)
+                ended[slot.active_pid] = self._end_left_behind(slot)
+            # If its socket is full, it waits for its client to say so, until the second time.
+            elif ended.get(slot.active_pid):
+                self.end_reader(slot)
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise slot_in_use(self.catalogue, slot)
