@@ -66,6 +66,9 @@ def avro(*fields: Any) -> str:
         pytest.param(avro(), avro(*({"name": letter, "type": "int"} for letter in "abcdefg")),
                      ", ".join(f"the field {letter} is new without a default" for letter in "abcde")
                      + ", and 2 more", id="avro-many"),
+        pytest.param(avro({"name": "a", "type": "int", "default": {"fields": "x", "properties": True}}),
+                     avro({"name": "a", "type": "long", "default": {"fields": ["x"], "properties": 1}}),
+                     'a: "int" became "long"', id="avro-default-of-such-names"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named(old: str, new: str, said: str) -> None:

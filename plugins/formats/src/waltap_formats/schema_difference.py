@@ -80,9 +80,10 @@ def _members(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[st
 
 
 def _named(fields: Any) -> dict[str, Any]:
+    # A default, and a schema that was registered by hand, may have other content of this name.
     if isinstance(fields, list):
-        return {str(field.get("name")): field for field in fields}
-    return dict(fields or {})
+        return {str(field.get("name")): field for field in fields if isinstance(field, dict)}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _below(path: str, name: str) -> str:
