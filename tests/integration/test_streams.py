@@ -265,6 +265,7 @@ def test_nats_without_a_stream_is_reported(nats_server: NatsServer, tmp_path: Pa
     ("name", "unfit"),
     [
         ("payload", Record("payload.t", b"2", b"x" * 2_000_000)),
+        ("subject", Record("subject.of a row", b"2", VALUE)),
         ("header", Record("header.t", b"2", VALUE, headers=(("a:b", b"1"),))),
     ],
 )

@@ -197,7 +197,7 @@ class NatsSink(AcknowledgedSink):
 
         They leave in order. No record after the first failure counts.
         """
-        from nats.errors import BadHeaderError, MaxPayloadError
+        from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
 
         assert self._stream is not None, "open comes first"
         calls = [
@@ -208,7 +208,7 @@ class NatsSink(AcknowledgedSink):
         for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, BaseException):
                 failure = self._server.meaning(answer, record.topic)
-                if isinstance(answer, (MaxPayloadError, BadHeaderError)):
+                if isinstance(answer, (MaxPayloadError, BadHeaderError, BadSubjectError)):
                     raise self._refusal(failure) from answer
                 raise failure from answer
             self._acknowledged(1)
