@@ -13,7 +13,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any, Final
 from weakref import WeakSet
@@ -323,19 +322,19 @@ class IcebergFormat(MergingFormat):
     def driver_table(
         self, spark: SparkSession, target: TargetTable, *, small: bool
     ) -> IcebergTable | None:
-        """Return the table, unless it is not ``small``."""
-        table = self._table(spark, target.at)
-        return table if table.is_small or not small else None
+        """Return the table, unless it is not ``small``.
 
-    def _table(self, spark: SparkSession, at: str) -> IcebergTable:
+        Versions that are made beside SQL have the note of `noted`.
+        """
         self._require_iceberg(spark)
-        note = partial(self._note, spark)
-        return IcebergTable(spark, at, is_cached=self._in_catalogue, note=note, listed=self._files)
-
-    @staticmethod
-    def _note(spark: SparkSession) -> dict[str, str]:
-        """Return the summary of a version that is made beside SQL (`noted`)."""
-        return {KEY: spark.conf.get(NOTED) or ""}
+        table = IcebergTable(
+            spark,
+            target.at,
+            is_cached=self._in_catalogue,
+            note=lambda: {KEY: spark.conf.get(NOTED) or ""},
+            listed=self._files,
+        )
+        return table if not small or table.is_small else None
 
     # --- versions -----------------------------------------------------------------------------------
 
@@ -460,7 +459,8 @@ class IcebergFormat(MergingFormat):
         """Rewrite small data files and position deletes; expire old versions."""
         done = False
         with left_to_spark(at):
-            done = self._table(spark, at).join()
+            own = self.driver_table(spark, TargetTable(at=at), small=False)
+            done = own is not None and own.join()
         table = self._load(spark, at)
         if not done:
             self._rewrite_files(spark, table)
