@@ -54,6 +54,12 @@ drop table anew;
 create table anew (id int primary key, v text);
 insert into anew values (1, 'second'), (9, 'second');
 update computed set a = 50 where id = 1;
+create table young (id int primary key, v int, x int);
+create table middle (id int primary key, x int, v int);
+insert into young values (1, 1, 5); insert into middle values (1, 5, 1);
+alter table young drop column x; alter table middle drop column x;
+alter table young add column x int; alter table middle add column x text;
+insert into young values (2, 2, 7); insert into middle values (2, 2, 'seven');
 insert into odd values (1, 1e45, 'NaN', 'infinity', '-infinity'), (2, 1.5, 2.5, '2024-01-01', '2024-01-01');
 """
 
