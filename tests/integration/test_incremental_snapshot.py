@@ -430,21 +430,6 @@ def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(pipeline: Pipe
 
 
 @large
-def test_a_pause_holds_snapshots_that_are_asked_for_later_if_it_says_so(
-    pipeline: PipelineRig,
-) -> None:
-    destination = pipeline.destination
-    with pipeline.running() as run:
-        assert run.engine.signal("pause-snapshot", {"later": True}).result(WAIT_S).accepted
-        pipeline.signal("execute-snapshot", "t")
-        pipeline.database.execute("INSERT INTO t VALUES (1000)")
-        run.until(lambda: 1000 in destination.ids("t", "c"), "the stream")
-        assert read_rows(destination) == []
-        pipeline.signal("resume-snapshot")
-        run.until(lambda: len(set(destination.ids("t", "r"))) >= 300, "the end")
-
-
-@large
 def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline: PipelineRig) -> None:
     held, release = hold_after(pipeline.destination, 50)
     with pipeline.running() as run:

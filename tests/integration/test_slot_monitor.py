@@ -10,7 +10,7 @@ from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.changes.transactions.transaction import Notification
+from waltap.changes.transactions.transaction import Batch, Notification, SnapshotRows
 from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
 from waltap.services.monitor.status import SlotHealth
@@ -144,44 +144,88 @@ def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(
     assert gaps(pipeline) == []
 
 
-def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: PipelineRig) -> None:
+PAUSES: dict[str, Any] = {
+    "waltap.wal.budget": "12MB",
+    "waltap.wal.action": "pause",
+    "incremental.snapshot.chunk.size": 10,
+}
+
+
+def paused(pipeline: PipelineRig, run: Run, *signals: str) -> Watched:
+    """Have the monitor pause a snapshot of t behind its first chunk, in which ``signals`` are sent."""
     database = pipeline.database
     database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(100, 2000) g")
-    settings: dict[str, Any] = {
-        "waltap.wal.budget": "12MB",
-        "waltap.wal.action": "pause",
-        "incremental.snapshot.chunk.size": 10,
-    }
-    with pipeline.running(**settings) as run:
-        watched = Watched(pipeline, run)
-        held = threading.Event()
+    watched = Watched(pipeline, run)
+    held = threading.Event()
 
-        def hold(_batch: object) -> None:
+    def hold(batch: Batch) -> None:
+        if any(isinstance(part, SnapshotRows) for part in batch.parts):
             held.set()
             watched.free.wait(WAIT_S)
 
-        pipeline.destination.before_write = hold
-        watched.free.clear()
-        asked = {"data-collections": ["public.t"], "type": "incremental"}
-        assert run.engine.signal("execute-snapshot", asked).result(120).accepted
-        assert held.wait(WAIT_S)  # from here on nothing is confirmed, whatever the server writes
-        fill(database, 14)  # before the second chunk there is too much
-        watched.until(lambda health: health.level == "acted", "the budget is spent")
-        watched.free.set()
-        run.until(lambda: "PAUSED" in [each.kind for each in watched.reported], "the pause")
-        until(
-            lambda: [database.execute("CHECKPOINT"), watched.health.level != "acted"][-1],
-            "the server lets go",
-        )
-        run.until(lambda: "COMPLETED" in [each.kind for each in watched.reported], "the end")
-        kinds = [
-            each.kind
-            for each in watched.reported
-            if each.kind in {"PAUSED", "RESUMED", "COMPLETED"}
-        ]
-    assert kinds[0] == "PAUSED"
-    assert kinds[-2:] == ["RESUMED", "COMPLETED"]
-    assert len(pipeline.destination.table("t")) == 1903
+    watched.free.clear()
+    pipeline.destination.before_write = hold
+    asked = {"data-collections": ["public.t"], "type": "incremental"}
+    assert run.engine.signal("execute-snapshot", asked).result(120).accepted
+    assert held.wait(WAIT_S)  # from here on nothing is confirmed, whatever the server writes
+    for kind in signals:
+        run.engine.signal(kind)
+    fill(database, 14)  # before the second chunk there is too much
+    watched.until(lambda health: health.level == "acted", "the budget is spent")
+    watched.free.set()
+    run.until(lambda: "PAUSED" in pauses(watched), "the pause")
+    return watched
+
+
+def pauses(watched: Watched) -> list[str]:
+    return [
+        each.kind for each in watched.reported if each.kind in {"PAUSED", "RESUMED", "COMPLETED"}
+    ]
+
+
+def read(pipeline: PipelineRig) -> int:
+    return len(set(pipeline.destination.ids("t", "r")))
+
+
+def calm(watched: Watched) -> None:
+    def lets_go() -> bool:
+        watched.pipeline.database.execute("CHECKPOINT")
+        return watched.health.level != "acted"
+
+    until(lets_go, "the server lets go")
+
+
+def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: PipelineRig) -> None:
+    with pipeline.running(**PAUSES) as run:
+        watched = paused(pipeline, run)
+        calm(watched)
+        run.until(lambda: "COMPLETED" in pauses(watched), "the end")
+    assert pauses(watched)[0] == "PAUSED"
+    assert pauses(watched)[-2:] == ["RESUMED", "COMPLETED"]
+    assert read(pipeline) == 1903
+
+
+def changed(watched: Watched) -> None:
+    watched.pipeline.database.execute("INSERT INTO t VALUES (4, 'd')")
+    watched.run.until(lambda: 4 in watched.pipeline.destination.ids("t", "c"), "the change")
+
+
+def test_a_pause_of_the_monitor_ends_with_its_run(pipeline: PipelineRig) -> None:
+    with pipeline.running(**PAUSES) as run:
+        changed(paused(pipeline, run))
+    with pipeline.running(**PAUSES | {"waltap.wal.budget": "1GB"}) as run:
+        run.until(lambda: read(pipeline) == 1903, "the end")
+
+
+def test_the_monitor_ends_no_pause_that_somebody_asked_for(pipeline: PipelineRig) -> None:
+    with pipeline.running(**PAUSES) as run:
+        watched = paused(pipeline, run, "pause-snapshot")
+        calm(watched)
+        changed(watched)
+        assert "RESUMED" not in pauses(watched)
+        assert run.engine.signal("resume-snapshot").result(120).accepted
+        run.until(lambda: "COMPLETED" in pauses(watched), "the end")
+    assert read(pipeline) == 1903
 
 
 def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig) -> None:

@@ -185,8 +185,6 @@ class SlotMonitorDependencies:
     now_ms: Callable[[], int]
     # sends a notification (kind, members)
     notify: Callable[..., None]
-    # pauses incremental snapshots (True), or resumes them
-    pause: Callable[[bool], None]
     # records the gap up to the end of WAL after a dropped slot, and returns the run's error
     gave_up: Callable[[SlotHealth, int], WaltapError]
     # connects to the source; None: only the engine's readings count
@@ -258,6 +256,10 @@ class SlotMonitor:
         self._confirm_now.clear()
         return wanted
 
+    def pauses_snapshots(self) -> bool:
+        """Return whether incremental snapshots must wait; any thread may call it."""
+        return self._memory.paused
+
     def apply_properties(self, properties: EngineProperties) -> None:
         """Apply the properties ``waltap.wal.*`` from the next reading on.
 
@@ -266,9 +268,8 @@ class SlotMonitor:
         with self._lock:
             if _POLICY(properties) == _POLICY(self._properties):
                 return
-            if self._memory.paused and properties.wal_action != "pause":
+            if properties.wal_action != "pause":
                 self._memory.paused = False
-                self._about.pause(False)
             self._properties = properties
             self._memory.action, self._memory.disk_reported = "", False
             self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
@@ -410,7 +411,6 @@ class SlotMonitor:
         elif self._memory.paused and health.level != "acted":
             self._memory.paused, self._memory.action = False, ""
             log.info("incremental snapshots continue", extra=self._extra())
-            self._about.pause(False)
         elif health.level == "ok":
             self._memory.action = ""
 
@@ -422,7 +422,6 @@ class SlotMonitor:
         elif action == "pause" and not memory.paused:
             memory.paused = True
             self._done("incremental snapshots are paused", health)
-            self._about.pause(True)
         elif action == "drop":
             self._done("the slot is dropped", health)
         if action in {"advance", "drop"}:

@@ -14,7 +14,6 @@ from waltap.base.text import duration, size
 from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import Notification
-from waltap.clock import new_identifier
 from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, WaltapError
 from waltap.pipeline.delivery.redelivery import redelivery_inbox
@@ -25,7 +24,6 @@ from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.setup.build import chosen_password
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.gaps import GapCertificates, GapEnd, moment
-from waltap.ports.signals.signal import Signal
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
 from waltap.services.monitor.counts import RATE_WINDOWS_S, StreamGauges
@@ -176,7 +174,6 @@ class PipelineRun:
                 monotonic=state.clock.monotonic,
                 now_ms=state.now_ms,
                 notify=lambda kind, **data: self.channels.notify(SLOT, kind, **data),
-                pause=self._pause_snapshots,
                 gave_up=self._slot_given_up,
                 open_watch=self._open_watch if connects else None,
                 every_s=min(profile.engine.status_interval_ms / 1000, SLOT_POLL_S),
@@ -190,10 +187,6 @@ class PipelineRun:
         password = chosen_password(self.state.host)
         context = SlotWatchContext(stopping=self.guard.stopping, password=password)
         return component.spec.slot_watch(component.properties, context)
-
-    def _pause_snapshots(self, wanted: bool) -> None:
-        kind, data = ("pause-snapshot", '{"later": true}') if wanted else ("resume-snapshot", "")
-        self.channels.inbox.put(Signal(new_identifier(self.state.chance), kind, data))
 
     def _slot_given_up(self, health: SlotHealth, end_lsn: int) -> WaltapError:
         """Store the gap of a dropped slot; return its error."""
@@ -294,7 +287,7 @@ class PipelineRun:
             if delivery is None or not self.state.sink_open
             else delivery.downstream_progress(),
             snapshot_run=counts.snapshot.status(),
-            incremental=None if delivery is None else _waiting(delivery.signals),
+            incremental=None if delivery is None else self._waiting(delivery.signals),
             tables=() if by_table is None else by_table.status(),
             last_event=None if by_table is None else by_table.last,
             last_transaction=counts.last_xid,
@@ -303,6 +296,16 @@ class PipelineRun:
             queue_events=self.state.profile.engine.batch_events,
             spill_memory_bytes=self.state.profile.engine.spill_memory_bytes,
             metric_tables=self.state.profile.engine.metric_tables,
+        )
+
+    def _waiting(self, signals: Mapping[str, object]) -> IncrementalProgress | None:
+        """Return the tables that incremental snapshots must still read."""
+        state = IncrementalState.restored(signals)
+        if not state.queue:
+            return None
+        paused = state.paused or self.guard.pauses_snapshots()
+        return IncrementalProgress(
+            table=state.queue[0].name, queued=len(state.queue) - 1, paused=paused
         )
 
     def _partitions(self, delivery: SinkWriter) -> tuple[PartitionStatus, ...]:
@@ -356,16 +359,6 @@ class PipelineRun:
                 private_folder(self._ready_file.parent)
                 os.close(private(self._ready_file, os.O_WRONLY | os.O_CREAT))
                 os.utime(self._ready_file)
-
-
-def _waiting(signals: Mapping[str, object]) -> IncrementalProgress | None:
-    """Return the tables that incremental snapshots must still read."""
-    state = IncrementalState.restored(signals)
-    if not state.queue:
-        return None
-    return IncrementalProgress(
-        table=state.queue[0].name, queued=len(state.queue) - 1, paused=state.paused
-    )
 
 
 @contextmanager

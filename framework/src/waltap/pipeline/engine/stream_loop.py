@@ -283,6 +283,7 @@ class StreamLoop:
             delivery,
             self._stages.relations,
             lambda: [gid for reader in self._readers for gid in reader.assembler.undecided],
+            self._run.guard.pauses_snapshots,
         )
         new_tables = self._stages.new_tables
         new_tables.begin(

@@ -184,6 +184,7 @@ class SignalStage:
         delivery: SinkWriter,
         relations: DescribedRelations,
         undecided: Callable[[], list[str]],
+        suspended: Callable[[], bool],
     ) -> None:
         self._state, self._delivery = state, delivery
         capture, engine = relations.capture, state.profile.engine
@@ -218,6 +219,7 @@ class SignalStage:
             obeyed=self._obeyed,
             state=IncrementalState.restored(delivery.offset.signals),
             undecided=undecided,
+            suspended=suspended,
         )
         self._watcher.resume(self._now_us())
 

@@ -117,7 +117,7 @@ KNOWN = {
         "surrogate-key",
     },
     "stop-snapshot": {"data-collections", "type"},
-    "pause-snapshot": {"type", "later"},
+    "pause-snapshot": {"type"},
     "resume-snapshot": {"type"},
     "log": {"message"},
 }

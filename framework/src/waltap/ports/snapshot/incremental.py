@@ -200,7 +200,8 @@ class IncrementalSnapshots:
     signal table are signals and not only watermarks. ``notice`` receives the notifications of a
     snapshot: kind, signal id, members, and the ``rows`` read of a table.
     ``identifier`` returns a new id for a row of the signal table. ``undecided`` returns the GIDs of
-    delivered transactions without a commit.
+    delivered transactions without a commit. ``suspended`` returns whether no chunk may be read now, which
+    is not a pause that an operator asked for.
     """
 
     def __init__(
@@ -222,8 +223,10 @@ class IncrementalSnapshots:
         notice: Callable[..., None] = lambda _kind, _identifier, **_data: None,
         state: IncrementalState | None = None,
         undecided: Callable[[], list[str]] = list,
+        suspended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._undecided, self._held_by = undecided, ""
+        self._must_wait, self._suspended = suspended, False
         self._source, self._signal_table, self._writes = source, signal_table, writes
         self._until: int | None = None
         self._identifying = identifying
@@ -494,8 +497,7 @@ class IncrementalSnapshots:
             stopped = self._to_stop(arguments)
             return _doing(lambda now: self._halt(stopped, now))
         if signal.kind == "pause-snapshot":
-            # As in Debezium. The slot monitor's pause also holds what is asked for later.
-            if not self.state.queue and arguments.get("later") is not True:
+            if not self.state.queue:  # as in Debezium
                 raise SignalUnusable("no incremental snapshot is under way")
             return _doing(lambda _now: self._pause(paused=True))
         return _doing(self._unpause)
@@ -526,9 +528,11 @@ class IncrementalSnapshots:
         changes = self.state.paused != paused
         self.state.paused = paused
         if self.state.queue and changes:
-            kind = "PAUSED" if paused else "RESUMED"
-            queued = listed(self.state.queue)
-            self._notice(kind, self.state.queue[0].signal, data_collections=queued)
+            self._notice_pause("PAUSED" if paused else "RESUMED")
+
+    def _notice_pause(self, kind: str) -> None:
+        queue = self.state.queue
+        self._notice(kind, queue[0].signal, data_collections=listed(queue))
 
     def _unpause(self, now: int) -> None:
         if self.state.paused:
@@ -608,8 +612,14 @@ class IncrementalSnapshots:
         state = self.state
         self._stop()
         if not state.queue:
+            self._suspended = False
             return
-        self.waiting = False
+        self.waiting = self._must_wait()
+        if self.waiting != self._suspended:
+            self._suspended = self.waiting
+            self._notice_pause("PAUSED" if self.waiting else "RESUMED")
+        if self.waiting:
+            return
         identifier, opened = self._identifier(), _instant(now)
         while state.queue and not self._read_head(identifier):
             if self.waiting:
