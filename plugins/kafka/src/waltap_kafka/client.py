@@ -110,15 +110,12 @@ RAISED: Final = (KafkaException, SystemError)
 
 
 def kafka_error(raised: BaseException) -> KafkaError:
-    """Return the error that ``raised`` carries.
-
-    Raises: SystemError if it is not the client's.
-    """
+    """Return the error that ``raised`` carries, or `KafkaError._FATAL`."""
     found: BaseException | None = raised
     while isinstance(found, SystemError):
         found = found.__cause__
-    if not isinstance(found, KafkaException):
-        raise raised
+    if found is None:
+        return KafkaError(KafkaError._FATAL, "the client had a fatal error")
     error = found.args[0]
     assert isinstance(error, KafkaError)
     return error

@@ -451,7 +451,9 @@ class KafkaSink(Sink):
         return self._error(error, record.topic, len(record.key or b"") + len(record.value or b""))
 
     def _error(self, error: KafkaError, topic: str = "", size: int = 0) -> SinkError:
-        expired = self._transactions is not None and self._transactions.expired
+        expired = False
+        if self._transactions is not None:
+            error, expired = self._transactions.reason(error), self._transactions.expired
         return self._failures.of(
             error, topic=topic, size=size, expired=expired, placed=topic in self._placed
         )

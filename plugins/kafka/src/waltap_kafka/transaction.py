@@ -131,6 +131,15 @@ class KafkaTransactions:
         self._begun, self._committed = None, position or None
         return self._committed
 
+    def reason(self, error: KafkaError) -> KafkaError:
+        """Return ``error``, or the one that ended the producer, which only this call has."""
+        if error.code() == KafkaError._FATAL:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as raised:
+                return kafka_error(raised)
+        return error
+
     def abandon(self) -> None:
         """Try to abort the open transaction.
 
@@ -156,7 +165,7 @@ class KafkaTransactions:
                 # Short calls let the loop see a stop request.
                 call(STEP_S)
             except RAISED as raised:
-                error = kafka_error(raised)
+                error = self.reason(kafka_error(raised))
                 if error.txn_requires_abort():
                     self.abandon()
                     raise KafkaNotDelivered(f"a transaction was undone: {error.str()}") from raised
