@@ -120,6 +120,10 @@ def shown_by_columns(
     order = [now[column.name].number or 0 for column in columns if column.name in now]
     # Otherwise a name is another column's by now, and shows nothing of that one.
     in_order = order == sorted(order)
+    before = [names[column.name].number or 0 for column in columns if column.name in names]
+    # Names went from column to column: the wire lists columns by their number.
+    if in_order and before != sorted(before):
+        names = {}
     for column in columns:
         found = now.get(column.name)
         if found is None or found.number is None or found.type_oid != column.type_oid:
