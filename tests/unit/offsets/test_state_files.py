@@ -19,6 +19,7 @@ from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.errors import ConnectionLost, SourceError, WaltapError
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.pipeline.stages.new_tables import NewTables
+from waltap.ports.offsets import state_folder
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
 from waltap.ports.offsets.offset import (
@@ -37,7 +38,8 @@ from waltap_testing.offset_store_suite import TWO
 # --- the files of a pipeline's state folder: what this version writes, and what it reads of earlier ones
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "state"
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "state"
 
 OBJECTS = [
     OwnedObject(kind="publication", name="waltap", system_id="7", database="shöp", made=False),
@@ -431,3 +433,11 @@ def test_files_in_a_private_folder_are_private_and_elsewhere_the_umask_decides(
     assert len(found) in {0, 7}, found  # each but the lock
     assert close_to_others(tmp_path / "state") is None
     assert open_to_others(tmp_path / "state") == []
+
+
+def test_the_page_of_the_state_folder_names_its_files() -> None:
+    names = {value for name, value in vars(state_folder).items() if name.isupper()}
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert [
+        name for name in sorted(names) if isinstance(name, str) and f"`{name}" not in page
+    ] == []
