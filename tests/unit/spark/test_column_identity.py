@@ -50,6 +50,17 @@ def test_a_renamed_column_is_read_from_older_files_by_its_number(
         assert file_column(found, part.columns, part.ids, "v") is None
 
 
+def test_a_column_of_a_former_table_is_read_once_from_its_files() -> None:
+    """That table dropped v, and added another v; the present one has none."""
+    kinds = {"id": '"integer"', "v": '"string"', "v@2": '"string"'}
+    state = TableState(
+        schema="public", table="t", columns=kinds, ids={"id": 10_001, "v@2": 2}, incarnation=1
+    )
+    for ids, found in (({"id": 1, "v": 2}, ["v", None]), ({"id": 1, "v": 3}, [None, "v"])):
+        has = dict.fromkeys(ids, '"string"')
+        assert [file_column(state, has, ids, name) for name in ("v@2", "v")] == found
+
+
 def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot() -> None:
     without, reasons = identify(table(), group(("id", 1)))
     assert reasons == ()

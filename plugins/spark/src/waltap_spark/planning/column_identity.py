@@ -370,16 +370,15 @@ def file_column(
 
     None means that the files do not have the column.
     """
-    wanted = table.ids.get(column)
-    if wanted is None:
-        return column if column in names else None
+    wanted, other = table.ids.get(column), ids.get(column)
     for name, number in ids.items():
         if number == wanted and name in names:
             return name
-    other = ids.get(column)
-    by_name = other is None or other // PER_INCARNATION != wanted // PER_INCARNATION
-    by_name = by_name and other not in table.ids.values()  # such an id is a former table's column
-    return column if by_name and column in names else None
+    if column not in names or other in table.ids.values():
+        return None  # the file's column of this name is another one, perhaps of a former table
+    if wanted is None or other is None or other // PER_INCARNATION != wanted // PER_INCARNATION:
+        return column
+    return None
 
 
 def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
