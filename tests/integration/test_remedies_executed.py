@@ -69,7 +69,7 @@ def slot_of_another_plugin(shop: Shop) -> None:
 
 
 def another_server(shop: Shop) -> None:
-    stored(shop, database="another")
+    stored(shop, database="postgres")  # which is there, so it is not the former name of this one
 
 
 def another_name(shop: Shop) -> None:
