@@ -11,6 +11,7 @@ from tests.harness.spark import Rig
 from tests.harness.unreported_columns import COURSES
 
 from waltap_spark.read.live import LiveTables
+from waltap_spark.schema.schema import fitted
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import TableState
 
@@ -150,6 +151,30 @@ def test_a_column_of_a_dropped_table_keeps_its_values_when_the_new_one_adds_its_
         (7, None, None),
         (8, 5, None),
     ]
+
+
+def test_a_value_of_an_unrelated_type_is_null(spark: Any) -> None:
+    """Spark refuses to plan a cast that no value can pass, even to try it."""
+    array = '{"type":"array","elementType":"integer","containsNull":true}'
+    values = {
+        "5": '"integer"',
+        "'2024-02-29'": '"string"',
+        "date'2024-02-29'": '"date"',
+        "timestamp_ntz'2024-02-29 00:00:00'": '"timestamp_ntz"',
+        "true": '"boolean"',
+        "X'FF'": '"binary"',
+        "array(1)": array,
+        "1.5BD": '"decimal(2,1)"',
+    }
+    for text, has in values.items():
+        frame = spark.sql(f"SELECT {text} AS v")
+        found = frame.select(
+            *(fitted(frame["v"], has, wanted, lenient=True) for wanted in values.values())
+        ).first()
+        assert sum(value is not None for value in found) >= 2, "text takes it, and its own type"
+    day = spark.sql("SELECT '2024-02-29' AS v")
+    text = fitted(day["v"], '"string"', '"date"', lenient=True)
+    assert day.select(text).first()[0] == dt.date(2024, 2, 29)
 
 
 @pytest.mark.parametrize("generated", [True, False])

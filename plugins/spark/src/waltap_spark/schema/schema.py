@@ -180,6 +180,13 @@ def _sql(kind: Any) -> str:
 _SQL: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
+FAMILIES: Final = {
+    **dict.fromkeys(("byte", "short", "integer", "long", "float", "double", "boolean"), "number"),
+    **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "time"),
+}
+"""Spark's types that may be cast into each other."""
+
+
 def fitted(column: "Column", has: str, wanted: str, *, lenient: bool = False) -> "Column":
     """Return ``column``, of the type ``has``, as type ``wanted``.
 
@@ -197,7 +204,10 @@ def _fitted(column: "Column", has: Any, wanted: Any, lenient: bool) -> "Column":
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     if kind is None or not isinstance(has, Mapping) or has.get("type") != kind:
         made = _type(wanted)
-        return column.try_cast(made) if lenient else column.cast(made)
+        if not lenient:
+            return column.cast(made)
+        # Spark refuses to plan a cast that no value can pass.
+        return column.try_cast(made) if _castable(has, wanted) else F.lit(None).cast(made)
     if kind == "array":
         inner, now = has["elementType"], wanted["elementType"]
         return F.transform(column, lambda each: _fitted(each, inner, now, lenient))
@@ -215,6 +225,18 @@ def _fitted(column: "Column", has: Any, wanted: Any, lenient: bool) -> "Column":
     ]
     # A null struct must stay null, not become a struct of nulls.
     return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def _castable(has: Any, wanted: Any) -> bool:
+    if isinstance(has, Mapping) or isinstance(wanted, Mapping):
+        return bool(wanted == "string")
+    return "string" in {has, wanted} or _family(has) == _family(wanted) != ""
+
+
+def _family(kind: str) -> str:
+    if kind.startswith("decimal"):
+        return "number"
+    return FAMILIES.get(kind, "")
 
 
 def _type(kind: Any) -> "DataType":
