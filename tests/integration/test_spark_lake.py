@@ -59,12 +59,6 @@ update computed set a = 50 where id = 1;
 begin; savepoint s;
 alter table exchanged rename a to c; alter table exchanged rename b to a; alter table exchanged rename c to b;
 release savepoint s; update exchanged set a = 9 where id = 1; commit;
-create table young (id int primary key, v int, x int);
-create table middle (id int primary key, x int, v int);
-insert into young values (1, 1, 5); insert into middle values (1, 5, 1);
-alter table young drop column x; alter table middle drop column x;
-alter table young add column x int; alter table middle add column x text;
-insert into young values (2, 2, 7); insert into middle values (2, 2, 'seven');
 insert into odd values (1, 1e45, 'NaN', 'infinity', '-infinity'), (2, 1.5, 2.5, '2024-01-01', '2024-01-01');
 """
 

@@ -433,36 +433,6 @@ def _matched_columns(
             between = [c for c in between if c.number == low + 1]
         if len(between) == 1 and between[0].type_oid == column.type_oid:
             matched[n] = between[0]
-    return _with_dropped(wire, table, remembered, moment, matched)
-
-
-def _with_dropped(
-    wire: Relation,
-    table: CatalogTable,
-    remembered: Relation | None,
-    moment: CatalogVersion,
-    matched: dict[int, Column],
-) -> dict[int, Column]:
-    """Return ``matched`` with the numbers of columns that were dropped later.
-
-    A column that the wire lists in such a place is that one, also if a newer column has its name.
-    A description that is older than the present one knows better.
-    """
-    now, then = (
-        {(column.name, column.number) for column in relation.columns}
-        for relation in (table.relation, remembered or table.relation)
-    )
-    later = sorted(number for number, xid in table.dropped.items() if moment.precedes(xid))
-    low = 0
-    for n, column in enumerate(wire.columns if later and now == then else ()):
-        found = matched.get(n)
-        high = next((c.number or 0 for m, c in sorted(matched.items()) if m >= n), 1 << 16)
-        newer = found is None or any(map(moment.precedes, table.changed.get(high, ())))
-        gone = next((number for number in later if low < number < high), None)
-        if newer and gone is not None:
-            found = msgspec.structs.replace(found or column, number=gone, missing=None)
-            matched[n] = found
-        low = low if found is None else found.number or 0
     return matched
 
 
@@ -531,8 +501,7 @@ def _column(
         known, same = then, True
     nullable = column.nullable
     if nullable is None:
-        nullable = None if known is None else known.nullable
-        nullable = not of_key if nullable is None else nullable
+        nullable = not of_key if known is None else known.nullable
     default = known.default if known and same else None
     # The table was locked when the catalogue was read, so its defaults are unknown.
     if known is now and then is not None and present is not None and not present.defaults_known:
