@@ -104,6 +104,25 @@ def test_the_key_of_a_change_is_that_of_its_moment(
             assert rig.entries(t) == [(("id",), {"c": 3, "d": 2})], case
 
 
+def test_a_rewrite_that_follows_changes_no_number(database: Database, tmp_path: Path) -> None:
+    """It writes the catalogue's rows again, those of columns that were dropped long before, too."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int, d text)")
+    rig = Log(database, tmp_path)
+    rig.catch_up()
+    database.execute("ALTER TABLE t DROP b, DROP c")
+    rig.deliver("INSERT INTO t VALUES (1, 2, 'a')")
+    database.execute("INSERT INTO t VALUES (2, 2, 'b')")
+    database.execute("ALTER TABLE t ALTER a TYPE bigint")
+    rig.deliver("INSERT INTO t VALUES (3, 2, 'c')")
+    numbers = {
+        tuple(column.number for column in entry.columns)
+        for manifest in ChangeLog(str(rig.out)).manifests()
+        for entry in manifest.tables
+        if entry.operations
+    }
+    assert numbers == {(1, 2, 5)}
+
+
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "wal2json-1", "decoderbufs"])
 def test_a_dropped_key_does_not_outlive_the_lag(
     database: Database, tmp_path: Path, plugin: str
