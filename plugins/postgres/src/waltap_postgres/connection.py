@@ -20,7 +20,6 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from waltap.base.redaction import Secret, without_frames
-from waltap.cli.session import DEAD_LINK, PINNED, SETTINGS, beginning, startup_options
 from waltap.errors import (
     ConfigurationError,
     ConnectionLost,
@@ -28,6 +27,7 @@ from waltap.errors import (
     SystemRefused,
     WaltapError,
 )
+from waltap.ports.source.session import DEAD_LINK, PINNED, SETTINGS, beginning, startup_options
 from waltap_postgres.connection_errors import (
     NO_WALSENDER,
     PoolerInTheWay,

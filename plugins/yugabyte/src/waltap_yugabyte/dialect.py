@@ -9,8 +9,8 @@ from waltap.changes.decode.message import Commit, Message
 from waltap.changes.events import PLAIN, VALUE_AND_SET
 from waltap.changes.events.plan import EventForm
 from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
-from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import SourceError
+from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.dialect import PostgresDialect
 from waltap_postgres.properties import PostgresProperties

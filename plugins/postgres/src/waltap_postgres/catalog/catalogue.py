@@ -16,8 +16,8 @@ from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import parse_lsn
-from waltap.cli.session import USERS_PATH
 from waltap.ports.snapshot.chunk_source import NamedTable
+from waltap.ports.source.session import USERS_PATH
 from waltap_postgres.connection import driver_error, text_rows
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.properties import PostgresProperties

@@ -9,8 +9,8 @@ from waltap.changes.capture.java_regex import java_pattern
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows
-from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
+from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import (

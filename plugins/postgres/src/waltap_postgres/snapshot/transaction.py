@@ -17,9 +17,9 @@ import msgspec
 from psycopg import pq
 
 from waltap.base.text import sql_name
-from waltap.cli.session import PINNED_AGAIN, USERS_PATH
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.ports.source.published import EVERYTHING, PublishedSubset
+from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import QueryFailed, SnapshotLockRefused, SnapshotNotShared

@@ -9,8 +9,8 @@ from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
 
 from waltap.base.text import escaped
-from waltap.cli.session import beginning
 from waltap.ports.sink.verification import Row, Rows, by_key
+from waltap.ports.source.session import beginning
 from waltap_sinks.comparison.common_text import reader_of
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from waltap.base.text import escaped
 from waltap.changes.decode.relation import TypeKind
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
-from waltap.cli.session import DEAD_LINK, PINNED_AGAIN, USERS_PATH, beginning
 from waltap.errors import SinkError
 from waltap.ports.sink.sink import SinkContext
+from waltap.ports.source.session import DEAD_LINK, PINNED_AGAIN, USERS_PATH, beginning
 from waltap_sinks.sql.errors import (
     SqlChangeIgnored,
     SqlColumnMissing,
