@@ -18,7 +18,7 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.sink.stored_position import DestinationBehind, begins_snapshot, was_delivered
+from waltap.ports.sink.stored_position import DeliveredPositions, DestinationBehind, begins_snapshot
 from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.delivery import StreamServer
 from waltap_streams.errors import (
@@ -269,7 +269,8 @@ class RedisSink(Sink):
 
     def _begin(self) -> None:
         self._held: list[Record] = []
-        self._accepted = self._there = self._stored_position.stored
+        self._accepted = stored = self._stored_position.stored
+        self._delivered = DeliveredPositions(stored if self._once else None)
         self._in_snapshot = False
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -318,9 +319,7 @@ class RedisSink(Sink):
             self._take(batch)
 
     def _take(self, batch: Batch) -> None:
-        if batch.snapshot:  # the stream begins with it, perhaps on a server with lower LSNs
-            self._there = Positions()
-        if self._once and was_delivered(batch, self._there):
+        if self._delivered.cover(batch):
             return
         # The snapshot started again: its buffered rows come again, too.
         if self._in_snapshot and begins_snapshot(batch):

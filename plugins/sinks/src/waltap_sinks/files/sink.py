@@ -35,9 +35,9 @@ from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import (
     REREAD,
+    DeliveredPositions,
     DestinationBehind,
     begins_snapshot,
-    was_delivered,
 )
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.changelog.segment import TableBuffer, by_relation, estimated_bytes
@@ -254,7 +254,8 @@ class FilesSink(Sink):
     def _forget(self) -> None:
         self._number = 0
         self._commits: list[str] = []
-        self._committed = self._accepted = self._held = Positions()
+        self._committed = self._accepted = Positions()
+        self._delivered = DeliveredPositions()
         self._dead_letters: tuple[str, ...] = ()
         self._written: list[WrittenFile] = []
         self._since: float | None = None
@@ -298,8 +299,9 @@ class FilesSink(Sink):
         self._dead_letters = last.dead_letters
         if last.snapshot:
             return None  # it resumes from the stored offset, or begins again
-        self._committed = self._accepted = self._held = Positions(last.positions)
-        return self._held or None
+        self._committed = self._accepted = stored = Positions(last.positions)
+        self._delivered = DeliveredPositions(stored)
+        return stored or None
 
     def stored_position(self) -> Positions | None:
         """Return the position of the last commit, None within a snapshot."""
@@ -377,9 +379,7 @@ class FilesSink(Sink):
         Too many for memory go to files that their commit will name. Raises: FilesUnavailable.
         """
         self._fail_stop.check()
-        if batch.snapshot:  # the stream begins with it, perhaps on a server with lower LSNs
-            self._held = Positions()
-        if was_delivered(batch, self._held):
+        if self._delivered.cover(batch):
             return
         with self._fail_stop, self._with_position():
             if self._in_snapshot and begins_snapshot(batch):

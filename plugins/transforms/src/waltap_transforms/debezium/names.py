@@ -5,6 +5,7 @@ Debezium has these transforms in its JDBC sink connector.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from waltap.encoders.format.record_transform import (
     RecordTransformContext,
     SchemaMemory,
 )
+from waltap_transforms.debezium.routing import MAX_TOPICS
 from waltap_transforms.specs import debezium_spec, each
 from waltap_transforms.structs import ENVELOPE, projection, without_repeats
 
@@ -83,7 +85,7 @@ def _renaming(properties: CollectionNameProperties | FieldNameProperties) -> Cal
 def _collection_name(
     properties: CollectionNameProperties, _context: RecordTransformContext
 ) -> RecordTransform:
-    rename = _renaming(properties)
+    rename = lru_cache(maxsize=MAX_TOPICS)(_renaming(properties))
     return each(lambda record: msgspec.structs.replace(record, topic=rename(record.topic)))
 
 
