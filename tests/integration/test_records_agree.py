@@ -254,6 +254,7 @@ REMARKS: dict[str, Rule | None] = {
     "With lag: rows of a materialized view that is gone may seem to be a table's of its name.": None,
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.": None,
     "DDL beside row changes in one transaction is looked for 20 times a second at most.": None,
+    "Changes of a table while it had a name that is not captured leave no gap once it is captured again.": None,
     "With lag: a dropped key is reported for later rows, too.": None,
     "Generated columns are not sent, unless a publication of PostgreSQL 18 says so.": (
         generated_columns_are_not_sent

@@ -104,6 +104,25 @@ def test_the_key_of_a_change_is_that_of_its_moment(
             assert rig.entries(t) == [(("id",), {"c": 3, "d": 2})], case
 
 
+def test_changes_under_a_name_that_is_not_captured_are_a_gap(
+    database: Database, tmp_path: Path, decoder: dict[str, str]
+) -> None:
+    """Plugins that name tables alone cannot tell which table it was, as docs/reference/decoders.md says."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    rig = Log(database, tmp_path, **decoder, **{"table.include.list": "public.t"})
+    rig.catch_up()
+    rig.deliver("INSERT INTO t VALUES (3)")
+    database.run(
+        "ALTER TABLE t RENAME TO hidden",
+        "DELETE FROM hidden WHERE id = 2",
+        "ALTER TABLE hidden RENAME TO t",
+    )
+    rig.deliver("INSERT INTO t VALUES (2)")
+    manifests = ChangeLog(str(rig.out)).manifests()
+    noted = any(entry.missed for manifest in manifests for entry in manifest.tables)
+    assert noted == ("plugin.name" not in decoder)
+
+
 def test_a_rewrite_that_follows_changes_no_number(database: Database, tmp_path: Path) -> None:
     """It writes the catalogue's rows again, those of columns that were dropped long before, too."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int, d text)")

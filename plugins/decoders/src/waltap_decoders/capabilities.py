@@ -31,6 +31,7 @@ _NAMES_ALONE = (
     "With lag: rows of a materialized view that is gone may seem to be a table's of its name.",
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.",
     "DDL beside row changes in one transaction is looked for 20 times a second at most.",
+    "Changes of a table while it had a name that is not captured leave no gap once it is captured again.",
 )
 
 
