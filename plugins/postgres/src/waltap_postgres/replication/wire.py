@@ -22,7 +22,7 @@ XLOG_HEADER = Struct("!BIB").unpack_from
 XLOG_PLACE = Struct("!xIxQ").unpack_from
 # The end of WAL, and whether the server wants an answer; the server's clock is between them.
 KEEPALIVE = Struct("!Q8xB").unpack_from
-STATUS = Struct("!cIcQQQQB").pack
+STATUS = Struct("!cIcQQQqB").pack
 
 COPY_DATA, XLOG_DATA, PRIMARY_KEEPALIVE = ord("d"), ord("w"), ord("k")
 # The headers of CopyData and of XLogData.
