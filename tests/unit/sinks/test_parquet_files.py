@@ -1,5 +1,7 @@
 """The sink ``files``: what is promised is in its files, which are below its folder."""
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,6 +15,7 @@ from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
+from waltap.pipeline.runtime.leadership import LeaseLost
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
 
@@ -60,3 +63,33 @@ def test_tables_that_share_a_topic_have_a_folder_each(tmp_path: Path) -> None:
     sink.close()
     folders = {unquote(file.parent.name) for file in tmp_path.rglob("*.parquet")}
     assert folders == {"table=public.ж", "table=public.я"}
+
+
+def test_a_start_leaves_nothing_of_a_flush_that_broke_off(tmp_path: Path) -> None:
+    source = Model()
+    source.insert(relation("public.orders", [("id", "int4")]), ["1"])
+    changes = batch(source.commit())
+    for writes in count():
+        folder = tmp_path / f"{writes}"
+        given = {"path": str(folder / "files"), "file.format": "parquet"}
+        properties = FilesProperties.model_validate(given)
+        left = iter(range(writes))
+
+        def may_write(left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise LeaseLost("another process has it")
+
+        sink = FilesSink(properties, context(folder, may_write=may_write))
+        sink.open()
+        sink.write(changes)
+        try:
+            sink.flush()
+            break
+        except LeaseLost:
+            sink.close()
+        sink = FilesSink(properties, context(folder))
+        sink.open()
+        sink.close()
+        assert list(folder.glob("files/table=*/date=*/*")) == []
+    assert writes > 4
+    sink.close()

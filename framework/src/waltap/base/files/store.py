@@ -83,6 +83,12 @@ def safe_name(text: str) -> str:
     return urllib.parse.quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
+def unfinished(path: str) -> str:
+    """Return the path of a file's content until it is complete and renamed."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.tmp"
+
+
 def _anyone() -> None:
     """Permit every write."""
 
@@ -396,9 +402,8 @@ class FileStore:
                 self._unsynced.add(folder)
 
     def _replace(self, path: str, data: bytes) -> None:
-        folder, _, name = path.rpartition("/")
         target = self.path(path)
-        written = f"{self.path(folder)}/.{name}.tmp" if self._renames else target
+        written = self.path(unfinished(path)) if self._renames else target
         # An object store shows the file when the stream ends, a file system when it is renamed.
         self.may_write()
         with self._opened(written) as stream:

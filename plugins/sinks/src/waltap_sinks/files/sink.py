@@ -25,7 +25,7 @@ import msgspec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.base.files.durable_file import private, private_folder
 from waltap.base.files.errors import FilesUnavailable
-from waltap.base.files.store import FileStore
+from waltap.base.files.store import FileStore, unfinished
 from waltap.base.import_rules import pa, parquet
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, Positions
@@ -361,6 +361,7 @@ class FilesSink(Sink):
             return
         for path in begun.paths:
             self._store.delete(path)
+            self._store.delete(unfinished(path))
         log.info(
             "%s: %d files of a run that broke off removed", self._store.location, len(begun.paths)
         )
