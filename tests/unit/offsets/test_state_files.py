@@ -199,7 +199,7 @@ def test_a_missing_file_is_an_empty_one(tmp_path: Path, name: str) -> None:
 UNWRITABLE = {
     "offset.json": ("WT-6002", _offset),
     "belongings.json": ("WT-6007", _objects),
-    "sinks.json": ("WT-6203", _sinks),
+    "sinks.json": ("WT-6002", _sinks),
     "gaps": ("WT-6401", _gap),
 }
 

@@ -5,13 +5,11 @@ from pathlib import Path
 from waltap.base.files.durable_file import StateDocument
 from waltap.base.property import Maybe, Properties, declare
 from waltap.errors import OffsetError
-from waltap.ports.offsets.offset import Offset, OffsetStore, decoded
+from waltap.ports.offsets.offset import Offset, OffsetStore, OffsetUnwritable, decoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap.ports.specs import OffsetStoreSpec
 
 OffsetUnreadable = OffsetError.define("OffsetUnreadable", "WT-6001")
-# Delivery stops at the last stored offset: nothing later is confirmed.
-OffsetUnwritable = OffsetError.define("OffsetUnwritable", "WT-6002")
 
 
 class FileOffsetProperties(Properties):

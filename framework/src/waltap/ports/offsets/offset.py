@@ -186,6 +186,8 @@ class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
+# Delivery stops at the last stored offset: nothing later is confirmed.
+OffsetUnwritable = OffsetError.define("OffsetUnwritable", "WT-6002")
 BranchPositionsUnreadable = OffsetError.define("BranchPositionsUnreadable", "WT-6203")
 
 
@@ -193,7 +195,9 @@ class BranchPositions:
     """The sink positions of one pipeline."""
 
     def __init__(self, path: Path) -> None:
-        self._document = StateDocument(path, _StoredPositions, BranchPositionsUnreadable)
+        self._document = StateDocument(
+            path, _StoredPositions, BranchPositionsUnreadable, unwritable=OffsetUnwritable
+        )
         self._stored: _StoredPositions | None = None
 
     def load(self, stored: Positions) -> dict[str, SinkProgress]:
@@ -213,7 +217,7 @@ class BranchPositions:
         return dict(found.branches)
 
     def store(self, branches: dict[str, SinkProgress], slowest: Positions) -> None:
-        """Store changed positions durably. Raises: BranchPositionsUnreadable."""
+        """Store changed positions durably. Raises: OffsetUnwritable."""
         new = _StoredPositions(branches=dict(branches), slowest=dict(slowest))
         # Most flushes change nothing here: skip the fsync.
         if new != self._stored:
