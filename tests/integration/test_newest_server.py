@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.harness.lake import Lake
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 
@@ -61,6 +61,25 @@ def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
         lake.run()
     rows = lake.apply().current("public.t").select("id").collect()
     assert sorted(row["id"] for row in rows) == [1, 2, 3]
+
+
+def test_a_snapshot_outlasts_the_limit_of_a_transaction(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE u AS SELECT 2 AS id; CREATE TABLE w AS SELECT 3 AS id")
+    database.execute(f"ALTER DATABASE {database.name} SET transaction_timeout = '200ms'")
+    pipeline.settings["publication.keyless.tables"] = "publish"
+    held, release = pipeline.destination.hold()
+    with pipeline.running(ready=False) as run:
+        run.until(held.is_set, "the first table")
+        # the session is gone where the limit holds
+        over = (
+            "SELECT coalesce(bool_and(now() > xact_start + interval '1 s'), true) FROM pg_stat_activity"
+            f" WHERE application_name = 'waltap snapshot' AND datname = '{database.name}'"
+        )
+        until(lambda: database.server.execute(over) == [(True,)], "the limit")
+        release.set()
+        run.until(lambda: pipeline.destination.ids("w"), "the last table")
+    assert [*pipeline.destination.ids("t"), *pipeline.destination.ids("u")] == [1, 2]
 
 
 def test_a_publication_dropped_while_down_is_reported(

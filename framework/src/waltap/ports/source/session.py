@@ -45,9 +45,8 @@ SETTINGS: Final = {
 same text in a snapshot and in the stream. A role that is read-only by default may still create a
 publication."""
 
-IDLE: Final = "SET idle_session_timeout = 0"
-"""Separate from `SETTINGS`: an older server refuses a session with an unknown setting."""
-IDLE_VERSION: Final = 14_00_00
+LIMITS: Final = {"idle_session_timeout": 14_00_00, "transaction_timeout": 17_00_00}
+"""More limits of a session, and the first version that has them: an older server refuses them."""
 
 
 DEAD_LINK: Final = {
@@ -75,11 +74,8 @@ def beginning(
     """
     # A start packet needs a backslash before a blank; a statement does not.
     wanted = {name: value.replace("\\", "") for name, value in settings.items()} | dict(more or {})
-    statements = [PINNED, *(f"SET {name} = {_written(name, wanted[name])}" for name in wanted)]
-    # PostgreSQL 14 introduced the setting.
-    if version >= IDLE_VERSION:
-        statements.append(IDLE)
-    return "; ".join(statements)
+    wanted |= {name: "0" for name, since in LIMITS.items() if version >= since}
+    return "; ".join([PINNED, *(f"SET {name} = {_written(name, wanted[name])}" for name in wanted)])
 
 
 def _written(name: str, value: str) -> str:
