@@ -125,7 +125,12 @@ def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
     assert waits == [0.02, 0.02], "each snapshot is waited for"
 
 
-def test_a_chunk_says_that_its_snapshot_is_gone(shop: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["database", "newest_database"])
+def test_a_chunk_says_that_its_snapshot_is_gone(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    shop: Database = request.getfixturevalue(place)
+    shop.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with connected(PipelineRig(shop, tmp_path)) as connector:
         chunk, *_ = connector.chunks(connector.prepare(None))
     readers = (

@@ -41,7 +41,8 @@ ONE_FOR_ALL = frozenset({"serializable", "repeatable_read"})
 MOST_RENAMES = 20
 # SQLSTATEs: no such table, no such schema.
 GONE = frozenset({"42P01", "3F000"})
-UNKNOWN_SNAPSHOT = frozenset({"22023", "55000"})
+# The last one is of newer servers.
+UNKNOWN_SNAPSHOT = frozenset({"22023", "55000", "42704"})
 
 SHAPES_SQL = """
 WITH RECURSIVE family(root, oid) AS (
