@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,14 +288,77 @@ def decided(gid: str, xid: int = 7, end: int = 101) -> CommitPrepared:
     return CommitPrepared(end, xid, end - 1, end, 44, gid)
 
 
-def test_a_prepared_transaction_is_delivered_at_its_commit(tmp_path: Path) -> None:
-    subject = assembler(tmp_path)
-    assert subject.feed([*prepared("g", [row(1)]), *ordinary(60, [row(2)], xid=8)])[0].xid == 8
-    assert subject.idle
-    assert subject.open_transactions == 1
-    (part,) = subject.feed([decided("g")])
-    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
-    assert numbers([part]) == [1]
+FOUR = prepared("g", [row(n) for n in range(4)])
+ONE, DECIDED = prepared("g", [row(1)]), [decided("g")]
+STREAMED = [*segment(7, [row(1, 7)], first=True), StreamPrepare(0, 7, 50, 51, 33, "g")]
+AT_COMMIT, AT_PREPARE = (7, 100, 101, 44, [1]), (7, 50, 51, 33, [1])
+WITHOUT_ROWS = (7, 100, 101, 44, [])
+LIVES: dict[str, list[tuple[Any, ...]]] = {
+    "delivered at its commit": [
+        (START, "commit", [*ONE, *ordinary(60, [row(2)], 8)], [(8, 60, 61, 55, [2])], 1, DECIDED, [AT_COMMIT], 0),
+    ],
+    "sent in progress": [(START, "commit", STREAMED, [], 1, DECIDED, [AT_COMMIT], 0)],
+    "committed, and that was not durable": [
+        (START, "commit", [*ONE, *DECIDED], [AT_COMMIT], 0), (Position(51), "commit", DECIDED, [AT_COMMIT], 0),
+    ],
+    "sent again": [
+        (START, "commit", ONE, [], 1), (Position(40), "commit", ONE, [], 1, DECIDED, [AT_COMMIT], 0),
+    ],
+    "delivered at PREPARE": [
+        (START, "prepare", ONE, [AT_PREPARE], 0, DECIDED, [], 0, [RollbackPrepared(0, 8, 1, 2, 0, 0, "h")], [], 0),
+    ],
+    "delivered at PREPARE by the life before, and again as that was not durable": [
+        (START, "prepare", ONE, [AT_PREPARE], 0),
+        *[(Position(51), "commit", DECIDED, [WITHOUT_ROWS], 0)] * 2,
+    ],
+    "delivered at PREPARE, which was not durable": [
+        (START, "prepare", ONE, [AT_PREPARE], 0), (Position(40), "commit", ONE, [], 1, DECIDED, [AT_COMMIT], 0),
+    ],
+    "delivered in part at PREPARE": [
+        (START, "prepare", ONE, [AT_PREPARE], 0),
+        (Position(40, 50, 2), "commit", FOUR, [(7, 50, 51, 33, [2, 3])], 0, DECIDED, [WITHOUT_ROWS], 0),
+    ],
+    "prepared before the slot decoded it": [(Position(60), "commit", ONE, [], 1, DECIDED, [AT_COMMIT], 0)],
+    "and with the other policy": [(Position(60), "prepare", ONE, [], 1, DECIDED, [AT_COMMIT], 0)],
+    "and delivered in part": [
+        (Position(60, 100, 2), "prepare", [*FOUR, *DECIDED], [(7, 100, 101, 44, [2, 3])], 0),
+    ],
+    "kept under one policy, decided under the other": [
+        (START, "commit", ONE, [], 1), (Position(60), "prepare", DECIDED, [AT_COMMIT], 0),
+    ],
+}  # fmt: skip
+"""What becomes of a prepared transaction: of each life position, policy, and then messages, what is delivered,
+and how many transactions wait."""
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+@pytest.mark.parametrize("story", LIVES)
+def test_a_prepared_transaction_is_delivered_once(
+    tmp_path: Path, story: str, ends: str, memory: int
+) -> None:
+    for number, (resume, policy, *turns) in enumerate(LIVES[story], 1):
+        subject = assembler(tmp_path, resume=resume, previous=7, memory=memory, two_phase=policy)
+        made: list[TransactionPart] = []
+        for messages, delivered, waiting in zip(turns[::3], turns[1::3], turns[2::3], strict=True):
+            parts = subject.feed(messages)
+            found = [(p.xid, p.commit_lsn, p.end_lsn, p.commit_ts, numbers([p])) for p in parts]
+            assert found == delivered
+            assert all(p.complete and p.starts is (not p.first_index) for p in parts)
+            assert subject.idle
+            assert subject.open_transactions == waiting
+            made += parts
+        assert not made or made[0].previous_end_lsn == 7
+        if number == 1 and resume == Position(60):
+            assert list(tmp_path.iterdir()) == [], "nothing of it need survive a restart"
+        if number == len(LIVES[story]):
+            subject.confirmable(101)
+        subject.secure()
+        if ends == "closed":
+            subject.close()
+    assert list(tmp_path.iterdir()) == []
+    later = assembler(tmp_path, resume=Position(101))
+    assert later.undecided == []
+    assert later.feed(DECIDED) == []
 
 
 def test_a_rolled_back_one_is_forgotten_and_its_gid_used_again(tmp_path: Path) -> None:
@@ -321,14 +385,6 @@ def test_prepared_rows_survive_a_restart(tmp_path: Path) -> None:
     assert part.changes[1].new == ("1", UNCHANGED)
     assert part.changes[0].relation.same_shape(TABLE)
     assert (part.origin, part.origin_lsn, part.begin_lsn) == ("there", 9, 5)
-
-
-def test_a_commit_that_was_not_durable_is_reported_again_after_a_restart(tmp_path: Path) -> None:
-    first = assembler(tmp_path)
-    first.feed([*prepared("g", [row(1)]), decided("g")])
-    first.close()
-    second = assembler(tmp_path, resume=Position(51))
-    assert numbers(second.feed([decided("g")])) == [1]
 
 
 def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_path: Path) -> None:
@@ -372,34 +428,10 @@ def test_deleted_files_end_the_run_or_are_an_error_of_the_next(
         assembler(folder, resume=Position(60)).feed([decided("g")])
 
 
-def test_a_prepare_sent_again_replaces_what_was_kept(tmp_path: Path) -> None:
-    first = assembler(tmp_path)
-    first.feed(prepared("g", [row(1)]))
-    first.close()
-    second = assembler(tmp_path, resume=Position(40))
-    second.feed(prepared("g", [row(1)]))
-    assert numbers(second.feed([decided("g")])) == [1]
-    second.confirmable(101)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_streamed_one_can_be_prepared(tmp_path: Path, memory: int) -> None:
-    subject = assembler(tmp_path, memory=memory)
-    subject.feed([*segment(7, [row(1, 7)], first=True), StreamPrepare(0, 7, 50, 51, 3, "g")])
-    assert numbers(subject.feed([decided("g")])) == [1]
-
-
 def test_rows_that_are_gone_are_an_error_unless_they_were_delivered(tmp_path: Path) -> None:
     with pytest.raises(PreparedTransactionLost, match="WT-3102 .*'g'"):
         assembler(tmp_path, resume=Position(60)).feed([decided("g")])
     assert assembler(tmp_path, resume=Position(101)).feed([decided("g")]) == []
-
-
-def test_policy_prepare_delivers_at_prepare(tmp_path: Path) -> None:
-    subject = assembler(tmp_path, two_phase="prepare")
-    (part,) = subject.feed(prepared("g", [row(1)]))
-    assert (part.commit_lsn, part.end_lsn, part.commit_ts) == (50, 51, 33)
-    assert subject.feed([decided("g"), RollbackPrepared(0, 8, 1, 2, 0, 0, "h")]) == []
 
 
 def delivered_at_prepare(folder: Path) -> Path:
@@ -410,18 +442,6 @@ def delivered_at_prepare(folder: Path) -> Path:
     return folder
 
 
-def test_the_commit_of_what_was_delivered_at_prepare_comes_without_rows(tmp_path: Path) -> None:
-    delivered_at_prepare(tmp_path)
-    subject = assembler(tmp_path, resume=Position(51), previous=51)
-    (part,) = subject.feed([decided("g")])
-    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
-    assert (part.changes, part.starts, part.complete, part.previous_end_lsn) == ([], True, True, 51)
-    again = assembler(tmp_path, resume=Position(51))  # it was not durable
-    assert len(again.feed([decided("g")])) == 1
-    again.confirmable(101)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path: Path) -> None:
     delivered_at_prepare(tmp_path)
     subject = assembler(tmp_path, resume=Position(51))
@@ -430,21 +450,6 @@ def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path: Pat
     later = assembler(tmp_path, resume=Position(101))
     with pytest.raises(PreparedTransactionLost):  # another of that name, in another time
         later.feed([decided("g", end=201)])
-
-
-def test_a_prepare_that_was_not_durable_is_kept_when_it_comes_again(tmp_path: Path) -> None:
-    delivered_at_prepare(tmp_path)
-    subject = assembler(tmp_path, resume=Position(40))
-    assert subject.feed(prepared("g", [row(1)])) == []
-    assert numbers(subject.feed([decided("g")])) == [1]
-
-
-def test_what_was_begun_at_prepare_goes_on_at_prepare(tmp_path: Path) -> None:
-    delivered_at_prepare(tmp_path)
-    subject = assembler(tmp_path, resume=Position(40, 50, 2))
-    parts = subject.feed(prepared("g", [row(n) for n in range(4)]))
-    assert numbers(parts) == [2, 3]
-    assert numbers(subject.feed([decided("g")])) == []
 
 
 @pytest.mark.parametrize(
@@ -483,33 +488,6 @@ def test_a_damaged_list_of_what_was_delivered_is_an_error(tmp_path: Path, data: 
     file.write_bytes(data)
     with pytest.raises(SpillFailed, match="WT-3101"):
         assembler(tmp_path, resume=Position(51))
-
-
-@pytest.mark.parametrize("policy", ["commit", "prepare"])
-def test_what_was_prepared_before_the_slot_decoded_two_phase_is_delivered_at_its_commit(
-    tmp_path: Path, policy: TwoPhasePolicy
-) -> None:
-    """Its PREPARE comes late, with an end before the start; nothing of it need survive a restart."""
-    subject = assembler(tmp_path, resume=Position(60), two_phase=policy)
-    assert subject.feed(prepared("g", [row(1)])) == []
-    assert list(tmp_path.iterdir()) == []
-    (part,) = subject.feed([decided("g")])
-    assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 100, 101, 44)
-    assert numbers([part]) == [1]
-
-
-def test_a_late_prepared_transaction_goes_on_inside_after_a_restart(tmp_path: Path) -> None:
-    subject = assembler(tmp_path, resume=Position(60, 100, 2), two_phase="prepare")
-    parts = subject.feed([*prepared("g", [row(n) for n in range(4)]), decided("g")])
-    assert numbers(parts) == [2, 3]
-
-
-def test_rows_kept_under_one_policy_are_delivered_under_the_other(tmp_path: Path) -> None:
-    first = assembler(tmp_path)
-    first.feed(prepared("g", [row(1)]))
-    first.close()
-    second = assembler(tmp_path, resume=Position(60), two_phase="prepare")
-    assert numbers(second.feed([decided("g")])) == [1]
 
 
 def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position() -> None:

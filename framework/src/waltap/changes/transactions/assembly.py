@@ -96,18 +96,21 @@ class EarlyDeliveries:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._entries: dict[tuple[int, str], EarlyDelivery] = {}
-        # Records are new, so `keep` has something to do.
+        # The file differs from the records, so `keep` has something to do.
         self.unsaved = False
 
     def load(self, resume_lsn: int) -> None:
         """Read the records of an earlier run."""
         if self._path is None or not self._path.exists():
             return
-        for entry in msgspec.json.decode(self._path.read_bytes(), type=list[EarlyDelivery]):
+        found = msgspec.json.decode(self._path.read_bytes(), type=list[EarlyDelivery])
+        for entry in found:
             # A PREPARE that ends after the position comes again; a decision that ends before it
             # does not.
             if entry.end_lsn <= resume_lsn and not 0 < entry.decided <= resume_lsn:
                 self._entries[entry.xid, entry.gid] = entry
+        # A later start would take what is dropped here for undecided.
+        self.unsaved = len(self._entries) < len(found)
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -137,7 +140,10 @@ class EarlyDeliveries:
         if self._path is None or not self.unsaved:
             return
         entries = list(self._entries.values())
-        replace_durably(self._path, msgspec.json.format(msgspec.json.encode(entries), indent=1))
+        if entries:
+            replace_durably(self._path, msgspec.json.format(msgspec.json.encode(entries), indent=1))
+        else:
+            self._path.unlink(missing_ok=True)
         self.unsaved = False
 
     def passed(self, end_lsn: int) -> None:
@@ -150,9 +156,9 @@ class EarlyDeliveries:
             del self._entries[key]
         # The last entry removes the file. Before that the file stays: `load` ignores decided
         # entries.
-        if finished and not self._entries and self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self.unsaved = False
+        if finished and not self._entries:
+            self.unsaved = True
+            self.keep()
 
 
 TwoPhasePolicy = Literal["commit", "prepare"]
