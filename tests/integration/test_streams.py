@@ -15,6 +15,7 @@ from tests.harness.servers.child import free_ports
 from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.redis import RedisServer
+from tests.hunt.proxy import Proxy
 
 from waltap.base.redaction import hide, redacted
 from waltap.changes.events.event import Record
@@ -211,6 +212,35 @@ def test_the_second_instance_on_redis_shuts_out_the_first(
     one.close()
     two.close()
     assert redis.xlen("t") == 0
+
+
+@pytest.mark.parametrize("command", [b"WATCH", b"GET", b"TYPE", b"EXEC"])
+def test_a_link_to_redis_that_breaks_within_a_transaction_is_made_again(
+    redis: Any, redis_server: RedisServer, tmp_path: Path, command: bytes
+) -> None:
+    armed: list[bytes] = []
+
+    def heard(data: bytes) -> None:
+        if armed and armed[0] in data:
+            armed.clear()
+            proxy.cut()
+
+    host, port = redis_server.address.split(":")
+    proxy = Proxy((host, int(port)), heard)
+    address = f"127.0.0.1:{proxy.port}"
+    made = sink("redis", tmp_path, address=address, delivery_guarantee="exactly_once")
+    if command != b"TYPE":
+        armed.append(command)
+        refused(made, StreamUnavailable, "open")
+    made.open()
+    made.write(batch(1, record("t")))
+    armed.append(command)
+    refused(made, StreamUnavailable, "flush")
+    made.open()
+    flushed(made, 1, record("t"))
+    made.close()
+    proxy.close()
+    assert redis.xlen("t") == 1
 
 
 # --- NATS -----------------------------------------------------------------------------------------

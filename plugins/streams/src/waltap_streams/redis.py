@@ -4,7 +4,8 @@ Each record becomes one entry in the stream of its topic.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,7 +96,8 @@ class RedisServer(StreamServer["Redis"]):
             return StreamFull(text, **full)
         if any(word in kind for word in FULL):
             return StreamFull(text, **full)
-        gone = (redis.ConnectionError, redis.TimeoutError)
+        # `RedisPosition` says what a changed key means, so a WatchError here is of a lost link.
+        gone = (redis.ConnectionError, redis.TimeoutError, redis.WatchError)
         if isinstance(error, gone) or any(word in kind for word in AWAY):
             return StreamUnavailable(f"{location}: {text}", location=location)
         if isinstance(error, redis.RedisError):
@@ -152,21 +154,16 @@ class RedisPosition:
 
         Without ``has_offset`` the stored positions are discarded.
         """
-        from redis import WatchError
-
-        with self._server.connected().pipeline(transaction=True) as transaction:
+        with self._transaction() as transaction:
             # WATCH fails the transaction if another instance writes the key in between.
-            transaction.watch(self._key)  # type: ignore[no-untyped-call]
+            transaction.watch(self._key)
             before = self._read(transaction.get(self._key))
             positions = before.positions if has_offset else {}
             self._stored_position = StoredRedisPosition(positions, before.generation + 1)
             may_write()
             transaction.multi()
             transaction.set(self._key, msgspec.json.encode(self._stored_position))
-            try:
-                transaction.execute()
-            except WatchError as error:
-                raise self._fenced() from error
+            transaction.execute()
 
     def commit(
         self, positions: Positions, streams: Iterable[str], add: Callable[[Any], None]
@@ -176,12 +173,11 @@ class RedisPosition:
         ``streams`` are the keys that ``add`` writes. Raises: StreamFenced, StreamUnfit,
         DestinationBehind.
         """
-        from redis import WatchError
         from redis.exceptions import ExecAbortError, ResponseError
 
         new_position = StoredRedisPosition(dict(positions), self._stored_position.generation)
-        with self._server.connected().pipeline(transaction=True) as transaction:
-            transaction.watch(self._key)  # type: ignore[no-untyped-call]
+        with self._transaction() as transaction:
+            transaction.watch(self._key)
             found = self._read(transaction.get(self._key))
             if found != self._stored_position:
                 raise self._changed(found)
@@ -201,8 +197,6 @@ class RedisPosition:
             transaction.set(self._key, msgspec.json.encode(new_position))
             try:
                 transaction.execute()
-            except WatchError as error:
-                raise self._fenced() from error
             except ResponseError as error:
                 # Some commands were executed. Restore the old position: entries may arrive twice,
                 # but none is missing.
@@ -213,6 +207,23 @@ class RedisPosition:
                     self._seen.clear()
                 raise
         self._stored_position = new_position
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Give a transaction.
+
+        Raises: StreamFenced if another instance writes the watched key.
+        """
+        import redis
+
+        try:
+            with self._server.connected().pipeline(transaction=True) as transaction:
+                yield transaction
+        except redis.WatchError as error:
+            # The client raises this error for a lost link, too.
+            if isinstance(error.__context__, (redis.ConnectionError, redis.TimeoutError)):
+                raise
+            raise self._fenced() from error
 
     def _read(self, found: Any) -> StoredRedisPosition:
         try:
