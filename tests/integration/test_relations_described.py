@@ -123,23 +123,64 @@ def test_changes_under_a_name_that_is_not_captured_are_a_gap(
     assert noted == ("plugin.name" not in decoder)
 
 
-def test_a_rewrite_that_follows_changes_no_number(database: Database, tmp_path: Path) -> None:
-    """It writes the catalogue's rows again, those of columns that were dropped long before, too."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int, d text)")
-    rig = Log(database, tmp_path)
+NUMBERED: dict[str, tuple[str, str, set[tuple[int, ...]]]] = {
+    # a rewrite writes the rows of columns that were dropped long before, too
+    "rewritten": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, a int, b int, c int, d text)",
+        "ALTER TABLE {t} DROP b, DROP c; INSERT INTO {t} VALUES (1, 2, 'a');"
+        "ALTER TABLE {t} ALTER a TYPE bigint; INSERT INTO {t} VALUES (3, 2, 'c')",
+        {(1, 2, 5)},
+    ),
+    "young": (
+        "",
+        "CREATE TABLE {t} (id int PRIMARY KEY, v int, x int); INSERT INTO {t} VALUES (1, 1, 1);"
+        "ALTER TABLE {t} DROP x; ALTER TABLE {t} ADD x int; INSERT INTO {t} VALUES (2, 2, 2)",
+        {(1, 2, 3), (1, 2, 4)},
+    ),
+    "renamed": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, v int)",
+        "ALTER TABLE {t} RENAME v TO w; INSERT INTO {t} VALUES (1, 1);"
+        "ALTER TABLE {t} DROP w; ALTER TABLE {t} ADD v int; INSERT INTO {t} VALUES (2, 2)",
+        {(1, 2), (1, 3)},
+    ),
+    "passing": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, v bigint)",
+        "ALTER TABLE {t} DROP v; ALTER TABLE {t} ADD y date; INSERT INTO {t} VALUES (1, NULL);"
+        "ALTER TABLE {t} DROP y; ALTER TABLE {t} ADD y int; INSERT INTO {t} VALUES (2, 2)",
+        {(1, 3), (1, 4)},
+    ),
+    "exchanged": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, a int, b int, c int)",
+        "ALTER TABLE {t} RENAME a TO d; ALTER TABLE {t} RENAME b TO a; ALTER TABLE {t} RENAME d TO b;"
+        "INSERT INTO {t} VALUES (1, 1, 1); ALTER TABLE {t} DROP a; INSERT INTO {t} VALUES (2, 2)",
+        {(1, 2, 3, 4), (1, 2, 4)},
+    ),
+    "in one transaction": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, y int, x float8)",
+        "BEGIN; ALTER TABLE {t} RENAME y TO z; INSERT INTO {t} VALUES (1, 1, 1);"
+        "ALTER TABLE {t} DROP x; ALTER TABLE {t} ADD n text; COMMIT; INSERT INTO {t} VALUES (2, 2, 'n')",
+        {(1, 2, 3), (1, 2, 4)},
+    ),
+}
+"""Statements before the pipeline, those while it is down, and the numbers of the columns of their changes."""
+
+
+def test_columns_have_the_numbers_of_their_moment(database: Database, tmp_path: Path) -> None:
+    tables = {f"t{n}": case for n, case in enumerate(NUMBERED)}
+    for t, case in tables.items():
+        database.run(*NUMBERED[case][0].format(t=t).split(";"))
+    rig = Log(database, tmp_path, **{"publication.autocreate.mode": "all_tables"})
     rig.catch_up()
-    database.execute("ALTER TABLE t DROP b, DROP c")
-    rig.deliver("INSERT INTO t VALUES (1, 2, 'a')")
-    database.execute("INSERT INTO t VALUES (2, 2, 'b')")
-    database.execute("ALTER TABLE t ALTER a TYPE bigint")
-    rig.deliver("INSERT INTO t VALUES (3, 2, 'c')")
-    numbers = {
-        tuple(column.number for column in entry.columns)
-        for manifest in ChangeLog(str(rig.out)).manifests()
-        for entry in manifest.tables
-        if entry.operations
-    }
-    assert numbers == {(1, 2, 5)}
+    for t, case in tables.items():
+        database.run(*NUMBERED[case][1].format(t=t).split(";"))
+    rig.catch_up()
+    numbers: dict[str, set[tuple[int | None, ...]]] = {}
+    for manifest in ChangeLog(str(rig.out)).manifests():
+        for entry in manifest.tables:
+            if entry.operations:
+                found = tuple(column.number for column in entry.columns)
+                numbers.setdefault(tables[entry.table], set()).add(found)
+    assert numbers == {case: expected for case, (_, _, expected) in NUMBERED.items()}
 
 
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "wal2json-1", "decoderbufs"])

@@ -166,7 +166,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
        (SELECT rt.xmin::text FROM pg_type rt WHERE rt.oid = c.reltype),
        coalesce((SELECT sa.xmin::text FROM pg_attribute sa
                   WHERE sa.attrelid = c.oid AND sa.attnum = -1), '0'), c.relfrozenxid::text,
-       (SELECT array_agg(da.xmin::text) FROM pg_attribute da
+       (SELECT array_agg(ARRAY[da.attnum::text, da.xmin::text]) FROM pg_attribute da
          WHERE da.attrelid = c.oid AND da.attnum > 0 AND da.attisdropped),
        EXISTS (SELECT FROM pg_attribute sa
                 WHERE sa.attrelid = c.oid AND sa.attnum = -1 AND sa.cmin::text = '0')
@@ -262,8 +262,8 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
     frozen: int = 0
     # The first writing command of its transaction created the table.
     made_first: bool = False
-    # Transactions that dropped columns.
-    dropped: tuple[int, ...] = ()
+    # Number of a dropped column → the transaction that last wrote its row.
+    dropped: dict[int, int] = {}
     # False while another session locks the table; its columns then have no defaults here.
     defaults_known: bool = True
 
@@ -272,7 +272,7 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
         """Yield the transactions that wrote the table's description."""
         yield self.row_changed
         yield self.key_changed
-        yield from self.dropped
+        yield from self.dropped.values()
         for changed in self.changed.values():
             yield from changed
 
@@ -708,7 +708,7 @@ class PostgresCatalogue:
             named=int(by[1]),
             made=int(by[2]),
             frozen=int(by[3]),
-            dropped=tuple(int(xid) for xid in by[4] or ()),
+            dropped={int(number): int(xid) for number, xid in by[4] or ()},
             made_first=by[5],
             defaults_known=defaults is not None,
         )

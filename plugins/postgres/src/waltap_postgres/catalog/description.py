@@ -27,6 +27,7 @@ from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relati
 from waltap.ports.source.connector import ConnectorContext
 from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import CatalogTable, KeyRule, PostgresCatalogue, covers
+from waltap_postgres.catalog.column_numbers import ColumnNumbers, by_number
 from waltap_postgres.catalog.evidence import (
     WRAP,
     CatalogVersion,
@@ -353,11 +354,20 @@ def joined(
     ``again``: this session has described the relation before. So parts that the catalogue lacks
     were dropped before this announcement.
     """
-    matched = _matched_columns(wire, present, remembered, moment) if present else {}
-    then = {column.name: column for column in remembered.columns} if remembered else {}
+    numbers = ColumnNumbers(present, remembered, moment).of(wire)
+    now = by_number(present.relation) if present else {}
+    matched = {n: now[number] for n, number in numbers.items() if number in now}
+    before = remembered.columns if remembered else ()
+    then = {(c.number if c.number is not None else c.name): c for c in before}
     columns = tuple(
         _column(
-            column, matched.get(n), then.get(column.name), present, types, moment, of_key=of_key
+            msgspec.structs.replace(column, number=numbers.get(n)),
+            matched.get(n),
+            then.get(numbers.get(n, 0)) or then.get(column.name),
+            present,
+            types,
+            moment,
+            of_key=of_key,
         )
         for n, (column, of_key) in enumerate(zip(wire.columns, _of_keys(wire), strict=True))
     )
@@ -390,79 +400,6 @@ def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
     numbers = {column.number: column.name for column in now.columns if column.number is not None}
     found = (c.name if c.name in names else numbers.get(c.number or 0) for c in columns)
     return {name for name in found if name is not None}
-
-
-def _matched_columns(
-    wire: Relation, table: CatalogTable, remembered: Relation | None, moment: CatalogVersion
-) -> dict[int, Column]:
-    """Return index in ``wire`` → present column, for existing columns.
-
-    Columns are matched by name, then by index: the wire lists columns by their number.
-    """
-    present = table.relation.columns
-    by_name = {column.name: column for column in present}
-    matched: dict[int, Column] = {}
-    found: Column | None
-    # A column of the same name with a number out of order was dropped and created again.
-    ceiling = 1 << 16
-    for n in range(len(wire.columns) - 1, -1, -1):
-        found = by_name.get(wire.columns[n].name)
-        if found is not None and found.number is not None and found.number < ceiling:
-            matched[n], ceiling = found, found.number
-    if any(n not in matched and column.name in by_name for n, column in enumerate(wire.columns)):
-        exchanged = _exchanged_columns(wire, table, remembered, moment)
-        if exchanged:
-            return exchanged
-    numbers = {column.number for column in matched.values()}
-    free = [c for c in present if c.number not in numbers and not c.generated]
-    # A column alone between the same neighbours was renamed: a present column with a lower number
-    # than a column of the wire existed at that time.
-    for n, column in enumerate(wire.columns):
-        if n in matched:
-            continue
-        low = matched[n - 1].number if n - 1 in matched else 0 if n == 0 else None
-        high = matched[n + 1].number if n + 1 in matched else None
-        if low is None or (high is None and n + 1 < len(wire.columns)):
-            continue
-        between = [
-            c
-            for c in free
-            if c.number is not None and low < c.number and c.number < (high or 1 << 16)
-        ]
-        if high is None:
-            between = [c for c in between if c.number == low + 1]
-        if len(between) == 1 and between[0].type_oid == column.type_oid:
-            matched[n] = between[0]
-    return matched
-
-
-def _exchanged_columns(
-    wire: Relation, table: CatalogTable, remembered: Relation | None, moment: CatalogVersion
-) -> dict[int, Column]:
-    """Return index in ``wire`` → present column, if names went from column to column.
-
-    Then the wire's are the first ones of the table. Return nothing if one of them may have been
-    dropped, or if a column that nothing has changed since would have another name.
-    """
-    named = {column.name for column in wire.columns}
-    numbers = {
-        c.number or 0: c for c in table.relation.columns if not c.generated or c.name in named
-    }
-    first = [numbers[number] for number in sorted(numbers)[: len(wire.columns)]]
-    known = {column.number or 0 for column in remembered.columns} if remembered else set()
-    present = {column.number for column in table.relation.columns}
-    dropped = set(range(1, first[-1].number or 0)) - present
-    if (
-        len(first) < len(wire.columns)
-        or dropped & known
-        or max(dropped, default=0) > max(known, default=0)
-    ):
-        return {}
-    for column, now in zip(wire.columns, first, strict=True):
-        renamed = any(map(moment.precedes, table.changed.get(now.number or 0, ())))
-        if now.name != column.name and not renamed:
-            return {}
-    return dict(enumerate(first))
 
 
 def _of_keys(wire: Relation) -> list[bool]:
@@ -513,7 +450,6 @@ def _column(
         default=default,
         generated=known.generated if known else False,
         comment=known.comment if known else None,
-        number=known.number if known else None,
         missing=known.missing if known and same else None,
     )
 

@@ -132,10 +132,12 @@ def shown_by_columns(
             continue
         writers = present.changed.get(found.number, ())
         former = names.get(found.name) or numbers.get(found.number)
+        if not in_order:
+            continue
         if former is None:
             if _made_at_once(found, writers):
                 yield writers[0]
-        elif in_order and writers and former.nullable == found.nullable and _other(former, found):
+        elif writers and former.nullable == found.nullable and _other(former, found):
             yield writers[0]
 
 
