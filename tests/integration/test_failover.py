@@ -18,6 +18,7 @@ from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
 
+from waltap.changes.transactions.position import lsn_text
 from waltap_postgres.errors import OtherServer
 
 PHYSICAL = "standby_1"
@@ -172,6 +173,33 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
         run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
     assert pipeline.destination.ids("t", "r") == [1, 1, 2, 1, 2]
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}
+
+
+def test_a_standby_that_was_killed_first_replays_what_it_sent(pair: Pair, tmp_path: Path) -> None:
+    """Until then the offset is after the end of what it has replayed; the primary has that WAL."""
+    pair.database.execute("CREATE PUBLICATION p FOR TABLE t; CHECKPOINT")
+    pair.until_same()
+    pair.there.execute("ALTER SYSTEM SET bgwriter_lru_maxpages = 0")
+    pair.standby.reload()
+    pair.there.execute("CHECKPOINT")
+    settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
+    pipeline = PipelineRig(pair.there, tmp_path, settings)
+    with contextlib.ExitStack() as stack:
+        with meanwhile(pair.show_transactions):
+            run = stack.enter_context(pipeline.running())
+        pair.database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1")
+    pair.there.execute("ALTER SYSTEM SET recovery_min_apply_delay = '1h'")
+    pair.standby.kill()
+    pair.standby.start()
+    stored = lsn_text(pipeline.offset().sole.position.end_lsn)
+    assert pair.there.execute("SELECT pg_last_wal_replay_lsn() < %s::pg_lsn", stored) == [(True,)]
+    with pipeline.running() as run:
+        pair.there.execute("ALTER SYSTEM SET recovery_min_apply_delay = 0")
+        pair.standby.reload()
+        pair.database.execute("INSERT INTO t VALUES (2)")
+        run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
+    assert pipeline.destination.ids("t") == [1, 2]
 
 
 def test_a_table_has_its_rows_while_keys_move_beside_snapshots_on_a_standby(

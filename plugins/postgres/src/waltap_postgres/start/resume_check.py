@@ -156,7 +156,8 @@ class ResumeCheck:
                     f"the stored offset is at {lsn_text(end_lsn)} of timeline {offset.sole.timeline}; the "
                     f"server is on timeline {self._server.timeline}, which left it {where}"
                 )
-        if wal_end is not None and end_lsn > wal_end:
+        # A standby that was killed replays again what it had replayed; its primary has the WAL.
+        if wal_end is not None and end_lsn > wal_end and not self._catalogue.standby():
             return PositionAhead(
                 f"the stored offset {lsn_text(end_lsn)} lies {size(end_lsn - wal_end)} after the end "
                 f"of the server's WAL {lsn_text(wal_end)}"
