@@ -1,5 +1,7 @@
 """What PostgreSQL 16 to 18 brought, on a real 18: the newest that waltap says it knows."""
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,9 @@ import pytest
 from tests.harness.lake import Lake
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
+
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.properties import PostgresProperties
 
 
 @pytest.fixture
@@ -80,6 +85,28 @@ def test_a_snapshot_outlasts_the_limit_of_a_transaction(pipeline: PipelineRig) -
         release.set()
         run.until(lambda: pipeline.destination.ids("w"), "the last table")
     assert [*pipeline.destination.ids("t"), *pipeline.destination.ids("u")] == [1, 2]
+
+
+def test_a_not_null_that_is_not_validated_is_not_of_older_rows(pipeline: PipelineRig) -> None:
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE n (id int PRIMARY KEY, v int); CREATE TABLE k (id int);"
+        "INSERT INTO n VALUES (1, NULL); CREATE UNIQUE INDEX ON k (id);"
+        "ALTER TABLE n ADD NOT NULL v NOT VALID; ALTER TABLE k ADD NOT NULL id NOT VALID"
+    )
+    properties = PostgresProperties.model_construct(key_index="sound")
+    with database.connect() as connection:
+        found = PostgresCatalogue(connection, properties).tables()
+    keys = {table.relation.table: table.relation.primary_key for table in found}
+    assert keys == {"t": ("id",), "n": ("id",), "k": ()}
+    target = pipeline.folder / "t.db"
+    sink = {"sink.type": "sql", "sink.url": f"sqlite:///{target}", "table.include.list": "public.n"}
+    pipeline.catch_up(**sink)
+    database.execute("UPDATE n SET v = 5; ALTER TABLE n VALIDATE CONSTRAINT n_v_not_null")
+    database.execute("INSERT INTO n VALUES (2, 6)")
+    pipeline.catch_up(**sink)
+    with contextlib.closing(sqlite3.connect(target)) as rows:
+        assert rows.execute("SELECT id, v FROM n ORDER BY id").fetchall() == [(1, 5), (2, 6)]
 
 
 def test_a_publication_dropped_while_down_is_reported(

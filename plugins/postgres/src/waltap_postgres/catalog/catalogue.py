@@ -142,11 +142,13 @@ TYPE_SQL_13 = TYPE_SQL.replace(
     "t.typsubscript::regproc::text = 'array_subscript_handler'", "t.typlen = -1 AND t.typelem <> 0"
 )
 
+# A NOT NULL that is NOT VALID (18) is not of the rows from before it.
 RELATION_SQL = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispartition,
        greatest(c.reltuples, 0)::int8,
        (SELECT array_agg(ARRAY[a.attname::text, a.atttypid::int8::text, a.atttypmod::text,
-                               a.attnotnull::text, (a.attgenerated <> '')::text,
+                               (a.attnotnull AND nn.conrelid IS NULL)::text,
+                               (a.attgenerated <> '')::text,
                                (d.oid IS NOT NULL)::text,
                                coalesce(col_description(c.oid, a.attnum), chr(1)),
                                a.attnum::text,
@@ -156,6 +158,8 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
                          ORDER BY a.attnum)
           FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
           LEFT JOIN pg_type mt ON mt.oid = a.atttypid
+          LEFT JOIN pg_constraint nn ON nn.conrelid = c.oid AND nn.contype = 'n'
+           AND NOT nn.convalidated AND nn.conkey[1] = a.attnum
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
        (SELECT array_agg(ARRAY[ic.relname::text, i.indkey::text, i.indnkeyatts::text,
                                i.indisprimary::text, i.indisreplident::text, i.indimmediate::text,
