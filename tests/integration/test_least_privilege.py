@@ -142,6 +142,22 @@ def test_publications_by_waltap_and_a_read_only_snapshot(shop: Shop) -> None:
         )
 
 
+def test_a_snapshot_needs_no_right_on_columns_that_are_not_published(shop: Shop) -> None:
+    shop.grant("Stream")
+    more = [
+        "ALTER PUBLICATION shop SET TABLE sales.orders (id)",
+        "GRANT USAGE ON SCHEMA sales TO waltap",
+        "GRANT SELECT (id) ON sales.orders TO waltap",
+    ]
+    shop.database.run(*map(shop.own, more))
+    pipeline = shop.pipeline(table__include__list="sales.orders")
+    assert doctors(pipeline) == ([], [])
+    with pipeline.running() as run:
+        shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+        run.until(lambda: 3 in pipeline.destination.ids("sales.orders"), "the stream")
+    assert [event.row for event in pipeline.destination.events] == [{"id": n} for n in "123"]
+
+
 SIGNAL_GRANT = 'GRANT SELECT, INSERT, DELETE ON "sales"."signals" TO "waltap"'
 LACKING = {
     "LOGIN": ("ALTER ROLE waltap NOLOGIN", "WT-2003", "ALTER ROLE waltap WITH LOGIN"),

@@ -581,15 +581,16 @@ class PostgresCatalogue:
         )
 
     def unreadable(self, relations: list[Relation]) -> list[Relation]:
-        """Return the relations that this role may not read completely."""
-        oids = [relation.oid for relation in relations]
+        """Return the relations whose columns this role may not read completely."""
+        # A table without columns has a NULL in place of them.
+        read = [(r.oid, c and c.number) for r in relations for c in r.columns or (None,)]
         rows = self.query(
-            "SELECT c.oid::int8 FROM unnest(%s::oid[]) o(oid) JOIN pg_class c ON c.oid = o.oid"
+            "SELECT c.oid::int8 FROM unnest(%s::oid[], %s::int2[]) o(oid, number)"
+            " JOIN pg_class c ON c.oid = o.oid"
             " WHERE NOT has_schema_privilege(c.relnamespace, 'USAGE')"
-            "    OR NOT (has_table_privilege(c.oid, 'SELECT') OR (SELECT coalesce(bool_and("
-            "      has_column_privilege(c.oid, a.attnum, 'SELECT')), false) FROM pg_attribute a"
-            "      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))",
-            (oids,),
+            "    OR NOT (has_table_privilege(c.oid, 'SELECT')"
+            "            OR coalesce(has_column_privilege(c.oid, o.number, 'SELECT'), false))",
+            ([oid for oid, _ in read], [number for _, number in read]),
         )
         found = {row[0] for row in rows}
         return [relation for relation in relations if relation.oid in found]
