@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from base64 import b64encode
 from types import FunctionType
 from typing import Any
 
@@ -21,6 +22,7 @@ STRING = {"decimal_handling_mode": "string"}
 HEX = {"binary_handling_mode": "hex"}
 BASE64 = {"binary_handling_mode": "base64"}
 URL_SAFE = {"binary_handling_mode": "base64-url-safe"}
+LONG = b64encode((10**5001 - 5).to_bytes(2077, "big")).decode()
 UNKNOWN = {"include_unknown_datatypes": True}
 
 
@@ -52,6 +54,7 @@ CASES = [
     # numeric by decimal.handling.mode
     case("numeric(6,4)", "22.22", "A2P4"),  # fewer decimals than the column are filled up
     case("numeric", "100.500", {"scale": 1, "value": "A+0="}),
+    case("numeric", "9" * 5000 + ".5", {"scale": 1, "value": LONG}),
     case("numeric", "NaN", None),
     case("numeric(5,2)", "NaN", None),
     case("numeric(5)", "Infinity", None),

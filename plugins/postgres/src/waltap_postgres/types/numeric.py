@@ -141,14 +141,12 @@ def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
 
 def _stripped(text: str) -> tuple[int, int]:
     """Return (scale, unscaled) without trailing zeros after the point."""
-    integer, point, fraction = text.partition(".")
-    if point:
-        fraction = fraction.rstrip("0")
-        return len(fraction), int(integer + fraction)
+    integer, _, fraction = text.partition(".")
+    fraction = fraction.rstrip("0")
     try:
-        return 0, int(text)
+        return len(fraction), int(integer + fraction)
     except ValueError:
-        # No plain number: it has an exponent, as a default may.
+        # An exponent, as a default may have, or more digits than `int` takes.
         scale = _exponent_scale(text)
         return scale, _unscaled_text(text, scale)
 
