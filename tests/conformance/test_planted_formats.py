@@ -8,6 +8,8 @@ import msgspec
 from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap.plugin
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Insert, Update
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.transactions.transaction import TransactionPart
@@ -146,6 +148,20 @@ class KeepsTheFirstCodec(Right):
             return change
         relation = self.first.setdefault(change.relation.name, change.relation)
         return Insert(relation, change.lsn, change.new[: len(relation.columns)])
+
+
+@FAULTS.found_by("test_a_hidden_value_is_nowhere")
+@FAULTS.found_by("test_what_a_profile_leaves_out_gives_no_record")
+class WritesWhatTheProfileHides(Right):
+    def __init__(self, properties, context):
+        everything = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "server"}))
+        super().__init__(properties, replace(context, capture=everything))
+
+
+@FAULTS.found_by("test_a_topic_is_the_one_of_a_transform_else_of_a_plugin")
+class ChoosesTheTopic(Right):
+    def __init__(self, properties, context):
+        super().__init__(properties, replace(context, choose_topic=lambda _relation: None))
 
 
 @FAULTS.found_by("test_everything_is_valid")

@@ -16,7 +16,15 @@ import msgspec
 import pytest
 
 from waltap.changes.capture.properties import CaptureProperties
-from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Update
+from waltap.changes.decode.message import (
+    Change,
+    Delete,
+    Insert,
+    LogicalMessage,
+    OldTuple,
+    Truncate,
+    Update,
+)
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent
 from waltap.changes.events.event import Record
@@ -39,6 +47,15 @@ from waltap_testing.workload import (
     rare_parts,
     transaction_run,
 )
+
+# Properties that hide a column; those of a family are in its field.
+NAME = r"public\.items\.name"
+HIDDEN: dict[str, dict[str, object]] = {
+    "left out": {"column.exclude.list": NAME},
+    "masked": {"column_mask": {"column.mask.with.3.chars": NAME}},
+    "hashed": {"column_hash_v2": {"column.mask.hash.v2.SHA-256.with.salt.s": NAME}},
+    "cut": {"column_truncate": {"column.truncate.to.3.chars": NAME}},
+}
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -340,6 +357,58 @@ class FormatSuite(RigSuite):
         assert rig.holds(rig.parse(second.value), "green")
         assert not rig.holds(rig.parse(third.value), "colour")
 
+    # --- what a profile asks for ---
+
+    @pytest.mark.parametrize("name", list(HIDDEN))
+    def test_a_hidden_value_is_nowhere(self, rig: FormatRig, name: str) -> None:
+        """No record of a row has the value of a column that is left out or masked."""
+        capture = {**rig.capture, **HIDDEN[name]}
+        render, old = replace(rig, capture=capture).build(), ("1", "1", "secret one")
+        records = [
+            *render.render([_rows(old)], NOW),
+            *_records(render, Insert(ITEMS, 16, old)),
+            *_records(render, Update(ITEMS, 17, ("1", "2", "secret two"), old, OldTuple.FULL)),
+            *_records(render, Update(ITEMS, 18, ("2", "2", "secret two"), old, OldTuple.FULL)),
+            *_records(render, Delete(ITEMS, 19, old, OldTuple.FULL)),
+        ]
+        assert records
+        shown = [part for r in records for part in (r.key, r.value, *(v for _, v in r.headers))]
+        for text in filter(None, shown):
+            assert b"secret" not in text, f"{name}: {text!r}"
+            assert not rig.holds(rig.parse(text), old[2]), name
+
+    def test_a_topic_is_the_one_of_a_transform_else_of_a_plugin(self, rig: FormatRig) -> None:
+        """`Relation.topic` comes before `choose_topic`, and that before the naming strategy."""
+        chosen = replace(
+            rig, context=lambda given: replace(rig.context(given), choose_topic=lambda _r: "chosen")
+        ).build()
+        routed = msgspec.structs.replace(ITEMS, topic="routed")
+        for table, topic in ((ITEMS, "chosen"), (routed, "routed")):
+            records = [
+                *chosen.render(
+                    [msgspec.structs.replace(_rows(("1", "1", "a")), relation=table)], NOW
+                ),
+                *_records(chosen, Insert(table, 16, ("1", "1", "a"))),
+            ]
+            assert {record.topic for record in records} == {topic}
+
+    def test_what_a_profile_leaves_out_gives_no_record(self, rig: FormatRig) -> None:
+        """Skipped operations, tombstones and prefixes of messages."""
+        old, new = ("1", "1", "a"), ("1", "2", "b")
+        message = LogicalMessage(16, transactional=True, prefix="app", content=b"one")
+        left_out: list[tuple[dict[str, object], Change, int]] = [
+            ({"skipped.operations": "c"}, Insert(ITEMS, 16, old), 0),
+            ({"skipped.operations": "u"}, Update(ITEMS, 16, new), 0),
+            ({"skipped.operations": "d"}, Delete(ITEMS, 16, old, OldTuple.FULL), 0),
+            ({"skipped.operations": "t"}, Truncate((ITEMS,), 16), 0),
+            ({"tombstones.on.delete": False}, Delete(ITEMS, 16, old, OldTuple.FULL), 1),
+            ({"message.prefix.exclude.list": "app"}, message, 0),
+            ({"table.exclude.list": r"public\.items"}, Insert(ITEMS, 16, old), 0),
+        ]
+        for capture, change, count in left_out:
+            render = replace(rig, capture={**rig.capture, **capture}).build()
+            assert len(_records(render, change)) == count, capture
+
     # --- source and notifications ---
 
     def test_the_oldest_transaction_of_the_slot_is_reported(self, rig: FormatRig) -> None:
@@ -420,17 +489,17 @@ def _rows(*rows: Tuple) -> SnapshotRows:
     )
 
 
-def _transaction(*changes: Insert | Update | Delete) -> TransactionPart:
+def _transaction(*changes: Change) -> TransactionPart:
     return TransactionPart(
         xid=7, begin_lsn=8, commit_lsn=64, commit_ts=COMMIT_TS, end_lsn=72, changes=list(changes)
     )
 
 
-def _records(render: Format, change: Insert | Update | Delete) -> Sequence[Record]:
+def _records(render: Format, change: Change) -> Sequence[Record]:
     return render.render([_transaction(change)], NOW)
 
 
-def _only(render: Format, change: Insert | Update | Delete) -> Record:
+def _only(render: Format, change: Change) -> Record:
     records = _records(render, change)
     assert len(records) == 1, f"{type(change).__name__} gives {len(records)} records, not one"
     return records[0]
