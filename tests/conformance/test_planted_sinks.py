@@ -1,7 +1,6 @@
 """Sinks with one planted fault each: `SinkSuite` finds every one.
 
-The faults are planted in three small sinks that are right without them: lines of a file, current rows, and
-records behind a C driver, of which Python sees only that it is called.
+Three small sinks are right without them: lines of a file, current rows, and records behind a C driver.
 """
 
 import contextlib
@@ -15,6 +14,7 @@ from tests.harness.planted_faults import Faults, FindsFaults
 
 from waltap.changes.decode.message import Delete, Insert, Truncate, Update
 from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.changes.events import EventPlans
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import SnapshotRows
@@ -392,6 +392,10 @@ class OfChanges(Rows):
 
     capabilities = SinkCapabilities(records=False, exactly_once=True)
 
+    def __init__(self, path, context):
+        super().__init__(path, context)
+        self.plans = EventPlans(context.events, lambda plan: (plan.columns, plan.masks()))
+
     def take_rows(self, batch):
         self.whole = not batch.parts
         for part in batch.parts:
@@ -435,9 +439,9 @@ class OfChanges(Rows):
         return self.rows.setdefault(f"server.{relation.name}", {})
 
     def put(self, table, relation, row):
-        had = table.get(row[0], {})
-        names = [column.name for column in relation.columns]
-        table[row[0]] = {n: self.value(had.get(n), v) for n, v in zip(names, row, strict=True)}
+        had, (columns, masks) = table.get(row[0], {}), self.plans.of(relation)
+        row = [masks.get(n, lambda value: value)(value) for n, value in enumerate(row)]
+        table[row[0]] = {c.field: self.value(had.get(c.field), row[c.index]) for c in columns}
 
     def value(self, had, sent):
         return had if sent is UNCHANGED else sent
@@ -446,6 +450,8 @@ class OfChanges(Rows):
 SELDOM = "test_rows_follow_what_comes_seldom"
 FAULTS.plant("LeavesTheOldKey", SELDOM, move=lambda _self, _table, _old, _new: None)
 FAULTS.plant("NullForUnsent", SELDOM, value=lambda _s, _had, v: None if v is UNCHANGED else v)
+FAULTS.plant("ShowsAll", "test_a_hidden_value_is_not_delivered", __init__=lambda self, path, context:
+             OfChanges.__init__(self, path, dataclasses.replace(context, capture=None)))  # fmt: skip
 FAULTS.plant("PassesOverPieces", SELDOM, take_piece=lambda _self, _piece: None)
 
 

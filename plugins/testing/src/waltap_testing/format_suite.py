@@ -38,6 +38,7 @@ from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.suite import RigSuite
 from waltap_testing.workload import (
     COMMIT_TS,
+    HIDDEN,
     ITEMS,
     NOW,
     TEXTS,
@@ -47,15 +48,6 @@ from waltap_testing.workload import (
     rare_parts,
     transaction_run,
 )
-
-# Properties that hide a column; those of a family are in its field.
-NAME = r"public\.items\.name"
-HIDDEN: dict[str, dict[str, object]] = {
-    "left out": {"column.exclude.list": NAME},
-    "masked": {"column_mask": {"column.mask.with.3.chars": NAME}},
-    "hashed": {"column_hash_v2": {"column.mask.hash.v2.SHA-256.with.salt.s": NAME}},
-    "cut": {"column_truncate": {"column.truncate.to.3.chars": NAME}},
-}
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Insert, LogicalMessage
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions, SnapshotProgress, TableChunks
@@ -21,7 +23,7 @@ from waltap.ports.sink.roles import RedeliveryAwareSink, stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap_testing.sink_crash import deliver, written
 from waltap_testing.sink_rig import DeliveredChange, SinkRig, assert_complete, sole, values_of
-from waltap_testing.workload import ITEMS, NOTES, ScriptedWorkload, mixed, relation
+from waltap_testing.workload import HIDDEN, ITEMS, NOTES, ScriptedWorkload, mixed, relation
 
 KINDS = relation(
     "kinds",
@@ -251,6 +253,31 @@ class AppliesChanges:
             }
             rows = workload.rows[table.name].items()
             assert found == {key: (int(row[1] or 0), row[2]) for key, row in rows}
+
+    @pytest.mark.parametrize("name", list(HIDDEN))
+    def test_a_hidden_value_is_not_delivered(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
+        """A sink of changes leaves out and masks what the profile hides (`SinkContext.events`)."""
+        given = {"topic.prefix": "server", **HIDDEN[name]}
+        rig = rig.with_context(capture=CaptureRules(CaptureProperties.model_validate(given)))
+        sink, workload = rig.build(tmp_path), ScriptedWorkload()
+        if sink.capabilities.records:
+            pytest.skip("takes rendered records")
+        for number in range(1, 4):
+            workload.insert(ITEMS, number, "secret one")
+        workload.commit()
+        workload.begin_again()
+        sink.open()
+        written(sink, workload.snapshot([ITEMS], records=False))
+        workload.insert(ITEMS, 4, "secret two")
+        workload.update(ITEMS, 1, "secret three")
+        workload.delete(ITEMS, 2)
+        workload.commit()
+        written(sink, workload.batches(10, records=False))
+        sink.close()
+        found = [item for item in rig.read_back() if isinstance(item, DeliveredChange)]
+        assert len(found) >= 3
+        shown = [str(item.values["name"]) for item in found if "name" in item.values]
+        assert not [text for text in shown if "secret" in text]
 
 
 def _content(batch: Batch) -> object:

@@ -104,6 +104,14 @@ def relation(
 
 ITEMS = relation("items", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16401)
 NOTES = relation("notes", [("id", "int4"), ("serial", "int8"), ("body", "text")], oid=16402)
+# Properties that hide ``items.name``; those of a family are in its field.
+NAME = r"public\.items\.name"
+HIDDEN: dict[str, dict[str, object]] = {
+    "left out": {"column.exclude.list": NAME},
+    "masked": {"column_mask": {"column.mask.with.3.chars": NAME}},
+    "hashed": {"column_hash_v2": {"column.mask.hash.v2.SHA-256.with.salt.s": NAME}},
+    "cut": {"column_truncate": {"column.truncate.to.3.chars": NAME}},
+}
 
 
 @dataclass(frozen=True, slots=True)
