@@ -262,9 +262,16 @@ MODES.plant("QuotesNothing", READ, query=selects("SELECT * FROM {bare}"))
 MODES.plant("DoublesNoQuotes", READ, query=selects("SELECT * FROM {quoted}"))
 MODES.plant("QuotesNoColumns", READ, query=selects("SELECT {column} FROM {good}"))
 MODES.plant("ReadsAnotherTable", READ, query=selects("SELECT * FROM public.customers"))
-MODES.plant("LocksNothing", "test_a_lock_is_a_statement", lock=selects("SELECT 1"))
+LOCKS = "test_a_lock_is_a_statement"
+MODES.plant("LocksNothing", LOCKS, lock=selects("SELECT 1 FROM {good}"))
+MODES.plant("LocksOutReaders", LOCKS, lock=selects("LOCK TABLE {good}"))
+MODES.plant(
+    "SaysThatItLocksOutReaders",
+    LOCKS,
+    lock=selects("LOCK TABLE {good} IN ACCESS EXCLUSIVE MODE"),
+)
 MODES.plant("ReadsByTwoStatements", READ, query=selects("SELECT 1; SELECT * FROM {good}"))
-MODES.plant("LocksWithoutQuotes", "test_a_lock_is_a_statement", lock=selects("LOCK TABLE {bare}"))
+MODES.plant("LocksWithoutQuotes", LOCKS, lock=selects("LOCK TABLE {bare} IN SHARE MODE"))
 MODES.plant(
     "AsksItsFactsForMore",
     "test_every_answer_is_a_bool_or_a_snapshot_error",

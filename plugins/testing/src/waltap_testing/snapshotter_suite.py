@@ -190,6 +190,7 @@ class SnapshotterSuite(RigSuite):
                     _assert_statement_of(statement, table)
 
     def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
+        """`lock` returns None, or a LOCK that a snapshot's transaction may take."""
         for start in rig.starts():
             mode = rig.build()
             for table in rig.tables():
@@ -197,6 +198,8 @@ class SnapshotterSuite(RigSuite):
                 assert statement == mode.lock(table, start), f"{table.name}: another lock"
                 assert statement is None or (isinstance(statement, str) and statement.strip())
                 if statement is not None:
+                    locks = LOCK.fullmatch(statement.strip())
+                    assert locks, f"no LOCK in a mode below ACCESS EXCLUSIVE: {statement}"
                     _assert_statement_of(statement, table)
 
     def test_an_isolation_is_one_that_there_is(self, rig: SnapshotterRig) -> None:
@@ -224,6 +227,8 @@ class SnapshotterSuite(RigSuite):
 TEXT = re.compile(r"'(?:[^']|'')*'")
 QUOTED_NAME = re.compile(r'"((?:[^"]|"")*)"')
 PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
+# Without a mode it is ACCESS EXCLUSIVE, which is refused: readers would wait.
+LOCK = re.compile(r"(?is)LOCK\s.*\sIN\s+(?!ACCESS\s+EXCLUSIVE)[A-Z\s]+\sMODE(\s+NOWAIT)?\s*;?")
 
 
 def _assert_statement_of(statement: str, table: Relation) -> None:
