@@ -177,6 +177,25 @@ def masks_the_stream_alone(batch):
     return batch
 
 
+def masks_rows(batch, names=("new", "old")):
+    def masked(change):
+        rows = {name: getattr(change, name, ()) for name in names}
+        new = {name: (*row[:2], "***") for name, row in rows.items() if row}
+        return msgspec.structs.replace(change, **new)
+
+    for part in batch.parts:
+        if isinstance(part, SnapshotRows):
+            part.rows = [(*row[:2], "***") for row in part.rows]
+        else:
+            part.changes = [masked(change) for change in part.changes]
+    return batch
+
+
+@CHANGES.found_by("test_a_value_is_hidden_everywhere", right=masks_rows)
+def masks_new_rows_alone(batch):
+    return masks_rows(batch, names=("new",))
+
+
 MADE = itertools.count()
 
 
@@ -217,6 +236,25 @@ def leaves_the_tombstone_behind(events):
 @EVENTS.found_by("test_cutting_batches_otherwise_makes_no_difference")
 def keeps_the_first_of_each_batch(events):
     return events[:1]
+
+
+@EVENTS.right
+def masks(events, operations="crud", rows=("before", "after")):
+    for event in events:
+        for row in (getattr(event, name) for name in rows if event.op in operations):
+            if row is not None and "name" in row:
+                row["name"] = "***"
+    return events
+
+
+@EVENTS.found_by("test_a_value_is_hidden_everywhere", right=masks)
+def masks_what_is_streamed(events):
+    return masks(events, operations="cud")
+
+
+@EVENTS.found_by("test_a_value_is_hidden_everywhere", right=masks)
+def masks_new_rows(events):
+    return masks(events, rows=("after",))
 
 
 @EVENTS.found_by("test_what_comes_out_is_written_and_read", EventTransformFailed)
@@ -307,6 +345,19 @@ def leaves_no_topic(records):
 @RECORDS.found_by("test_cutting_batches_otherwise_makes_no_difference")
 def keeps_the_first_record_of_each_batch(records):
     return records[:1]
+
+
+def hides_rows(records, operations="cr"):
+    def of(each):
+        hidden = (each.value.get("op") or "-") in operations
+        return replace(each, value={**each.value, "after": None}) if hidden else each
+
+    return changed(records, of)
+
+
+@RECORDS.found_by("test_a_value_is_hidden_everywhere", right=hides_rows)
+def hides_rows_of_the_stream(records):
+    return hides_rows(records, operations="c")
 
 
 @RECORDS.found_by("test_records_come_out_in_a_list")

@@ -22,8 +22,14 @@ from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.properties import JsonProperties
 from waltap.ports.specs import EventTransformSpec
 from waltap_testing.installed import format_context
-from waltap_testing.suite import RigSuite
-from waltap_testing.workload import NOW, mixed, rare_parts, snapshot_and_stream
+from waltap_testing.suite import RigSuite, assert_hidden_alike
+from waltap_testing.workload import (
+    NOW,
+    life_of_a_row,
+    mixed,
+    rare_parts,
+    snapshot_and_stream,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,14 @@ class EventTransformSuite(RigSuite):
             batches = workload.batches(most, START, records=False)
             found.append([r for batch in batches for r in _plain(form.render(batch.parts, NOW))])
         assert found[0] == found[1] == found[2]
+
+    def test_a_value_is_hidden_everywhere(self, rig: EventTransformRig) -> None:
+        """A value that is masked in the stream is masked in a snapshot, and in ``before``, too."""
+        form = rig.format()
+        assert_hidden_alike(
+            [(each.key, each.value) for each in form.render(parts, NOW)]
+            for parts in life_of_a_row()
+        )
 
     def test_a_tombstone_comes_with_its_delete(self, rig: EventTransformRig) -> None:
         deleted: Record | None = None

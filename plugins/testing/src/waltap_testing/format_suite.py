@@ -371,11 +371,13 @@ class FormatSuite(RigSuite):
 
     def test_a_topic_is_the_one_of_a_transform_else_of_a_plugin(self, rig: FormatRig) -> None:
         """`Relation.topic` comes before `choose_topic`, and that before the naming strategy."""
+        # In a registry a subject has schemas of one kind.
+        name = f"{rig.capture.get('topic.prefix', 'server')}.chosen"
         chosen = replace(
-            rig, context=lambda given: replace(rig.context(given), choose_topic=lambda _r: "chosen")
+            rig, context=lambda given: replace(rig.context(given), choose_topic=lambda _r: name)
         ).build()
-        routed = msgspec.structs.replace(ITEMS, topic="routed")
-        for table, topic in ((ITEMS, "chosen"), (routed, "routed")):
+        routed = msgspec.structs.replace(ITEMS, topic=f"{name}.routed")
+        for table, topic in ((ITEMS, name), (routed, f"{name}.routed")):
             records = [
                 *chosen.render(
                     [msgspec.structs.replace(_rows(("1", "1", "a")), relation=table)], NOW

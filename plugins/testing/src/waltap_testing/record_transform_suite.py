@@ -30,8 +30,8 @@ from waltap.encoders.json.converter import JsonConverter, JsonConverterPropertie
 from waltap.ports.specs import RecordTransformSpec
 from waltap_testing.format_suite import every_part
 from waltap_testing.installed import format_context
-from waltap_testing.suite import RigSuite
-from waltap_testing.workload import NOW
+from waltap_testing.suite import RigSuite, assert_hidden_alike
+from waltap_testing.workload import NOW, life_of_a_row
 
 CAPTURE = CaptureProperties.model_validate(
     {"topic.prefix": "server", "provide.transaction.metadata": True, "skipped.operations": "none"}
@@ -126,6 +126,19 @@ class RecordTransformSuite(RigSuite):
                 found += transform(records[at : at + most])
             first_result = _plain(found) if first_result is None else first_result
             assert _plain(found) == first_result, f"batches of {most}"
+
+    def test_a_value_is_hidden_everywhere(self, rig: RecordTransformRig) -> None:
+        """A value that is masked in the stream is masked in a snapshot, too."""
+        form = ConvertedFormat(
+            RecordConverters(key=JSON, value=JSON, header=JSON), format_context(CAPTURE)
+        )
+        transform, found = rig.build(), []
+        for parts in life_of_a_row()[:2]:  # a record of a later one may have other fields
+            changed: list[ConnectRecord] = []
+            with contextlib.suppress(RecordUnfit):
+                changed = transform(form.records(parts, NOW))
+            found.append([(each.key, each.value) for each in changed])
+        assert_hidden_alike(found)
 
     def test_results_of_a_schema_are_cached(self, rig: RecordTransformRig) -> None:
         """One input schema has one output schema object.

@@ -1,7 +1,7 @@
 """Rules that hold for plugins of every kind."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,6 +9,7 @@ import pytest
 
 from waltap.base.property import declarations
 from waltap.ports.specs import LazyReference, Spec
+from waltap_testing.workload import SHOWN
 
 # A profile writes the name in a property and in prefixes of properties.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.$-]*")
@@ -64,3 +65,12 @@ class FolderRigSuite(RigSuite):
     @pytest.fixture
     def rig(self, new_rig: Callable[[Path], Any], tmp_path: Path) -> Any:
         return new_rig(tmp_path)
+
+
+def assert_hidden_alike(found: Iterable[object]) -> None:
+    """Check what a transform makes of `life_of_a_row`: it hides the text everywhere, or nowhere."""
+    created, *others = map(repr, found)
+    if SHOWN in created or created == "[]":
+        pytest.skip("shows items.name, or leaves out created rows")
+    shown = [other for other in others if SHOWN in other]
+    assert not shown, f"hidden where a row is created, and shown here: {shown[0]}"

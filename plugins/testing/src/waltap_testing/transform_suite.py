@@ -26,13 +26,14 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms.applied import transformed
-from waltap_testing.suite import RigSuite
+from waltap_testing.suite import RigSuite, assert_hidden_alike
 from waltap_testing.workload import (
     COMMIT_TS,
     ITEMS,
     NOTES,
     ScriptedWorkload,
     as_columns,
+    life_of_a_row,
     mixed,
     rare_parts,
     snapshot_and_stream,
@@ -142,6 +143,14 @@ class TransformSuite(RigSuite):
         )
         # A filter of operations may leave one of them out.
         assert one <= other or other <= one
+
+    def test_a_value_is_hidden_everywhere(self, rig: TransformRig) -> None:
+        """A value that is masked in new rows is masked in old rows, too."""
+        transform = rig.build()
+        assert_hidden_alike(
+            [row for _, row in _rows(transform(Batch(parts=[*parts], position=START, events=1)))]
+            for parts in life_of_a_row()
+        )
 
     def test_a_relation_stays_the_same_object(self, rig: TransformRig) -> None:
         """A relation has one output relation, in every batch.

@@ -604,6 +604,35 @@ KEYLESS = msgspec.structs.replace(
 )
 
 
+SHOWN = "a text of its own"
+
+
+def life_of_a_row() -> list[list[TransactionPart | SnapshotRows]]:
+    """Return how a row of ``items`` with the text `SHOWN` comes: created, read, updated, deleted."""
+    table = msgspec.structs.replace(FULL_ROWS, table=ITEMS.table, oid=ITEMS.oid)
+    row, lsn = ("1", "1", SHOWN), 0x7000000
+    changes: list[Change] = [
+        Insert(table, lsn + 1, row),
+        Update(table, lsn + 2, ("1", "2", "another"), row, OldTuple.FULL),
+        Delete(table, lsn + 3, row, OldTuple.FULL),
+    ]
+    parts: list[list[TransactionPart | SnapshotRows]] = [
+        [
+            TransactionPart(
+                xid=7,
+                begin_lsn=lsn,
+                commit_lsn=lsn,
+                commit_ts=COMMIT_TS,
+                end_lsn=lsn + 8,
+                changes=[each],
+            )
+        ]
+        for each in changes
+    ]
+    parts.insert(1, [SnapshotRows(relation=table, rows=[row], ts=COMMIT_TS, lsn=lsn, xid=7)])
+    return parts
+
+
 def rare_parts() -> list[TransactionPart | SnapshotRows | Heartbeat]:
     """Return rare parts: a changed key, unsent values, pieces of snapshots.
 
