@@ -41,7 +41,14 @@ def here(place, answer=None):
         sys.exit(0)
     if HOW == "gives 7":
         return 7
+    if HOW == "leaves":
+        raise Mute
     raise ValueError(f"boom in {place}")
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise RuntimeError
 
 
 class Bad(Sink):
@@ -258,12 +265,15 @@ def test_a_plugin_that_ends_the_process_is_named_and_the_run_has_failed(shop: Sh
         text = shop.run(code=1)
         assert "plugin 'raising' of acme 1.0 raised SystemExit: 0" in text, place
         forget(shop)
+    raising(shop, "sink write")
+    shop.variables["HOW"] = "leaves"
+    assert "plugin 'raising' of acme 1.0 raised Mute (" in shop.run(code=1)
     raising(shop, "check")
     shop.variables["HOW"] = "exits"
     assert "raised SystemExit: 0" in shop.says("doctor FILE", code=1)
 
 
-@pytest.mark.parametrize("how", ["gives 7", "exits", "raises"])
+@pytest.mark.parametrize("how", ["gives 7", "exits", "raises", "leaves"])
 def test_a_bad_signal_channel_stops_no_pipeline(shop: Shop, how: str) -> None:
     install_plugin(shop.folder, PLUGIN, "raising")
     shop.source |= {"signal.enabled.channels": "bad", "signal.poll.interval.ms": 1}

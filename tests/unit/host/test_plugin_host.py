@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from waltap.base.plugin_errors import (
     HookRaised,
     ImportFailed,
     MisspeltHook,
+    PluginRaised,
     SpecMissing,
     WrongApiVersion,
     WrongSpec,
@@ -212,6 +214,11 @@ HOOK = "from waltap.plugins.hookspecs import hookimpl\n@hookimpl\n"
 WRAPPER = "from waltap.plugins.hookspecs import hookimpl\n@hookimpl(wrapper=True)\ndef register_sinks():\n"
 OLD_WRAPPER = WRAPPER.replace("wrapper", "hookwrapper")
 SINKS = f"{HOOK}def register_sinks():\n    "
+MUTE = """
+class Mute(BaseException):
+    def __str__(self):
+        raise RuntimeError
+"""
 HEALTH = {
     ImportFailed: PluginHealth.IMPORT_FAILED,
     WrongApiVersion: PluginHealth.WRONG_API,
@@ -234,6 +241,9 @@ FAULTS: list[tuple[str, type[PluginError], str]] = [
     (f"{SINKS}raise RuntimeError('no luck')", HookRaised, f"{OF_ACME} raised RuntimeError: no luck"),
     (f"{SINKS}yield None.name", HookRaised, "AttributeError"),
     (f"{SINKS}raise SystemExit(3)", HookRaised, f"{OF_ACME} raised SystemExit: 3"),
+    ("raise GeneratorExit", ImportFailed, "acme 1.0 failed to import: GeneratorExit"),
+    (f"{MUTE}raise Mute", ImportFailed, "acme 1.0 failed to import: Mute"),
+    (f"{MUTE}{SINKS}raise Mute", HookRaised, f"{OF_ACME} raised Mute"),
     *[
         (f"from waltap.ports.specs import SinkSpec\n{SINKS}return [SinkSpec(**{{'name': 'acme', 'summary': 's',"
          f" 'factory': print, **dict({wrong})}})]", WrongSpec, f"{OF_ACME} returned a SinkSpec … {words}")
@@ -477,6 +487,48 @@ def test_a_choice_that_raises_names_its_plugin() -> None:
     host.register(module(choose_topic=choose_topic), "chooser")
     with pytest.raises(HookRaised, match=r"choose_topic of chooser .* raised KeyError"):
         host.choose("choose_topic", relation=None)
+
+
+LEAVES = f"""
+import asyncio
+{MUTE}
+{HOOK}def on_state(detail):
+    leave(detail)
+{HOOK}def choose_topic(relation):
+    leave(relation)
+
+def leave(error):
+    raise {{"cancelled": asyncio.CancelledError, "mute": Mute, "interrupt": KeyboardInterrupt}}[error]
+"""
+
+
+@pytest.mark.parametrize(("how", "name"), [("cancelled", "CancelledError"), ("mute", "Mute")])
+def test_an_installed_plugin_cannot_leave_by_an_exception_that_is_none(
+    install: Install, how: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("acme", LEAVES)
+    host = Host()
+    host.notify("on_state", pipeline="p", state="streaming", detail=how)
+    assert [vars(record)["plugin"] for record in caplog.records] == ["acme:acme"]
+    with pytest.raises(HookRaised, match=f"choose_topic of acme 1.0 raised {name}"):
+        host.choose("choose_topic", relation=how)
+
+
+def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install: Install) -> None:
+    """Python raises it wherever the program is; where a command handles SIGINT a plugin raised it."""
+    install("acme", LEAVES)
+    host = Host()
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        host.notify("on_state", pipeline="p", state="streaming", detail="interrupt")
+    assert host.blamed(interrupt.value) is interrupt.value
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        host.notify("on_state", pipeline="p", state="streaming", detail="interrupt")
+        blamed = host.blamed(interrupt.value)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert isinstance(blamed, PluginRaised)
+    assert "acme 1.0 raised KeyboardInterrupt" in str(blamed)
 
 
 def around(style: str, hook: str, seen: list[object], change: Callable[[Any], Any]) -> ModuleType:

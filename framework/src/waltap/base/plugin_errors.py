@@ -1,5 +1,6 @@
 """Errors of plugins and of requests for them (WT-11xx), and their extras."""
 
+import signal
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,15 @@ WrongSpec = PluginError.define("WrongSpec", "WT-1107")
 RoleIncomplete = PluginError.define("RoleIncomplete", "WT-1113")
 # It may be a sink, a check, a decoder or a transform.
 PluginRaised = WaltapError.define("PluginRaised", "WT-1108")
+
+
+def interrupts(error: BaseException) -> bool:
+    """Return whether the user ends the program.
+
+    While a command handles SIGINT itself, Python raises no KeyboardInterrupt: a plugin did.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    return isinstance(error, KeyboardInterrupt) and handler is signal.default_int_handler
 
 
 class UnusableResult(TypeError):

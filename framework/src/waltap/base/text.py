@@ -49,6 +49,20 @@ def full_in(seconds: float) -> str:
     return "not full within a year" if seconds > FORESEEN_S else f"full in {duration(seconds)}"
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, "" if its own code cannot give one."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a plugin's exception: it is reported without a text
+        return ""
+
+
+def in_brief(error: BaseException) -> str:
+    """Return type and first line of an exception."""
+    name, lines = type(error).__name__, text_of(error).strip().splitlines()
+    return f"{name}: {lines[0]}" if lines else name
+
+
 def cell(text: str) -> str:
     """Return ``text`` as the content of a table cell."""
     # A bar or a line break would end the cell.

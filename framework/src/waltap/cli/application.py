@@ -22,9 +22,9 @@ from typer.main import get_command
 
 import waltap
 from waltap.base.environment import tracebacks
-from waltap.base.plugin_errors import HookRaised, extra_for
+from waltap.base.plugin_errors import HookRaised, extra_for, interrupts
 from waltap.base.redaction import looks_secret, masked, redacted
-from waltap.base.text import printable
+from waltap.base.text import in_brief, printable, text_of
 from waltap.cli.terminal import echo, notices
 from waltap.errors import (
     ConfigurationError,
@@ -59,10 +59,10 @@ def show(error: WaltapError) -> None:
             _append_problem(body, problem)
     else:
         body.append(printable(error.problem.rstrip(".")) + ".\n")
-        cause = "" if error.__cause__ is None else _one_line(error.__cause__)
-        included = str(error.__cause__) in error.problem or error.problem.rstrip(".") in cause
-        if cause and not included:
-            body.append(f"Cause: {cause}\n", style="dim")
+        if (cause := error.__cause__) is not None:
+            line = _one_line(cause)
+            if text_of(cause) not in error.problem and error.problem.rstrip(".") not in line:
+                body.append(f"Cause: {line}\n", style="dim")
     body.append("\n")
     body.append(error.advice(), style="green")
     # The class name as words: SlotActive, slot active.
@@ -70,7 +70,7 @@ def show(error: WaltapError) -> None:
     _print(error, f"{error.code}{title}", body)
 
 
-def show_bug(error: Exception) -> None:
+def show_bug(error: BaseException) -> None:
     """Print an unexpected exception as a bug of waltap or a plugin."""
     from rich.text import Text
 
@@ -99,7 +99,7 @@ def _append_problem(body: "Text", problem: PropertyProblem) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -296,10 +296,12 @@ class CommandGroup(TyperGroup):
             return None
         try:
             return _command(name, spec.factory())
-        except Exception as cause:
+        except BaseException as cause:
+            if interrupts(cause):
+                raise
             owner = next(p for p in self._host.plugins() if name in p.provides.get("commands", ()))
             raise HookRaised(
-                f"command {name!r} of {owner} cannot be made: {type(cause).__name__}: {cause}",
+                f"command {name!r} of {owner} cannot be made: {in_brief(cause)}",
                 distribution=owner.distribution,
             ) from cause
 
@@ -387,11 +389,13 @@ def run() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         sys.exit(0)
-    except Exception as error:  # noqa: BLE001 - a user never sees a traceback unasked
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user never sees a traceback unasked
         sys.exit(_print_error(error))
 
 
-def _print_error(error: Exception) -> int:
+def _print_error(error: BaseException) -> int:
     """Show an error; return the exit code it ends with."""
     if not isinstance(error, WaltapError):
         from waltap.plugins.host import Host

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltap.base.environment import log_form, log_level
 from waltap.base.redaction import redacted
-from waltap.base.text import printable
+from waltap.base.text import printable, text_of
 from waltap.cli.terminal import notices, notices_are_piped
 from waltap.errors import ConfigurationError
 from waltap.services.telemetry.lifecycle import LifeCycleLog
@@ -103,7 +103,7 @@ def as_json(record: logging.LogRecord) -> str:
     if labels := vars(record).get("labels"):
         document["labels"] = labels
     if record.exc_info and record.exc_info[0] is not None:
-        document["exception"] = f"{record.exc_info[0].__name__}: {record.exc_info[1]}"
+        document["exception"] = f"{record.exc_info[0].__name__}: {text_of(record.exc_info[1])}"
     return json.dumps(document, default=str, ensure_ascii=False)
 
 
@@ -112,7 +112,7 @@ def as_text(record: logging.LogRecord) -> str:
     fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
     text = f"{record.levelname.lower()}: {record.getMessage()}{fields}"
     if record.exc_info and record.exc_info[0] is not None:
-        text += f" ({record.exc_info[0].__name__}: {record.exc_info[1]})"
+        text += f" ({record.exc_info[0].__name__}: {text_of(record.exc_info[1])})"
     return text
 
 

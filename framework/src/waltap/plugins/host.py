@@ -31,8 +31,9 @@ from waltap.base.plugin_errors import (
     WrongApiVersion,
     WrongSpec,
     extra_for,
+    interrupts,
 )
-from waltap.base.text import nearest
+from waltap.base.text import in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
 from waltap.ports.specs import (
@@ -69,24 +70,19 @@ from waltap.ports.specs import (
 
 
 Failed = Callable[[BaseException], Exception | None]
-"""Takes an implementation's exception. Returns the error to raise instead; None ignores it."""
+"""Takes an implementation's exception. Returns the error to raise instead; None ignores it. Raises the
+exception itself if it is not the implementation's."""
 
 Accept = Callable[[Any], Any]
 """Returns the result to use for an implementation's result. Raises: for a result that cannot be used."""
 
 Wrapper = Generator[None, Any, Any]
 
-Raises = tuple[type[BaseException], ...]
-
-RAISED: Raises = (Exception, SystemExit)
-"""What the code of an installed plugin raises: it must not end the process, either."""
-
 
 def guard(
     implementation: pluggy.HookImpl,
     failed: Failed,
     accept: Accept = lambda result: result,
-    raises: Raises = RAISED,
 ) -> None:
     """Report an implementation's exceptions to ``failed``, results to ``accept``.
 
@@ -98,14 +94,14 @@ def guard(
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return accept(function(*arguments, **named))
-        except raises as cause:
+        except BaseException as cause:
             # Without an error the implementation counts as one without an answer.
             if (error := failed(cause)) is not None:
                 raise error from cause
             return None
 
     def wrap(*arguments: Any, **named: Any) -> Wrapper:
-        wrapper, cause = _begun(function, arguments, named, raises)
+        wrapper, cause = _begun(function, arguments, named)
         if cause is not None:
             if (error := failed(cause)) is not None:
                 raise error from cause
@@ -125,7 +121,7 @@ def guard(
                 return accept(after)
             if held.exception is None:
                 held.force_result(accept(held.get_result()))
-        except raises as failure:
+        except BaseException as failure:
             # The wrapper passed the error of a wrapped implementation on.
             if failure is raised:
                 raise
@@ -156,7 +152,6 @@ def _begun(
     function: Callable[..., Wrapper],
     arguments: tuple[Any, ...],
     named: dict[str, Any],
-    raises: Raises,
 ) -> tuple[Wrapper, BaseException | None]:
     """Run a wrapper up to its ``yield``; return it and its exception."""
     wrapper = function(*arguments, **named)
@@ -164,7 +159,7 @@ def _begun(
         next(wrapper)
     except StopIteration:
         return wrapper, RuntimeError("the wrapper did not yield")
-    except raises as cause:
+    except BaseException as cause:  # noqa: BLE001 - the caller of the wrapper decides about it
         return wrapper, cause
     return wrapper, None
 
@@ -411,7 +406,7 @@ class Host:
         A refusal of the operating system becomes SystemRefused. An exception from the code of an installed
         plugin, or an unusable result of it, becomes PluginRaised. Other errors are returned unchanged.
         """
-        if isinstance(error, WaltapError):
+        if isinstance(error, WaltapError) or interrupts(error):
             return error
         if isinstance(error, OSError) and (refused := SystemRefused.of(error)) is not None:
             return refused
@@ -438,7 +433,7 @@ class Host:
             if plugin is not None:
                 where = f"{frame.f_code.co_filename}:{line}"
                 return PluginRaised(
-                    f"plugin {plugin.name!r} of {plugin} raised {_brief(error)} ({where})",
+                    f"plugin {plugin.name!r} of {plugin} raised {in_brief(error)} ({where})",
                     distribution=plugin.distribution,
                 )
         return error
@@ -506,9 +501,11 @@ class Host:
                 continue
             try:
                 module = point.load()
-            except RAISED as cause:
+            except BaseException as cause:
+                if interrupts(cause):
+                    raise
                 error = ImportFailed(
-                    f"plugin {entry.name!r} of {entry} failed to import: {_brief(cause)}",
+                    f"plugin {entry.name!r} of {entry} failed to import: {in_brief(cause)}",
                     distribution=distribution,
                 )
                 error.__cause__ = cause
@@ -562,7 +559,8 @@ class Host:
 
         def raised(cause: BaseException) -> PluginError:
             return HookRaised(
-                f"{hook} of {_who(plugin)} raised {_brief(cause)}", distribution=plugin.distribution
+                f"{hook} of {_who(plugin)} raised {in_brief(cause)}",
+                distribution=plugin.distribution,
             )
 
         def contributed(cause: BaseException) -> None:
@@ -573,20 +571,28 @@ class Host:
         def observed(cause: BaseException) -> None:
             self._complain(hook, plugin.identifier, cause)
 
-        # The program that registered a plugin may end itself.
-        raises: Raises = (Exception,) if plugin.distribution == IN_PROCESS else RAISED
+        def of_plugin(failed: Failed) -> Failed:
+            # The program that registered a plugin may end itself; an installed plugin may not.
+            own = plugin.distribution == IN_PROCESS
+
+            def judged(cause: BaseException) -> Exception | None:
+                if interrupts(cause) or (own and not isinstance(cause, Exception)):
+                    raise cause
+                return failed(cause)
+
+            return judged
+
         if (kind := next((kind for kind in KINDS if kind.hook == hook), None)) is not None:
             several = is_wrapper(implementation)
             guard(
                 implementation,
-                contributed,
+                of_plugin(contributed),
                 lambda result: self._accepted(plugin, kind, result, several=several),
-                raises,
             )
         elif hook.startswith("on_"):
-            guard(implementation, observed, raises=raises)
+            guard(implementation, of_plugin(observed))
         else:
-            guard(implementation, raised, _answer(hook), raises)
+            guard(implementation, of_plugin(raised), _answer(hook))
 
     def _accepted(
         self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool
@@ -792,9 +798,3 @@ def _fault(spec: Any) -> str:
     if not (model is None or isinstance(model, LazyReference) or hasattr(model, "model_fields")):
         return f"whose properties are no Properties: {spec.name}"
     return ""
-
-
-def _brief(cause: BaseException) -> str:
-    """Return type and first line of an exception."""
-    lines = str(cause).strip().splitlines()
-    return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__

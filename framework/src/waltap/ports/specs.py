@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from waltap.base.plugin_errors import ImportFailed
+from waltap.base.plugin_errors import ImportFailed, interrupts
+from waltap.base.text import in_brief
 from waltap.changes.mapping.type_registry import (
     TypeSpec as TypeSpec,  # noqa: PLC0414 - plugins take every spec from here
 )
@@ -79,9 +80,11 @@ class LazyReference:
             return getattr(import_module(module), name)
         except WaltapError:
             raise
-        except (Exception, SystemExit) as cause:
+        except BaseException as cause:
+            if interrupts(cause):
+                raise
             raise ImportFailed(
-                f"{self.reference} cannot be imported: {type(cause).__name__}: {cause}",
+                f"{self.reference} cannot be imported: {in_brief(cause)}",
                 distribution=module.partition(".")[0],
             ) from cause
 

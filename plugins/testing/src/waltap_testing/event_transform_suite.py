@@ -95,7 +95,7 @@ class EventTransformSuite(RigSuite):
         assert found[0] == found[1] == found[2]
 
     def test_a_value_is_hidden_everywhere(self, rig: EventTransformRig) -> None:
-        """A value that is masked in the stream is masked in a snapshot, and in ``before``, too."""
+        """A value masked in the stream is masked in snapshots and in ``before``."""
         form = rig.format()
         assert_hidden_alike(
             [(each.key, each.value) for each in form.render(parts, NOW)]

@@ -353,7 +353,7 @@ class FormatSuite(RigSuite):
 
     @pytest.mark.parametrize("name", list(HIDDEN))
     def test_a_hidden_value_is_nowhere(self, rig: FormatRig, name: str) -> None:
-        """No record of a row has the value of a column that is left out or masked."""
+        """No record has the value of a column that is left out or masked."""
         capture = {**rig.capture, **HIDDEN[name]}
         render, old = replace(rig, capture=capture).build(), ("1", "1", "secret one")
         records = [
@@ -370,7 +370,7 @@ class FormatSuite(RigSuite):
             assert not rig.holds(rig.parse(text), old[2]), name
 
     def test_a_topic_is_the_one_of_a_transform_else_of_a_plugin(self, rig: FormatRig) -> None:
-        """`Relation.topic` comes before `choose_topic`, and that before the naming strategy."""
+        """`Relation.topic` precedes `choose_topic`, which precedes the strategy."""
         # In a registry a subject has schemas of one kind.
         name = f"{rig.capture.get('topic.prefix', 'server')}.chosen"
         chosen = replace(

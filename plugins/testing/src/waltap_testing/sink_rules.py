@@ -256,7 +256,10 @@ class AppliesChanges:
 
     @pytest.mark.parametrize("name", list(HIDDEN))
     def test_a_hidden_value_is_not_delivered(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
-        """A sink of changes leaves out and masks what the profile hides (`SinkContext.events`)."""
+        """A sink of changes hides the values that the profile hides.
+
+        The columns and their masks are in plans of `SinkContext.events`.
+        """
         given = {"topic.prefix": "server", **HIDDEN[name]}
         rig = rig.with_context(capture=CaptureRules(CaptureProperties.model_validate(given)))
         sink, workload = rig.build(tmp_path), ScriptedWorkload()

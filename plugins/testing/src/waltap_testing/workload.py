@@ -104,7 +104,7 @@ def relation(
 
 ITEMS = relation("items", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16401)
 NOTES = relation("notes", [("id", "int4"), ("serial", "int8"), ("body", "text")], oid=16402)
-# Properties that hide ``items.name``; those of a family are in its field.
+# Properties that hide ``items.name``; properties of a family are in its field.
 NAME = r"public\.items\.name"
 HIDDEN: dict[str, dict[str, object]] = {
     "left out": {"column.exclude.list": NAME},
@@ -608,7 +608,10 @@ SHOWN = "a text of its own"
 
 
 def life_of_a_row() -> list[list[TransactionPart | SnapshotRows]]:
-    """Return how a row of ``items`` with the text `SHOWN` comes: created, read, updated, deleted."""
+    """Return parts with a row of ``items`` whose text is `SHOWN`.
+
+    It is created, read, updated, deleted.
+    """
     table = msgspec.structs.replace(FULL_ROWS, table=ITEMS.table, oid=ITEMS.oid)
     row, lsn = ("1", "1", SHOWN), 0x7000000
     changes: list[Change] = [

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from waltap.base.text import in_brief
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -243,9 +244,7 @@ def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAns
         for each in redelivery.run(chosen, again=request.again, re_render=request.re_render):
             found[each.dead_letter.id] = "" if each.error is None else each.error.problem
     except Exception as error:  # noqa: BLE001 - the pipeline continues, or fails of the same by itself
-        problem = (
-            str(error) if isinstance(error, WaltapError) else f"{type(error).__name__}: {error}"
-        )
+        problem = str(error) if isinstance(error, WaltapError) else in_brief(error)
         log.warning("a redelivery of dead letters broke off: %s", problem)
         return RedeliveryAnswer(found, problem)
     delivered = sum(not why for why in found.values())

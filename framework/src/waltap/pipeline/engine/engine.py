@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from waltap.base.retry import RetryBackoff
+from waltap.base.text import text_of
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance
 from waltap.config.profile import Profile, changes
@@ -269,7 +270,7 @@ class Engine:
             blamed = self.host.blamed(error)
             if isinstance(error, Exception):
                 blamed = state_unusable(error, state.state_dir) or blamed
-            state.enter("failed", str(blamed))
+            state.enter("failed", text_of(blamed))
             if isinstance(blamed, Exception):
                 state.failed(blamed, retried=False)
             if blamed is error:

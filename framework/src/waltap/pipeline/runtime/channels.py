@@ -8,11 +8,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
-from waltap.base.plugin_errors import usable, usable_part
+from waltap.base.plugin_errors import interrupts, usable, usable_part
+from waltap.base.text import in_brief
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
-from waltap.plugins.host import RAISED, Host
+from waltap.errors import WaltapError
+from waltap.plugins.host import Host
 from waltap.ports.notifications.channel import LossCounting, NotificationChannel
 from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
 from waltap.ports.signals.signal import Signal, SignalChannel
@@ -151,8 +153,11 @@ class PipelineChannels:
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
         try:
             answer = call()
-        except RAISED as error:  # a channel may be a stranger's; none stops a pipeline
-            problem = str(self._host.blamed(error))
+        except BaseException as error:  # a channel may be a stranger's; none stops a pipeline
+            if interrupts(error):
+                raise
+            blamed = self._host.blamed(error)
+            problem = str(blamed) if isinstance(blamed, WaltapError) else in_brief(error)
             if self._warned.get(name) != problem:
                 log.warning("channel %s: %s", name, problem, extra={"pipeline": self._profile.name})
             self._warned[name] = problem

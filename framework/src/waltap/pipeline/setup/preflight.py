@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 from typing import Final, TypeVar
 
 from waltap.base.files.location import refusal
-from waltap.base.plugin_errors import usable
-from waltap.base.text import size
+from waltap.base.plugin_errors import interrupts, usable
+from waltap.base.text import in_brief, size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
@@ -22,7 +22,7 @@ from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.lock import running
 from waltap.pipeline.setup.build import PipelineStages, chosen_password
 from waltap.plugins.check_context import CheckContext
-from waltap.plugins.host import RAISED, Host
+from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset, OffsetStore
@@ -312,7 +312,7 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
         return checks_of(stages.sink)
     except WaltapError as error:
         return [PreflightCheck.failed(name, error)]
-    except RAISED as error:  # a plugin's; the other checks are worth their answers
+    except BaseException as error:  # noqa: BLE001 - the other checks are worth their answers
         return [_blamed(name, stages.host, error)]
 
 
@@ -390,16 +390,18 @@ def _of_plugins(
         try:
             given = usable(spec.factory(context), list, spec.factory)
             found += [usable(each, PreflightCheck, spec.factory) for each in given]
-        except RAISED as error:  # the other checks are worth their answers
+        except BaseException as error:  # noqa: BLE001 - the other checks are worth their answers
             found.append(_blamed(spec.name, stages.host, error))
     return found
 
 
 def _blamed(name: str, host: Host, error: BaseException) -> PreflightCheck:
+    if interrupts(error):
+        raise error
     blamed = host.blamed(error)
     if isinstance(blamed, WaltapError):
         return PreflightCheck.failed(name, blamed)
-    return PreflightCheck(name=name, verdict="error", found=f"{type(blamed).__name__}: {blamed}")
+    return PreflightCheck(name=name, verdict="error", found=in_brief(error))
 
 
 def slot_owners(profile: Profile, connector: Connector, own: OffsetStore) -> dict[str, str]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from waltap.base.plugin_errors import interrupts
+from waltap.base.text import in_brief
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Part, TransactionPart
@@ -18,7 +20,6 @@ from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.stages.blocking_snapshot import BlockingSnapshot
 from waltap.pipeline.stages.relations import DescribedRelations
 from waltap.pipeline.stages.snapshot_phase import IncrementalReport
-from waltap.plugins.host import RAISED
 from waltap.ports.signals.signal import (
     SNAPSHOTS,
     Action,
@@ -77,7 +78,7 @@ class SignalReader:
         except WaltapError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a row holds, it stops no pipeline
-            why = f"signal {signal.identifier!r} cannot be read: {type(error).__name__}: {error}"
+            why = f"signal {signal.identifier!r} cannot be read: {in_brief(error)}"
         else:
             self._state.host.notify(
                 "on_signal",
@@ -146,9 +147,11 @@ class SignalReader:
                 spec.factory(call)
             except SignalUnusable as error:
                 return self._left_out(signal, cut(str(error)))
-            except RAISED as error:  # it is a stranger's, and stops no pipeline
+            except BaseException as error:  # it is a stranger's, and stops no pipeline
+                if interrupts(error):
+                    raise
                 blamed = state.host.blamed(error)
-                why = str(blamed) if blamed is not error else f"{type(error).__name__}: {error}"
+                why = str(blamed) if isinstance(blamed, WaltapError) else in_brief(error)
                 return self._left_out(signal, cut(f"the action {spec.name} failed: {why}"))
             return ""
 

@@ -6,11 +6,12 @@ The reports and the loop over pieces serve the other kinds of snapshot, too.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+from waltap.base.plugin_errors import interrupts
+from waltap.base.text import in_brief
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChannels
 from waltap.pipeline.runtime.run_state import RunState
-from waltap.plugins.host import RAISED
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
 from waltap.ports.source.roles import SnapshotHoldingSource, SnapshotSharingSource, tables_of
@@ -305,10 +306,10 @@ def _log_mode(connector: Connector, *, completed: bool) -> None:
         return
     try:
         connector.snapshot_ended(completed=completed)
-    except RAISED as error:  # a plugin's; the snapshot is what it is
-        log.warning(
-            "the snapshot mode failed behind its snapshot: %s: %s", type(error).__name__, error
-        )
+    except BaseException as error:  # a plugin's; the snapshot is what it is
+        if interrupts(error):
+            raise
+        log.warning("the snapshot mode failed behind its snapshot: %s", in_brief(error))
 
 
 def cut(piece: SnapshotRows, remaining: int | None) -> None:

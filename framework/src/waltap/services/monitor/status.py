@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from waltap.base.text import in_brief
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import WaltapError
 from waltap.ports.sink.roles import DownstreamProgress
@@ -84,8 +85,7 @@ class RecentFailure:
                 retried=retried,
                 remedy=error.advice(),
             )
-        problem = f"{type(error).__name__}: {error}"
-        return cls(at_ms=at_ms, code=WaltapError.code, problem=problem, retried=retried)
+        return cls(at_ms=at_ms, code=WaltapError.code, problem=in_brief(error), retried=retried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
