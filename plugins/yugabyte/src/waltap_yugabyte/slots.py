@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -69,14 +69,7 @@ class YugabyteSlots(SlotAdmin):
         self._exports = True  # until a release says that it cannot
         self._ours: set[str] = set()
 
-    def read(self, name: str) -> ReplicationSlot | None:
-        found = self._found("slot_name = %s", (name,))
-        return found[0] if found else None
-
-    def all(self) -> list[ReplicationSlot]:
-        return self._found("database = current_database() ORDER BY slot_name", ())
-
-    def _found(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
+    def found(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
         if self._columns is None:
             self._columns = frozenset(name for (name,) in self.catalogue.query(COLUMNS_SQL))
         known = self._columns
@@ -214,23 +207,8 @@ class YugabyteSlots(SlotAdmin):
         problem = f"replication slot {name!r} is read by another process"
         return SlotRead(problem, slot=name, reader=reader, pid=pid)
 
-    def left_behind(
-        self, slot: ReplicationSlot, sessions: Collection[int], *, leased: bool
-    ) -> bool:
-        return False
-
-    def end_reader(self, slot: ReplicationSlot) -> None:
-        """Do nothing: no reader can be ended."""
-
     def wait_notice(self, name: str) -> Callable[[float], None]:
         return lambda _seconds: None
-
-    def drop(self, name: str, ours: Collection[int] = ()) -> bool:
-        dropped: list[Any] = self.catalogue.query(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
-            (name,),
-        )
-        return bool(dropped)
 
     def refuse_failover(self) -> None:
         """Do nothing: slots belong to the cluster."""

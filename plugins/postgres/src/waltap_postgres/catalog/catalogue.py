@@ -733,24 +733,19 @@ class PostgresCatalogue:
                 if oid and oid not in raw and oid not in self._types
             }
         for oid in raw:
-            self._build(oid, raw, set())
+            self._build(oid, raw)
 
-    def _build(
-        self, oid: int, raw: dict[int, tuple[Any, ...]], open_types: set[int]
-    ) -> DataType | None:
-        """Build one type after the types that it refers to."""
-        if oid in self._types:
-            return self._types[oid]
-        # A composite can contain itself, for example in an array.
-        if oid not in raw or oid in open_types:
-            return None
+    def _build(self, oid: int, raw: dict[int, tuple[Any, ...]]) -> DataType | None:
+        """Build one type after the types that it refers to; none contains itself."""
+        if oid in self._types or oid not in raw:
+            return self._types.get(oid)
         number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[
             oid
         ]
-        inner, attributes, last = open_types | {oid}, [], 0
+        attributes, last = [], 0
         for part in parts or ():
             attribute, type_oid, modifier, last = part.rsplit("\t", 3)
-            built = self._build(int(type_oid), raw, inner)
+            built = self._build(int(type_oid), raw)
             if built is not None:
                 attributes.append((attribute, built, int(modifier)))
         made = DataType(
@@ -758,8 +753,8 @@ class PostgresCatalogue:
             schema=schema,
             name=name,
             kind=TypeKind.ARRAY if is_array else KINDS.get(kind, TypeKind.BASE),
-            element=self._build(element, raw, inner) if is_array else None,
-            base=self._build(base, raw, inner) if base else None,
+            element=self._build(element, raw) if is_array else None,
+            base=self._build(base, raw) if base else None,
             base_typmod=typmod,
             labels=tuple(labels or ()),
             delimiter=delimiter,

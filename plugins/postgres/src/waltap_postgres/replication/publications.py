@@ -51,29 +51,6 @@ from waltap_postgres.replication.publication_completeness import (
 log = logging.getLogger(__name__)
 
 
-def alter_membership(
-    connection: "psycopg.Connection[object]",
-    properties: PostgresProperties,
-    name: str,
-    table_ids: Iterable[tuple[str, str]],
-    *,
-    wanted: bool,
-    briefly: bool = False,
-) -> None:
-    """Add tables to a publication, or remove them, while a pipeline may run.
-
-    Raises: SourceError.
-    """
-    chosen = sorted(table_ids)
-    tables = ", ".join(sql_name(*table_id) for table_id in chosen)
-    alter = f"ALTER PUBLICATION {sql_name(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
-    # Lock the table against writers before adding it. Rows that an open transaction has already
-    # written would not be streamed, and a snapshot that reads the table now would not see them.
-    lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
-    timeout_ms = LOCK_MS if briefly else None
-    run_statements(connection, properties, [alter], lock=lock, tables=chosen, timeout_ms=timeout_ms)
-
-
 # Seconds that a slot may take to return its first changes.
 PEEK_S = 10
 # Changes to look at. The server keeps them in a temporary file until it answers. Beyond them the
@@ -337,9 +314,7 @@ class PublicationSet:
             for each in (name, inserts):
                 members = named_members(self._catalogue, each).keys() & set(table_ids)
                 if members:
-                    alter_membership(
-                        self._connection, self._properties, each, members, wanted=False
-                    )
+                    self._alter(each, members, wanted=False)
             return [table_id for table_id in table_ids if table_id in named]
         policy = self._properties.publication_keyless_tables
         new = [
@@ -354,19 +329,36 @@ class PublicationSet:
             missing = members - named_members(self._catalogue, each).keys()
             if missing and published(self._catalogue, each) is not None:
                 try:
-                    alter_membership(
-                        self._connection,
-                        self._properties,
-                        each,
-                        missing,
-                        wanted=True,
-                        briefly=briefly,
-                    )
+                    self._alter(each, missing, wanted=True, briefly=briefly)
                 except TableLocked:
                     if briefly:
                         return None
                     raise
         return new
+
+    def _alter(
+        self,
+        name: str,
+        table_ids: Iterable[tuple[str, str]],
+        *,
+        wanted: bool,
+        briefly: bool = False,
+    ) -> None:
+        """Add tables to a publication, or remove them. Raises: SourceError."""
+        chosen = sorted(table_ids)
+        tables = ", ".join(sql_name(*table_id) for table_id in chosen)
+        alter = f"ALTER PUBLICATION {sql_name(name)} {'ADD' if wanted else 'DROP'} TABLE {tables}"
+        # Lock the table against writers before adding it. Rows that an open transaction has already
+        # written would not be streamed, and a snapshot that reads the table now would not see them.
+        lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
+        run_statements(
+            self._connection,
+            self._properties,
+            [alter],
+            lock=lock,
+            tables=chosen,
+            timeout_ms=LOCK_MS if briefly else None,
+        )
 
     def adds_tables(self) -> bool:
         """Return whether waltap adds captured tables to the publication."""

@@ -126,6 +126,18 @@ class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+# ``to_jsonb`` reads columns that older servers do not have. After a promotion ``synced`` stays true,
+# although the slot is then as usable as others.
+SLOTS_SQL = """
+SELECT slot_name::text, plugin::text, database::text, temporary, active_pid, restart_lsn::text,
+       confirmed_flush_lsn::text, r ->> 'wal_status', (r ->> 'two_phase')::bool,
+       (r ->> 'failover')::bool, (r ->> 'synced')::bool AND pg_is_in_recovery(),
+       (r ->> 'safe_wal_size')::int8,
+       coalesce(r ->> 'invalidation_reason', CASE WHEN (r ->> 'conflicting')::bool THEN 'conflicting' END)
+  FROM pg_replication_slots s CROSS JOIN to_jsonb(s) r
+"""
+
+
 class CreatedSlot(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the answer to CREATE_REPLICATION_SLOT."""
 
@@ -193,34 +205,16 @@ class SlotAdmin:
 
     def read(self, name: str) -> ReplicationSlot | None:
         """Return the slot, None if it does not exist. Raises: SourceError."""
-        found = self._read("slot_name = %s", (name,))
+        found = self.found("slot_name = %s", (name,))
         return found[0] if found else None
 
     def all(self) -> list[ReplicationSlot]:
         """Return every logical slot of this database, by name. Raises: SourceError."""
-        return self._read("database = current_database() ORDER BY slot_name", ())
+        return self.found("database = current_database() ORDER BY slot_name", ())
 
-    def _read(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
-        version_num = self.version_num
-        wal_status = "wal_status" if version_num >= 130000 else "NULL"
-        two_phase = "two_phase" if version_num >= 140000 else "false"
-        # After a promotion ``synced`` stays true, although the slot is then as usable as others.
-        copied = (
-            "failover, synced AND pg_is_in_recovery()" if version_num >= 170000 else "false, false"
-        )
-        safe = "safe_wal_size" if version_num >= 130000 else "NULL"
-        reason = "NULL"
-        if version_num >= 170000:
-            reason = "invalidation_reason"
-        elif version_num >= 160000:
-            reason = "CASE WHEN conflicting THEN 'conflicting' END"
-        rows = self.catalogue.query(
-            "SELECT slot_name::text, plugin::text, database::text, temporary, active_pid,"
-            f" restart_lsn::text, confirmed_flush_lsn::text, {wal_status}, {two_phase}, {copied},"
-            f" {safe}, {reason}"
-            f" FROM pg_replication_slots WHERE {which}",
-            parameters,
-        )
+    def found(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
+        """Return the slots of which the condition ``which`` is true. Raises: SourceError."""
+        rows = self.catalogue.query(f"{SLOTS_SQL} WHERE {which}", parameters)
         return [
             ReplicationSlot(
                 name=row[0],
