@@ -12,15 +12,7 @@ import msgspec
 
 from waltap.base.import_rules import pa
 from waltap.changes.capture.capture import CaptureRules
-from waltap.changes.decode.message import (
-    Change,
-    Delete,
-    Insert,
-    LogicalMessage,
-    OldTuple,
-    Truncate,
-    Update,
-)
+from waltap.changes.decode.message import OldTuple
 from waltap.changes.decode.relation import Column, PerRelation, Relation
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import MissingValue, Tuple, Value
@@ -28,6 +20,7 @@ from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter,
 from waltap.changes.transactions.position import lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
+from waltap.ports.transforms.rewrite import ImageOf, rewritten_changes
 
 log = logging.getLogger(__name__)
 
@@ -159,49 +152,15 @@ class ColumnConversions:
         return msgspec.structs.replace(part, rows=RowBlock(columns, len(part.rows)))
 
     def _changes(self, part: TransactionPart) -> TransactionPart:
-        tables: dict[Relation, list[int]] = {}
-        for index, change in enumerate(part.changes):
-            if not isinstance(change, Truncate | LogicalMessage):
-                tables.setdefault(change.relation, []).append(index)
-        changes = list(part.changes)
-        for relation, indexes in tables.items():
-            converted_columns = self._converted_columns.of(relation)
-            if converted_columns:
-                self._of_table(relation, changes, indexes, converted_columns, part.commit_lsn)
-        return msgspec.structs.replace(part, changes=changes)
+        def converted(
+            columns: tuple[_ConvertedColumn, ...], images: Sequence[Tuple], of: Sequence[ImageOf]
+        ) -> list[Tuple]:
+            keys = [name == "old" and change.old_kind is not OldTuple.FULL for change, name in of]
+            lsns = [change.lsn or part.commit_lsn for change, _ in of]
+            return self._converted(of[0][0].relation, images, keys, lsns, columns)
 
-    def _of_table(
-        self,
-        relation: Relation,
-        changes: list[Change],
-        indexes: Sequence[int],
-        converted_columns: Sequence[_ConvertedColumn],
-        commit_lsn: int,
-    ) -> None:
-        images: list[Tuple] = []
-        keys: list[bool] = []
-        lsns: list[int] = []
-        for index in indexes:
-            change = changes[index]
-            some: list[tuple[Tuple, bool]] = []
-            if isinstance(change, Insert | Update):
-                some.append((change.new, False))
-            if isinstance(change, Update | Delete):
-                some.append((change.old, change.old_kind is not OldTuple.FULL))
-            for image, key in some:
-                images.append(image)
-                keys.append(key)
-                lsns.append(change.lsn or commit_lsn)
-        after = iter(self._converted(relation, images, keys, lsns, converted_columns))
-        for index in indexes:
-            change = changes[index]
-            if isinstance(change, Insert):
-                changes[index] = msgspec.structs.replace(change, new=next(after))
-            elif isinstance(change, Update):
-                new, old = next(after), next(after)
-                changes[index] = msgspec.structs.replace(change, new=new, old=old)
-            elif isinstance(change, Delete):
-                changes[index] = msgspec.structs.replace(change, old=next(after))
+        changes = rewritten_changes(part.changes, self._converted_columns, converted)
+        return msgspec.structs.replace(part, changes=changes)
 
     def _converted(
         self,

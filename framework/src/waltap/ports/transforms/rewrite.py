@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 from pydantic import model_validator
@@ -33,6 +33,8 @@ from waltap.changes.transactions.transaction import (
     SnapshotRows,
     TransactionPart,
 )
+
+C = TypeVar("C")
 
 # Takes values of one column as the server sent them, and returns as many new values.
 Rewrite = Callable[[Sequence[str]], Sequence[Value]]
@@ -71,36 +73,10 @@ class _ColumnValues:
             return msgspec.structs.replace(part, rows=_rewritten(part.rows, chosen))
         if isinstance(part, Heartbeat):
             return part
-        # One call of a function for many rows costs less than one for each.
-        tables: dict[Relation, list[int]] = {}
-        for index, change in enumerate(part.changes):
-            if not isinstance(change, Truncate | LogicalMessage) and self._chosen.of(
-                change.relation
-            ):
-                tables.setdefault(change.relation, []).append(index)
-        if not tables:
-            return part
-        changes = list(part.changes)
-        for relation, indexes in tables.items():
-            self._rewrite(changes, indexes, self._chosen.of(relation))
-        return msgspec.structs.replace(part, changes=changes)
-
-    @staticmethod
-    def _rewrite(
-        changes: list[Change], indexes: list[int], chosen: tuple[tuple[int, Rewrite], ...]
-    ) -> None:
-        images = [image for index in indexes for image in _images(changes[index])]
-        after = iter(_rewritten(images, chosen))
-        for index in indexes:
-            change = changes[index]
-            if isinstance(change, Insert):
-                changes[index] = msgspec.structs.replace(change, new=next(after))
-            elif isinstance(change, Delete):
-                changes[index] = msgspec.structs.replace(change, old=next(after))
-            elif isinstance(change, Update):
-                # The order of `_images`.
-                new, old = next(after), next(after)
-                changes[index] = msgspec.structs.replace(change, new=new, old=old)
+        changes = rewritten_changes(
+            part.changes, self._chosen, lambda chosen, images, _of: _rewritten(images, chosen)
+        )
+        return part if changes is part.changes else msgspec.structs.replace(part, changes=changes)
 
     def forget(self, oid: int) -> None:
         self._chosen.forget(oid)
@@ -110,12 +86,42 @@ class _ColumnValues:
         return tuple((at, rewrite) for at, rewrite in asked if rewrite is not None)
 
 
-def _images(change: Change) -> tuple[Tuple, ...]:
-    if isinstance(change, Insert):
-        return (change.new,)
-    if isinstance(change, Delete):
-        return (change.old,)
-    return (change.new, change.old) if isinstance(change, Update) else ()
+# Type of a change → the fields with its row images.
+_IMAGES: Mapping[type[Change], tuple[str, ...]] = {
+    Insert: ("new",), Update: ("new", "old"), Delete: ("old",),
+}  # fmt: skip
+
+# A change and the field of one of its images.
+ImageOf = tuple[Any, str]
+
+
+def rewritten_changes(
+    changes: Sequence[Change],
+    chosen: PerRelation[C],
+    rewrite: Callable[[C, Sequence[Tuple], Sequence[ImageOf]], list[Tuple]],
+) -> Sequence[Change]:
+    """Return ``changes`` with other row images.
+
+    ``rewrite`` gets all images of a table, if ``chosen`` has something for its relation. Without such a
+    table the result is the same object.
+    """
+    # One call of a function for many rows costs less than one for each.
+    tables: dict[Relation, list[int]] = {}
+    for index, change in enumerate(changes):
+        if not isinstance(change, Truncate | LogicalMessage) and chosen.of(change.relation):
+            tables.setdefault(change.relation, []).append(index)
+    if not tables:
+        return changes
+    found = list(changes)
+    for relation, indexes in tables.items():
+        of = [(found[index], name) for index in indexes for name in _IMAGES[type(found[index])]]
+        images = [getattr(change, name) for change, name in of]
+        after = iter(rewrite(chosen.of(relation), images, of))
+        for index in indexes:
+            change = found[index]
+            new = {name: next(after) for name in _IMAGES[type(change)]}
+            found[index] = msgspec.structs.replace(change, **new)
+    return found
 
 
 def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -> list[Tuple]:
