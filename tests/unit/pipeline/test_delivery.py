@@ -20,7 +20,6 @@ from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
 from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import (
-    BranchStages,
     PositionedBranch,
     SinkBranch,
     TransformChain,
@@ -79,20 +78,23 @@ class Rig:
         made = sink_of(self.destination).factory(
             None, SinkContext(pipeline="p", state_dir=Path("unused"))
         )
-        self.stages = stages = BranchStages(
+        self.parts: dict[str, Any] = dict(
             name="",
-            component=None,  # type: ignore[arg-type]
-            format_component=None,  # type: ignore[arg-type]
+            component=None,
+            format_component=None,
             make=lambda: sink or made,
-            make_format=lambda: render,  # type: ignore[arg-type, return-value]
+            make_format=lambda: render,
             chain=TransformChain(),
             undeliverable=PoisonEventHandler(FailurePolicy(), "", order, dead_letters),
             order=order,
             format=render,
+            clock=self.clock,
         )
+        branch = SinkBranch(**self.parts)
+        branch.renew()
         self.delivery = SinkWriter(
             pipeline="p",
-            branch=SinkBranch(stages, self.clock),
+            branch=branch,
             store=self.store,
             host=Host(discover=False),
             offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),
@@ -241,7 +243,8 @@ def test_a_start_counts_on_inside_a_transaction(several: bool) -> None:
     counted = TransactionCounts(commit_lsn=900, index=2, total=2, collections={"items": 2})
     rig = Rig(order=order, position=at, **({} if several else {"counted": counted}))
     if several:
-        branch = PositionedBranch(rig.stages, rig.clock)
+        branch = PositionedBranch(**rig.parts)
+        branch.renew()
         branch.continue_from(SinkProgress(positions={SOLE: at}, counted=counted), Positions())
     for number in range(4):
         workload.insert(ITEMS, number, "x")

@@ -6,8 +6,8 @@ or after the return of a paused sink, the other branches leave out the events th
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from waltap.base.text import size
@@ -16,7 +16,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch, Notification, SnapshotRows
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
-from waltap.pipeline.delivery.sink_branch import Attempt, BranchStages, PositionedBranch
+from waltap.pipeline.delivery.sink_branch import Attempt, PositionedBranch
 from waltap.ports.offsets.offset import BranchPositions
 from waltap.ports.sink.roles import (
     DownstreamProgress,
@@ -52,7 +52,7 @@ class FanOut(Sink):
 
     def __init__(
         self,
-        stages: Sequence[BranchStages],
+        branches: Sequence[PositionedBranch],
         positions: BranchPositions,
         *,
         load: Callable[[], Positions | None],
@@ -61,10 +61,15 @@ class FanOut(Sink):
         returns: bool = True,
         repairs: bool = False,
     ) -> None:
-        self.branches = [PositionedBranch(each, clock) for each in stages]
-        self._file, self._load, self._clock = positions, load, clock
-        self._failed, self._returns, self._repairs = failed, returns, repairs
+        self.branches, self._file, self._load = branches, positions, load
+        self._clock, self._failed = clock, failed
+        self._returns, self._repairs = returns, repairs
         self.order = TransactionOrder()
+
+    def renew(self) -> None:
+        """Make sinks, which are not open."""
+        for branch in self.branches:
+            branch.renew()
         self._written = Positions()
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
@@ -104,14 +109,8 @@ class FanOut(Sink):
         stored = self._load() or Positions()
         progress = self._file.load(stored)
         for branch in self.branches:
-            own_progress = progress.get(branch.name)
-            try:
-                branch.open(own_progress, stored, repairs=self._repairs)
-            except SinkError as error:
-                if not stored or not _may_pause(branch) or error.loses:
-                    raise
-                branch.continue_from(own_progress, stored)
-                self._pause(branch, error)
+            with self._pausing(branch, may=bool(stored)):
+                branch.open(progress.get(branch.name), stored, repairs=self._repairs)
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
     def forget(self, oid: int) -> None:
@@ -182,16 +181,11 @@ class FanOut(Sink):
             if branch.name in served:
                 continue
             if branch.paused is not None:
-                if batch.snapshot or _rows_of(batch):
+                if _reads(batch):
                     raise branch.paused
                 continue
-            try:
+            with self._pausing(branch, batch):
                 call(branch)
-            except SinkError as error:
-                may_pause = _may_pause(branch) and not error.loses
-                if not may_pause or batch.snapshot or _rows_of(batch):
-                    raise
-                self._pause(branch, error)
             served.add(branch.name)
         self._written = self._written.advanced(batch.partition, batch.position)
 
@@ -205,12 +199,8 @@ class FanOut(Sink):
             if branch.paused is not None:
                 continue
             try:
-                branch.flush()
-            except SinkError as error:
-                if _may_pause(branch) and not error.loses:
-                    self._pause(branch, error)
-                else:
-                    failure = failure or error
+                with self._pausing(branch):
+                    branch.flush()
             except Exception as error:  # noqa: BLE001 - a plugin's; the others are worth their promises
                 failure = failure or error
         slowest = self._slowest()
@@ -246,13 +236,9 @@ class FanOut(Sink):
         now = self._clock.monotonic()
         for branch in self.branches:
             if branch.paused is None:
-                try:
-                    if isinstance(branch.sink, MaintainedSink):
+                if isinstance(branch.sink, MaintainedSink):
+                    with self._pausing(branch):
                         branch.sink.maintain()
-                except SinkError as error:
-                    if not _may_pause(branch) or error.loses:
-                        raise
-                    self._pause(branch, error)
                 continue
             self._check_retained_wal(branch)
             if self._returns and now >= branch.retry_at:
@@ -274,17 +260,29 @@ class FanOut(Sink):
 
     # --- pauses -------------------------------------------------------------------------------------
 
-    def _pause(self, branch: PositionedBranch, error: SinkError) -> None:
-        """Continue without a sink, which gets the missed changes later."""
-        with suppress(Exception):
-            branch.close()
-        branch.pause(error)
-        log.warning("sink %s is paused: %s", branch.name, error)
-        self._failed(error)
+    @contextmanager
+    def _pausing(
+        self, branch: PositionedBranch, batch: Batch | None = None, *, may: bool = True
+    ) -> Iterator[None]:
+        """Continue without a sink that fails in the block: it gets the missed changes later.
+
+        Raises: SinkError of a sink that may not be paused, or not with ``batch``.
+        """
+        try:
+            yield
+        except SinkError as error:
+            may = may and _may_pause(branch) and not error.loses
+            if not may or (batch is not None and _reads(batch)):
+                raise
+            with suppress(Exception):
+                branch.close()
+            branch.pause(error)
+            log.warning("sink %s is paused: %s", branch.name, error)
+            self._failed(error)
 
     def _try(self, branch: PositionedBranch) -> None:
         """Try to open a paused sink. Raises: SinkReturned."""
-        candidate = branch.stages.make()
+        candidate = branch.make()
         try:
             candidate.open()
         except SinkError as error:
@@ -296,7 +294,7 @@ class FanOut(Sink):
         raise SinkReturned(f"sink {branch.name} answers again")
 
     def _check_retained_wal(self, branch: PositionedBranch) -> None:
-        most = branch.stages.properties.pause_bytes
+        most = branch.properties.pause_bytes
         for name, position in branch.durable.items():
             written = self._written.get(name)
             behind = 0 if written is None else written.end_lsn - position.end_lsn
@@ -343,7 +341,7 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
 
 
 def _may_pause(branch: PositionedBranch) -> bool:
-    return branch.stages.properties.on_failure == "pause"
+    return branch.properties.on_failure == "pause"
 
 
 def _excused(check: PreflightCheck, branch: PositionedBranch) -> PreflightCheck:
@@ -352,5 +350,6 @@ def _excused(check: PreflightCheck, branch: PositionedBranch) -> PreflightCheck:
     return PreflightCheck.warning(check.name, check.found, check.remedy)
 
 
-def _rows_of(batch: Batch) -> list[SnapshotRows]:
-    return [part for part in batch.parts if isinstance(part, SnapshotRows)]
+def _reads(batch: Batch) -> bool:
+    """Return whether a batch has rows of a snapshot, which no stream brings again."""
+    return batch.snapshot or any(isinstance(part, SnapshotRows) for part in batch.parts)

@@ -78,7 +78,7 @@ class Redelivery:
         for name in dict.fromkeys(each.sink for each in waiting):
             of_sink = [each for each in waiting if each.sink == name]
             branch = self._branch(name)
-            sink = branch.stages.make()
+            sink = branch.make()
             try:
                 yield from self._deliver(of_sink, sink, branch.render, re_render=re_render)
             finally:

@@ -66,9 +66,12 @@ class TransformChain:
                 forget(oid)
 
 
-@dataclass(slots=True, kw_only=True)
-class BranchStages:
-    """The parts of a branch that outlive its sink."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class SinkBranch:
+    """Render batches for one sink, and write them. Single-threaded.
+
+    `renew` makes the sink; the other parts outlive it.
+    """
 
     # The sink's name in the profile, "" for the only one.
     name: str
@@ -80,48 +83,37 @@ class BranchStages:
     chain: TransformChain
     undeliverable: PoisonEventHandler
     order: TransactionOrder
+    clock: Clock
     properties: SinkBranchProperties = field(default_factory=SinkBranchProperties)
     # None as long as no sink was made, and where the sink takes changes.
     format: Format | None = None
+    sink: Sink = field(init=False)
+    # How many events each batch transform left out of the last batch.
+    left_out: list[int] = field(init=False)
 
-    def new_sink(self) -> Sink:
-        """Make a sink, and its format the first time."""
-        sink = self.make()
-        if self.format is None and sink.capabilities.records:
+    def renew(self) -> None:
+        """Make a sink, which is not open, and its format the first time."""
+        self.sink, self.left_out = self.make(), [0] * len(self.chain.batches)
+        if self.format is None and self.sink.capabilities.records:
             self.format = self.make_format()
-        return sink
-
-
-class SinkBranch:
-    """Render batches for one sink, and write them. Single-threaded."""
-
-    def __init__(self, stages: BranchStages, clock: Clock) -> None:
-        self.stages, self._clock = stages, clock
-        self.name, self.order = stages.name, stages.order
-        self.sink = stages.new_sink()
-        # How many events each batch transform left out of the last batch.
-        self.left_out = [0] * len(stages.chain.batches)
 
     @property
     def renders(self) -> bool:
         """Return whether the sink takes records that a format renders."""
-        return self.stages.format is not None
+        return self.format is not None
 
-    @property
-    def notifies(self) -> bool:
-        """Return whether the sink takes notifications, which are records."""
-        return self.renders
+    notifies = renders  # notifications are records
 
     @property
     def transforms(self) -> bool:
         """Return whether transforms or converters see the rows before the sink."""
-        return bool(self.stages.chain.batches)
+        return bool(self.chain.batches)
 
     def forget(self, oid: int) -> None:
         """Drop the state of a dropped relation, here and in the sink."""
-        if self.stages.format is not None:
-            self.stages.format.forget(oid)
-        self.stages.chain.forget(oid)
+        if self.format is not None:
+            self.format.forget(oid)
+        self.chain.forget(oid)
         if isinstance(self.sink, RelationCachingSink):
             self.sink.forget(oid)
 
@@ -134,23 +126,23 @@ class SinkBranch:
         try:
             return self.render(given)
         except RecordError:
-            return self.stages.undeliverable.made_without(given, self.render, savepoint)
+            return self.undeliverable.made_without(given, self.render, savepoint)
 
     def render(self, batch: Batch) -> Batch:
         """Apply transforms and format to a copy of ``batch``.
 
         Raises: RecordError.
         """
-        stages, own = self.stages, msgspec.structs.replace(batch)
-        for index, transform in enumerate(stages.chain.batches):
+        own = msgspec.structs.replace(batch)
+        for index, transform in enumerate(self.chain.batches):
             before = own.events
             own = transformed(transform, own)
             self.left_out[index] = before - own.events
-        if stages.format is not None:
-            records = stages.format.render(own.parts, self._clock.time_ns())
+        if self.format is not None:
+            records = self.format.render(own.parts, self.clock.time_ns())
             # Each batch passes here, so a call only for a wrong result.
             if not isinstance(records, Sequence):
-                usable(records, Sequence, stages.format, "render")
+                usable(records, Sequence, self.format, "render")
             own.records = records
         return own
 
@@ -163,7 +155,7 @@ class SinkBranch:
             try:
                 attempt(self.sink.write, own)
             except RecordsRefused as error:
-                self.stages.undeliverable.refused(given, own, self.render, error)
+                self.undeliverable.refused(given, own, self.render, error)
             else:
                 return
 
@@ -179,8 +171,8 @@ class SinkBranch:
         Return that copy. Only for a sink of records: one of changes has no place for them. Raises:
         SinkError.
         """
-        assert self.stages.format is not None, "only records can be notifications"
-        records = self.stages.format.notifications(notifications, topic)
+        assert self.format is not None, "only records can be notifications"
+        records = self.format.notifications(notifications, topic)
         own = msgspec.structs.replace(batch, records=records)
         self.give(own, own, attempt)
         return own
@@ -189,14 +181,13 @@ class SinkBranch:
 class PositionedBranch(SinkBranch):
     """One of several branches, with the positions of its sink."""
 
-    def __init__(self, stages: BranchStages, clock: Clock) -> None:
-        super().__init__(stages, clock)
+    def renew(self) -> None:
+        super().renew()
         # The last position that the sink took, and the last that it made durable, by partition.
         self.written = self.durable = Positions()
         # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
-        self.retry_at = 0.0
-        self.unflushed = False
+        self.retry_at, self.unflushed = 0.0, False
         self.flushed_ms: int | None = None
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
         # A batch that was not written yet, its events that the sink lacks, and these as rendered.
@@ -208,8 +199,10 @@ class PositionedBranch(SinkBranch):
         """Open the sink and find its position.
 
         The sink continues from its own position, else from ``progress``, else from ``stored``, the
-        pipeline's positions. With ``repairs`` the sink may have lost data. Raises: SinkError.
+        pipeline's positions. With ``repairs`` the sink may have lost data. Raises: SinkError; then the
+        sink's own position is unknown.
         """
+        self.continue_from(progress, stored)
         stored_position = positions_of(
             self.sink, "open", self.sink.open(), next(iter(stored), SOLE)
         )
@@ -244,7 +237,7 @@ class PositionedBranch(SinkBranch):
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
         self.paused = error
-        self.retry_at = self._clock.monotonic() + self.stages.properties.retry_ms / 1000
+        self.retry_at = self.clock.monotonic() + self.properties.retry_ms / 1000
 
     def write(self, batch: Batch) -> None:
         """Give the sink the events of ``batch`` that it lacks.
@@ -292,7 +285,7 @@ class PositionedBranch(SinkBranch):
             return
         first = next(iter(self.written), SOLE)
         promised = positions_of(self.sink, "flush", self.sink.flush(), first)
-        self.unflushed, self.flushed_ms = False, self._clock.time_ns() // 1_000_000
+        self.unflushed, self.flushed_ms = False, self.clock.time_ns() // 1_000_000
         for name, position in promised.items():
             before = self.durable.get(name, position)
             self.durable = self.durable.advanced(name, max(before, position))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from waltap.base.plugin_errors import HookRaised, RoleIncomplete, usable, usable_part
 from waltap.base.redaction import redacted
@@ -27,7 +27,7 @@ from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import RecordTransformContext
 from waltap.errors import OffsetError, SinkError, WaltapError
 from waltap.pipeline.delivery.fan_out import FanOut
-from waltap.pipeline.delivery.sink_branch import BranchStages, SinkBranch, TransformChain
+from waltap.pipeline.delivery.sink_branch import PositionedBranch, SinkBranch, TransformChain
 from waltap.pipeline.runtime.leadership import Leadership
 from waltap.pipeline.stages.conversions import ColumnConversions
 from waltap.pipeline.stages.new_tables import NewTables
@@ -64,6 +64,8 @@ from waltap.services.dead_letters.queue import DeadLetterCopies, DeadLetterQueue
 from waltap.services.dead_letters.store import DeadLetterStore
 
 log = logging.getLogger(__name__)
+
+B = TypeVar("B", bound=SinkBranch)
 
 
 def chosen_password(host: Host) -> Password | None:
@@ -160,9 +162,12 @@ class PipelineStages:
             transforms=(),
             properties=SinkBranchProperties(),
         )
-        # The stages of each branch outlive its sink: one branch, or one for each of [[sinks]].
-        self._stages = [self._branch_stages(each, run_id) for each in profile.branches or (only,)]
-        self.branch = self._branch()
+        self.branch: SinkBranch | FanOut
+        if profile.branches:
+            self.branch = self._fan_out(run_id)
+        else:
+            self.branch = self._branch(SinkBranch, only, run_id)
+        self.branch.renew()
 
     @property
     def sink(self) -> Sink:
@@ -177,7 +182,7 @@ class PipelineStages:
             self.sink.close()
         except SinkError as error:  # the new one has another try
             log.warning("the sink that failed: %s", error)
-        self.branch = self._branch()
+        self.branch.renew()
 
     def open_connector(
         self,
@@ -233,7 +238,7 @@ class PipelineStages:
     @property
     def formats(self) -> list[Format]:
         """Return the formats of all branches; sinks of changes have none."""
-        every = (branch.stages.format for branch in self.branches)
+        every = (branch.format for branch in self.branches)
         return [each for each in every if each is not None]
 
     def _connector_for(self, version: str) -> str | None:
@@ -269,13 +274,10 @@ class PipelineStages:
     def state_dir(self) -> Path:
         return self.profile.engine.state_dir / self.profile.name
 
-    def _branch(self) -> SinkBranch | FanOut:
-        """Make the sinks, which are not open, with their branches."""
+    def _fan_out(self, run_id: str) -> FanOut:
         profile = self.profile
-        if not profile.branches:
-            return SinkBranch(self._stages[0], self._clock)
         return FanOut(
-            self._stages,
+            [self._branch(PositionedBranch, each, run_id) for each in profile.branches],
             BranchPositions(self.state_dir / SINK_POSITIONS),
             load=self._stored_positions,
             clock=self._clock,
@@ -290,7 +292,7 @@ class PipelineStages:
         offset = self.store.load()
         return None if offset is None else offset.positions
 
-    def _branch_stages(self, branch: SinkBranchProfile, run_id: str) -> BranchStages:
+    def _branch(self, of: type[B], branch: SinkBranchProfile, run_id: str) -> B:
         profile, folder = self.profile, self.state_dir
         properties = branch.properties
         policy = FailurePolicy.of(profile.engine, profile.capture, properties.errors_tolerance)
@@ -306,7 +308,7 @@ class PipelineStages:
             folder, gets_every_change = folder / SINK_FOLDERS / branch.name, False
         chain = self._chain((*profile.transforms, *branch.transforms))
         order = TransactionOrder()
-        return BranchStages(
+        return of(
             name=branch.name,
             component=branch.sink,
             format_component=branch.format,
@@ -318,6 +320,7 @@ class PipelineStages:
             chain=chain,
             undeliverable=PoisonEventHandler(policy, branch.name, order, self.dead_letters),
             order=order,
+            clock=self._clock,
         )
 
     def _made_sink(

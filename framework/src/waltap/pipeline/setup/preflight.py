@@ -318,8 +318,8 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
 
 def _of_branch(stages: PipelineStages, branch: SinkBranch) -> Iterator[PreflightCheck]:
     """Check that sink and format apply and hold everything that the profile asks for."""
-    parts, form = branch.stages, branch.stages.format_component.spec
-    sink, made = parts.component.spec.name, parts.format
+    form, made = branch.format_component.spec, branch.format
+    sink = branch.component.spec.name
     if not (branch.sink.capabilities.truncate or "t" in stages.capture.skipped):
         yield PreflightCheck.warning(
             f"sink {sink}",
@@ -330,13 +330,13 @@ def _of_branch(stages: PipelineStages, branch: SinkBranch) -> Iterator[Preflight
         problem = f"the sink {sink} holds JSON, and the format is {form.name}"
         yield PreflightCheck.failed("format", FormatUnfit(problem))
     takes_changes = f"the sink {sink} takes the changes themselves"
-    if parts.chain.events and not (branch.renders and form.takes_events):
-        name = parts.chain.events[0][0]
+    if branch.chain.events and not (branch.renders and form.takes_events):
+        name = branch.chain.events[0][0]
         why = f"the format {form.name} makes no events" if branch.renders else takes_changes
         unfit = EventTransformUnfit(f"{name} transforms events, and {why}", transform=name)
         yield PreflightCheck.failed("transforms", unfit)
-    if parts.chain.records and not (branch.renders and form.takes_record_transforms):
-        label, why = parts.chain.records[0].label, takes_changes
+    if branch.chain.records and not (branch.renders and form.takes_record_transforms):
+        label, why = branch.chain.records[0].label, takes_changes
         if branch.renders:
             why = f"the format {form.name} makes its records in its own way"
         problem = f"{label} transforms records, and {why}"
