@@ -127,7 +127,7 @@ def test_skipped_operations() -> None:
             "schema.include.list and schema",
         ),
         ({"table.include.list": "fine,bad("}, r"(?s)table\.include\.list.*'bad\('"),
-        ({"skipped.operations": "c,x"}, "no such operation: x"),
+        ({"skipped.operations": "c,x"}, "no such word: x"),
         ({"skipped.operations": "none,c"}, "none must be the only value"),
         ({"message.key.columns": "no colon"}, "no colon"),
         ({"message.key.columns": "a(:x"}, r"a\("),

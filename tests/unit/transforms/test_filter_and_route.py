@@ -109,7 +109,7 @@ def test_predicate_that_is_no_function_is_a_configuration_error(path: str) -> No
     [
         (FilterProperties, {"function": "nocolon"}, "module:name"),
         (FilterProperties, {"tables": "a("}, r"a\("),
-        (FilterProperties, {"operations": "c,x"}, "no such operation: x"),
+        (FilterProperties, {"operations": "c,x"}, "no such word: x"),
         (RouteProperties, {"regex": "a(", "replacement": "t"}, r"a\("),
         (RouteProperties, {"regex": "a", "replacement": "$1"}, "replacement"),
     ],

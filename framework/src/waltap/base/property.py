@@ -8,11 +8,19 @@ the reference pages and the JSON Schema read these declarations and nothing else
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from waltap.base.placeholder import SecretRefresh
@@ -123,7 +131,7 @@ def declare(
     extra = {name: value for name, value in locals().items() if name in DEFAULTS}
     if "pattern" in checks:
         checks["pattern"] = _anchored(checks["pattern"])
-    return Field(
+    made: FieldInfo = Field(
         default,
         alias=name,
         description=summary,
@@ -131,6 +139,15 @@ def declare(
         json_schema_extra=extra,
         **checks,
     )
+    if words:
+        made.metadata.append(AfterValidator(partial(_known, words)))
+    return made
+
+
+def _known(words: tuple[str, ...], value: tuple[str, ...]) -> tuple[str, ...]:
+    if unknown := sorted(set(value) - set(words)):
+        raise ValueError(f"no such word: {', '.join(unknown)}; allowed: {', '.join(words)}")
+    return value
 
 
 def _anchored(pattern: str) -> str:

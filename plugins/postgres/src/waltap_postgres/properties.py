@@ -22,7 +22,7 @@ from waltap.base.property import (
     declare_family,
 )
 from waltap.base.redaction import Secret, hide_passing
-from waltap.changes.capture.java_regex import java_pattern
+from waltap.changes.capture.java_regex import PatternList, java_pattern
 from waltap.ports.source.password import Password, PasswordFileUnreadable, printed_password
 from waltap_postgres.errors import INSERTS_SUFFIX, ErrorMeanings
 from waltap_postgres.jdbc_options import OPTION_NAMES, libpq_of, refusal_of
@@ -283,7 +283,7 @@ class PostgresProperties(Properties):
         summary="Longest wait for such a lock, and for the lock of a table that joins a publication. "
         "Later requests for the table wait behind it.",
     )
-    snapshot_include_collection_list: MaybeList = declare(
+    snapshot_include_collection_list: PatternList = declare(
         "snapshot.include.collection.list",
         summary="Regular expressions over schema.table: read only these in the initial snapshot.",
         patterns="tables",
@@ -457,13 +457,6 @@ class PostgresProperties(Properties):
         for name, text in value.items():
             if not re.fullmatch(r"[1-9][0-9]{0,4}", text.strip()):
                 raise ValueError(f"{name} is {text!r}: a number from 1 to 99999")
-        return value
-
-    @field_validator("snapshot_include_collection_list")
-    @classmethod
-    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in value:
-            java_pattern(pattern)
         return value
 
     @field_validator("replica_identity_autoset_values")

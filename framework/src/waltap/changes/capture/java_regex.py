@@ -8,6 +8,13 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator
+
+from waltap.base.property import Maybe, MaybeList
+
+P = TypeVar("P", str, str | None)
 
 _QUOTED = re.compile(r"\\Q(.*?)(?:\\E|\Z)", re.DOTALL)
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
@@ -136,6 +143,22 @@ class NameMatcher:
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
+
+
+def _each_compiles(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    NameMatcher(patterns)
+    return patterns
+
+
+def _compiles(pattern: P) -> P:
+    java_pattern(pattern or "")
+    return pattern
+
+
+# Types of properties: a bad pattern fails when the profile is read, not at the first table.
+Pattern = Annotated[str, AfterValidator(_compiles)]
+MaybePattern = Annotated[Maybe[str], AfterValidator(_compiles)]
+PatternList = Annotated[MaybeList, AfterValidator(_each_compiles)]
 
 
 HASH = re.compile(r"column\.mask\.hash\.(v2\.)?([^.]+)\.with\.salt\.(.+)")

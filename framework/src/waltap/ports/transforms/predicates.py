@@ -1,10 +1,10 @@
 """Kafka Connect's predicates of records: by topic, tombstone and header."""
 
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict
 
 from waltap.base.cache import BoundedDict
 from waltap.base.property import Properties, declare
-from waltap.changes.capture.java_regex import java_pattern
+from waltap.changes.capture.java_regex import Pattern, java_pattern
 from waltap.encoders.format.record_transform import ConnectRecord, RecordPredicate
 from waltap.ports.specs import PredicateSpec
 
@@ -20,20 +20,13 @@ class TopicNameMatches(Properties):
 
     model_config = _STRIPPED
 
-    pattern: str = declare(
+    pattern: Pattern = declare(
         "pattern",
         summary="Java regular expression that matches the whole name of the topic.",
         examples=(r"shop\.public\..*",),
         patterns="topics",
+        min_length=1,
     )
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        if not value:
-            raise ValueError("is empty")
-        java_pattern(value, ignore_case=False)
-        return value
 
 
 class HasHeaderKey(Properties):

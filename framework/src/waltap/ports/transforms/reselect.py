@@ -13,8 +13,8 @@ from typing import Literal, Self
 import msgspec
 from pydantic import model_validator
 
-from waltap.base.property import MaybeList, Properties, Switch, declare
-from waltap.changes.capture.java_regex import NameMatcher
+from waltap.base.property import Properties, Switch, declare
+from waltap.changes.capture.java_regex import NameMatcher, PatternList
 from waltap.changes.decode.message import Change, Insert, Update
 from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
@@ -35,13 +35,13 @@ ReselectFailed = WaltapError.define("ReselectFailed", "WT-3206", retry=RetryVerd
 class ReselectProperties(Properties):
     """Columns to read back, and the cases in which to do it."""
 
-    include: MaybeList = declare(
+    include: PatternList = declare(
         "reselect.columns.include.list",
         summary="Patterns of columns, as schema.table:column; without any, all.",
         examples=("public.documents:body",),
         patterns="cells",
     )
-    exclude: MaybeList = declare(
+    exclude: PatternList = declare(
         "reselect.columns.exclude.list",
         summary="Patterns of columns that are left alone.",
         patterns="cells",
@@ -75,7 +75,6 @@ class ReselectProperties(Properties):
             raise ValueError(
                 "give reselect.columns.include.list or reselect.columns.exclude.list, not both"
             )
-        NameMatcher(self.include or self.exclude)
         return self
 
 

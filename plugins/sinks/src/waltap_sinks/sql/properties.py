@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from waltap.base.property import MaybeList, Positive, Properties, declare
+from waltap.base.property import Positive, Properties, declare
 from waltap.base.text import braced_names
-from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.capture.java_regex import PatternList
 
 
 class SqlProperties(Properties):
@@ -64,7 +64,7 @@ class SqlProperties(Properties):
         summary="beside: a second table for each table, with every version of its rows, its "
         "validity and its change. instead: this table alone. none: current rows alone.",
     )
-    history_tables: MaybeList = declare(
+    history_tables: PatternList = declare(
         "history.table.include.list",
         summary="Patterns of tables (schema.table of the source) that have a history; without any, all.",
         examples=(r"public\.orders,public\.price.*",),
@@ -114,10 +114,4 @@ class SqlProperties(Properties):
     def _format_names_a_table(cls, value: str) -> str:
         if value and not {"table", "topic"} & braced_names(value, ("schema", "table", "topic")):
             raise ValueError("{table} or {topic} must be in it")
-        return value
-
-    @field_validator("history_tables")
-    @classmethod
-    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        NameMatcher(value)
         return value

@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 import msgspec
-from pydantic import field_validator
 
 from waltap.base.property import NonEmptyList, Properties, declare
 from waltap.changes.capture.topic_naming import schema_namer
@@ -32,13 +31,6 @@ class SchemaChangeFilterProperties(Properties):
         "PostgreSQL sends none; this is for other connectors.",
         words=TYPES,
     )
-
-    @field_validator("excluded")
-    @classmethod
-    def _types(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := sorted(set(value) - set(TYPES)):
-            raise ValueError(f"no such type: {', '.join(unknown)}; allowed: {', '.join(TYPES)}")
-        return value
 
 
 def _schema_change_filter(

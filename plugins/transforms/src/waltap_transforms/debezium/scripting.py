@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 import msgspec
 from pydantic import field_validator, model_validator
 
-from waltap.base.property import Maybe, Properties, declare
-from waltap.changes.capture.java_regex import java_pattern
+from waltap.base.property import Properties, declare
+from waltap.changes.capture.java_regex import MaybePattern, java_pattern
 from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Schema, decimal_of, scale_of
 from waltap.encoders.format.record_transform import (
     ConnectRecord,
@@ -233,7 +233,7 @@ def _view(schema: Schema, tree: Tree) -> View | None:
 class ExpressionProperties(Properties):
     """Language of an expression, and the records for it."""
 
-    topics: Maybe[str] = declare(
+    topics: MaybePattern = declare(
         "topic.regex",
         summary="Pattern (Java's) of the topics whose records are concerned; it matches as a whole. "
         "Others pass as they are.",
@@ -253,13 +253,6 @@ class ExpressionProperties(Properties):
         summary="Records with a null value, such as tombstones: keep them, leave them out, or "
         "evaluate the expression.",
     )
-
-    @field_validator("topics")
-    @classmethod
-    def _pattern(cls, value: str | None) -> str | None:
-        if value:
-            java_pattern(value, ignore_case=False)
-        return value
 
     @field_validator("language")
     @classmethod
