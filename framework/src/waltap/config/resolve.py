@@ -353,7 +353,7 @@ class _ProfileResolver:
 
     # --- choosing components -------------------------------------------------------------------
 
-    def _find(self, kind: type[S], name: str, property_name: str) -> S | None:
+    def _find(self, kind: type[S], name: str, property_name: str, **about: str) -> S | None:
         role = kind.__name__.removesuffix("Spec").lower()
         try:
             given = GivenProperty(self._written(property_name), name, self._raw.origin)
@@ -369,9 +369,9 @@ class _ProfileResolver:
             self._findings.add_problem(
                 self._written(property_name),
                 missing.what,
-                allowed=format_instead(name) or missing.known,
                 nearest=missing.nearest,
                 native=NATIVE.get(property_name),
+                **{"allowed": format_instead(name) or missing.known, **about},
             )
             self._excuses.update(dict.fromkeys(missing.excuses))
             self._missing.append((kind, missing.nearest is not None))
@@ -499,30 +499,15 @@ class _ProfileResolver:
     ) -> tuple[Component[S], ...]:
         """Return the channels of a comma list, except the engine's own and Java's."""
         found: dict[str, Component[S] | None] = {}
+        own = {channel for each, channel in OWN_CHANNELS if each is kind}
+        known = sorted({*own, *self._names(kind)})
+        javas = JAVA_CHANNELS - set(map(str.casefold, known))
         for name in names:
-            if (kind, name.casefold()) in OWN_CHANNELS:
+            if name.casefold() in own | javas:
                 continue
-            try:
-                spec = self._host.find(kind, name)
-            except SpecMissing as missing:
-                if name.casefold() in JAVA_CHANNELS:
-                    continue
-                if self._at_rest:
-                    self._stand_in(kind)
-                    continue
-                own = {channel for each, channel in OWN_CHANNELS if each is kind}
-                allowed = "a comma list of: " + ", ".join(sorted({*own, *self._names(kind)}))
-                self._findings.add_problem(
-                    property_name,
-                    missing.what,
-                    value=name,
-                    allowed=allowed,
-                    nearest=missing.nearest,
-                )
-                self._missing.append((kind, True))
-            except PluginError as clash:
-                self._findings.add_problem(property_name, clash.problem, allowed=clash.advice())
-            else:
+            allowed = f"a comma list of: {', '.join(known)}"
+            spec = self._find(kind, name, property_name, value=name, allowed=allowed)
+            if spec is not None:
                 found[spec.name] = self._component(f"channel {spec.name}", spec, self._flat)
         return tuple(component for component in found.values() if component is not None)
 
