@@ -4,8 +4,9 @@
 is imported on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from waltap.base.import_rules import on_first_use
 from waltap.version import VERSION
 
 if TYPE_CHECKING:
@@ -25,19 +26,5 @@ __all__ = [
 
 __version__ = VERSION
 
-
-def __getattr__(name: str) -> Any:
-    """Import public names on first use (PEP 562), for a quick ``import waltap``."""
-    if name in {"Engine", "Limits"}:
-        from waltap import pipeline
-
-        return getattr(pipeline, name)
-    if name == "Pipeline":
-        from waltap.pipeline.api import in_process
-
-        return in_process.Pipeline
-    if name in {"BatchStream", "StreamedBatch", "stream"}:
-        from waltap.pipeline.api import batches
-
-        return getattr(batches, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__)

@@ -26,22 +26,6 @@ if TYPE_CHECKING:
     from waltap.encoders.format.record_stage import RecordStep
 
 
-def _no_topic(_relation: Relation) -> None:
-    return None
-
-
-def _silent(_text: str) -> None:
-    return None
-
-
-def _going_on() -> bool:
-    return False
-
-
-def _same(relation: Relation) -> Relation:
-    return relation
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatContext:
     """Give a format the facts about its pipeline."""
@@ -59,12 +43,12 @@ class FormatContext:
     # The connector's name in events.
     connector: str = "postgresql"
     # May name a relation's topic. None: the naming strategy names it.
-    choose_topic: Callable[[Relation], str | None] = _no_topic
+    choose_topic: Callable[[Relation], str | None] = lambda _relation: None
     # Gets a text about values that could not be converted, once per column of a relation version.
-    warn: Callable[[str], None] = _silent
+    warn: Callable[[str], None] = lambda _text: None
     # Returns a described relation with its current data types: the same object if they are
     # unchanged.
-    renew: Callable[[Relation], Relation] = _same
+    renew: Callable[[Relation], Relation] = lambda relation: relation
     # Whether the decoder's protocol announces relations (`DecoderCapabilities.relation_messages`).
     announced: bool = True
     # Write a key of substitutes, as Debezium does, for an old row without the columns of
@@ -82,7 +66,7 @@ class FormatContext:
     # Writes header values, for formats without a converter of their own for these.
     header: "Converter | None" = None
     # Returns whether the pipeline must stop. A wait then raises `StopRequested`.
-    stopping: Callable[[], bool] = _going_on
+    stopping: Callable[[], bool] = lambda: False
     # As in `ConverterContext`.
     waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext()
     # Counts the events of transactions, for transaction metadata. The counters are stored with the
