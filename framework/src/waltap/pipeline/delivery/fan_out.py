@@ -264,7 +264,7 @@ class FanOut(Sink):
     def _pausing(
         self, branch: PositionedBranch, batch: Batch | None = None, *, may: bool = True
     ) -> Iterator[None]:
-        """Continue without a sink that fails in the block: it gets the missed changes later.
+        """Continue without a sink that fails in the block: it gets the changes later.
 
         Raises: SinkError of a sink that may not be paused, or not with ``batch``.
         """
