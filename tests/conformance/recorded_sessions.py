@@ -7,14 +7,14 @@ what they mean, too.
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.harness.captures import NOT_JSON, RecordedCatalogue, sessions
+from tests.harness.captures import NOT_JSON, recorded_catalogue, sessions
 
 from waltap.changes.decode import DecoderContext, ServerInfo
 from waltap_testing.recording import FrameRecording, load_recordings
 
 MEANT = Path(__file__).parent / "recordings"
 CONTEXT = DecoderContext(
-    server=ServerInfo(version_num=150020), catalogue=RecordedCatalogue(), publications=("p",)
+    server=ServerInfo(version_num=150020), catalogue=recorded_catalogue(), publications=("p",)
 )
 
 Options = Mapping[str, object]

@@ -9,7 +9,6 @@ from typing import Any
 from waltap.changes.decode import (
     Change,
     Commit,
-    DataType,
     Decoder,
     DecoderContext,
     Delete,
@@ -29,30 +28,16 @@ from waltap_decoders.decoderbufs import DecoderBufs
 from waltap_decoders.pgoutput import PgOutput
 from waltap_decoders.wal2json import Wal2Json
 from waltap_decoders.yboutput import YbOutput
+from waltap_testing.recording import StaticCatalogue
 
 FOLDER = Path(__file__).parent.parent / "golden" / "captures"
 
 Make = Callable[[], Decoder]
 
 
-class EmptyCatalogue:
-    """A catalogue of a database without tables."""
-
-    def relation(self, schema: str, table: str) -> Relation | None:
-        return None
-
-    def data_type(self, oid: int) -> DataType | None:
-        return None
-
-    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        return False
-
-
-class RecordedCatalogue(EmptyCatalogue):
-    """The catalogue as pgoutput's Relation messages of the recordings show it, last version."""
-
-    def relation(self, schema: str, table: str) -> Relation | None:
-        return _recorded_relations().get((schema, table))
+def recorded_catalogue() -> StaticCatalogue:
+    """Return the catalogue as pgoutput's Relation messages of the recordings show it, last version."""
+    return StaticCatalogue(_recorded_relations().values())
 
 
 def context(
@@ -68,7 +53,7 @@ def context(
     """Return a context; ``options`` are given with __ for the dot: ``pgoutput__two_phase=True``."""
     return DecoderContext(
         server=ServerInfo(version_num=version, two_phase_slot=two_phase_slot),
-        catalogue=catalogue or EmptyCatalogue(),
+        catalogue=catalogue or StaticCatalogue(),
         publications=publications,
         options={
             name.replace("__", ".", 1).replace("_OF_", "-"): value
@@ -88,7 +73,7 @@ def yboutput(**arguments: Any) -> YbOutput:
 
 
 def wal2json(format_version: str = "2", *, chunks: bool = False, **arguments: Any) -> Wal2Json:
-    made = context(**{"catalogue": RecordedCatalogue(), **arguments})
+    made = context(**{"catalogue": recorded_catalogue(), **arguments})
     options = dict(made.options) | {
         "wal2json.format-version": format_version,
         "wal2json.write-in-chunks": chunks,
@@ -105,7 +90,7 @@ def wal2json(format_version: str = "2", *, chunks: bool = False, **arguments: An
 
 
 def decoderbufs(**arguments: Any) -> DecoderBufs:
-    return DecoderBufs(context(**{"catalogue": RecordedCatalogue(), **arguments}))
+    return DecoderBufs(context(**{"catalogue": recorded_catalogue(), **arguments}))
 
 
 READERS: dict[str, Make] = {

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tests.harness import decoderbufs_wire, pgoutput_wire
-from tests.harness.captures import EmptyCatalogue, decoderbufs, pgoutput, wal2json
+from tests.harness.captures import decoderbufs, pgoutput, wal2json
 
 from waltap.changes.decode import ABSENT, UNCHANGED, Column, DataType, Decoder, Relation, TypeKind
+from waltap_testing.recording import StaticCatalogue
 
 LSN, OID, XID = 0x65B_0000, 16384, 7
 FORMS = {
@@ -57,10 +58,11 @@ def _data_type(oid: int) -> DataType:
     return DataType(oid=oid, schema="pg_catalog", name=FORMS.get(oid, "text"), kind=kind)
 
 
-class Known(EmptyCatalogue):
+class Known(StaticCatalogue):
     """A catalogue with one table."""
 
     def __init__(self, relation: Relation) -> None:
+        super().__init__()
         self.now = relation
 
     def relation(self, schema: str, table: str) -> Relation | None:

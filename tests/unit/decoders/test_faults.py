@@ -6,10 +6,11 @@ That any damage is an error is a promise of `DecoderSuite`, which damages the re
 import pytest
 from tests.harness import decoderbufs_wire as proto
 from tests.harness import pgoutput_wire as wire
-from tests.harness.captures import EmptyCatalogue, decoderbufs, pgoutput, sessions, wal2json
+from tests.harness.captures import decoderbufs, pgoutput, sessions, wal2json
 
 from waltap.changes.decode import Begin, Commit, Decoder, LogicalMessage
 from waltap.errors import DecodeError
+from waltap_testing.recording import StaticCatalogue
 
 LSN = 0x16_0000_0042
 
@@ -215,7 +216,7 @@ PROTOBUF = {
 def test_a_fault_of_decoderbufs_is_named(
     payload: bytes, offset: int | None, expected: str, found: str
 ) -> None:
-    error = fault(decoderbufs(catalogue=EmptyCatalogue()), START, payload)
+    error = fault(decoderbufs(catalogue=StaticCatalogue()), START, payload)
     assert expected in error.expected
     assert found in error.found
     assert offset in (None, error.offset)
@@ -227,7 +228,7 @@ def test_fields_of_a_newer_plugin_and_in_another_order_are_read() -> None:
     backwards = proto.number(4, proto.INSERT) + proto.block(7, proto.type_info())
     backwards += proto.block(5, proto.int32(5) + proto.number(2, 23) + proto.block(1, "id"))
     backwards += proto.block(3, "s.t") + proto.number(1, 7)
-    decoder = decoderbufs(catalogue=EmptyCatalogue())
+    decoder = decoderbufs(catalogue=StaticCatalogue())
     decoder.feed([(LSN, START)])
     assert [decoder.feed([(LSN, each)])[-1].new for each in (newer, backwards)] == [("1",), ("5",)]
 
@@ -290,7 +291,7 @@ def test_a_fault_of_format_2_is_named_at_its_byte(
     text: str, offset: int | str, expected: str, found: str
 ) -> None:
     """``offset``: a number, or what stands at the place."""
-    error = fault(wal2json(catalogue=EmptyCatalogue()), B, text)
+    error = fault(wal2json(catalogue=StaticCatalogue()), B, text)
     assert expected in error.expected
     assert found in error.found
     assert error.offset == (offset if isinstance(offset, int) else text.index(offset))
@@ -304,7 +305,7 @@ def test_invalid_utf8_is_named_at_its_byte() -> None:
 
 def test_keys_of_a_newer_plugin_are_passed_over() -> None:
     newer = insert(column("id", '1,"novelty":[1,{"a":2}]'))
-    decoder = wal2json(catalogue=EmptyCatalogue())
+    decoder = wal2json(catalogue=StaticCatalogue())
     assert decoder.feed([(LSN, B.encode()), (LSN, newer.encode())])[-1].new == ("1",)
 
 
@@ -355,7 +356,7 @@ OTHERS = {
 
 
 def of_format(name: str) -> Decoder:
-    empty = EmptyCatalogue()
+    empty = StaticCatalogue()
     return wal2json("2" if name == "2" else "1", chunks=name == "chunks", catalogue=empty)
 
 

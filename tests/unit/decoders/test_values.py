@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.harness import decoderbufs_wire as wire
-from tests.harness.captures import EmptyCatalogue, decoderbufs, reported, wal2json
+from tests.harness.captures import decoderbufs, reported, wal2json
 from tests.harness.decoder_wires import LSN, WIRES, Known, frames, table
 
 from waltap.changes.decode import (
@@ -27,14 +27,16 @@ from waltap.changes.decode import (
     Update,
 )
 from waltap.errors import DecodeError
+from waltap_testing.recording import StaticCatalogue
 
 # --- decoderbufs and wal2json: values back to PostgreSQL's text, and relations where nothing announces them
 
 
-class Catalogue(EmptyCatalogue):
+class Catalogue(StaticCatalogue):
     """A catalogue with the table public.t, which may be changed as by ALTER TABLE."""
 
     def __init__(self, *columns: Column, identity: str = "d") -> None:
+        super().__init__()
         self.asked = 0
         self.alter(*columns, identity=identity)
 
@@ -55,8 +57,8 @@ def fed(decoder: Decoder, begin: bytes, payloads: list[bytes]) -> list[Message]:
 # --- decoderbufs ---------------------------------------------------------------------------------
 
 
-def protobuf(*payloads: bytes, catalogue: EmptyCatalogue | None = None) -> list[Message]:
-    decoder = decoderbufs(catalogue=catalogue or EmptyCatalogue())
+def protobuf(*payloads: bytes, catalogue: StaticCatalogue | None = None) -> list[Message]:
+    decoder = decoderbufs(catalogue=catalogue or StaticCatalogue())
     return fed(decoder, wire.begin(), list(payloads))
 
 
@@ -202,7 +204,7 @@ def action(kind: str, columns: dict[str, tuple[int, str]] | None = None, **more:
     return "{" + ",".join(parts) + "}"
 
 
-def feed(catalogue: EmptyCatalogue, *texts: str, **options: object) -> list[Message]:
+def feed(catalogue: StaticCatalogue, *texts: str, **options: object) -> list[Message]:
     decoder = wal2json(catalogue=catalogue, **options)
     return fed(decoder, action("B").encode(), [text.encode() for text in texts])
 
@@ -222,7 +224,7 @@ def feed(catalogue: EmptyCatalogue, *texts: str, **options: object) -> list[Mess
     ],
 )
 def test_values_come_back_as_the_server_prints_them(oid: int, json: str, text: str) -> None:
-    (row,) = feed(EmptyCatalogue(), action("I", {"c": (oid, json)}))
+    (row,) = feed(StaticCatalogue(), action("I", {"c": (oid, json)}))
     assert row.new == (text,)
 
 
@@ -234,13 +236,13 @@ def test_special_numbers_are_distinguished_when_numbers_come_as_strings() -> Non
         "d": (700, "null"),
     }
     option = {"wal2json__numeric_OF_data_OF_types_OF_as_OF_string": True}
-    (row,) = feed(EmptyCatalogue(), action("I", columns), **option)
+    (row,) = feed(StaticCatalogue(), action("I", columns), **option)
     assert row.new == ("NaN", "-Infinity", "-5", None)
     assert wal2json(**option).capabilities.special_numbers
 
 
 def test_type_oids_are_printed_signed() -> None:
-    (row,) = feed(EmptyCatalogue(), action("I", {"c": (-16, '"x"')}))
+    (row,) = feed(StaticCatalogue(), action("I", {"c": (-16, '"x"')}))
     assert row.relation.columns[0].type_oid == 4294967280
 
 
@@ -295,7 +297,7 @@ def test_rows_from_before_a_change_to_full_identity_have_keys() -> None:
 
 def test_a_table_nobody_knows_is_what_its_rows_are() -> None:
     texts = FULL, action("D", identity={"id": ONE}), action("T")
-    insert, delete, truncate = feed(EmptyCatalogue(), *texts)
+    insert, delete, truncate = feed(StaticCatalogue(), *texts)
     assert isinstance(insert, Insert)
     assert insert.relation.oid == 0
     assert delete.old == ("1", ABSENT)
