@@ -1,82 +1,21 @@
 """What waltap's transforms of records give against what Debezium's give of the same records."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from tests.differential.transforms import Question, ask, written
-from tests.harness.change_records import PIPELINE, change_records, outbox_records, transform
+from tests.harness.change_records import change_records, outbox_records, transform
 
 from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.encoders.format.record_transform import ConnectRecord
-from waltap_transforms.debezium.event_router import EventRouter, EventRouterProperties
-from waltap_transforms.debezium.record_state import (
-    ExtractNewRecordState,
-    ExtractNewRecordStateProperties,
-)
-from waltap_transforms.debezium.routing import (
-    ByLogicalTableRouter,
-    ByLogicalTableRouterProperties,
-)
 
 SEEDS = range(int(os.environ.get("WALTAP_SEEDS", "2")))
 DEBEZIUM = "io.debezium.transforms."
 
-Made = Callable[[list[ConnectRecord]], list[ConnectRecord]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A class of Debezium's beside ours, in some configurations. ``may_fail``: records count up to the first
-    one at which Debezium fails."""
-
-    java: str
-    make: Callable[[dict[str, str]], Made]
-    configs: list[dict[str, str]]
-    records: Callable[[int], list[ConnectRecord]] = lambda seed: change_records(seed, 25)
-    may_fail: bool = False
-
-
-def compare(*cases: Case) -> None:
-    """Put the records of every seed through both with every configuration, in one Java."""
-    runs = [
-        (case, seed, config, case.records(seed))
-        for case in cases
-        for seed in SEEDS
-        for config in case.configs
-    ]
-    answers = ask(
-        Question(
-            java=case.java if "io." in case.java else DEBEZIUM + case.java,
-            config=config,
-            records=records,
-        )
-        for case, _, config, records in runs
-    )
-    assert len(answers) == len(runs)
-    wrong, compared = [], 0
-    for (case, seed, config, records), answer in zip(runs, answers, strict=True):
-        where = f"{case.java}, seed {seed}, {config}"
-        assert case.may_fail or answer.error is None, f"{where}: {answer.error}"
-        taken = len(records) if answer.taken is None else answer.taken
-        transform, half = case.make(config), taken // 2
-        found = [
-            written(each)
-            for some in (records[:half], records[half:taken])
-            for each in (transform(some) if some else [])
-        ]
-        if len(found) != len(answer.records):
-            wrong.append(f"{where}: {len(found)} records, not {len(answer.records)}")
-        for number, (ours, theirs) in enumerate(zip(found, answer.records, strict=False)):
-            compared += 1
-            if ours != theirs:
-                wrong.append(f"{where}: record {number}{difference(ours, theirs)}")
-    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
-    assert compared > len(runs)
+MAY_FAIL = ("header-to-value", "swap-geometry-coordinates")
+"""Transforms whose records count up to the first one at which Debezium fails."""
 
 
 def difference(ours: Any, theirs: Any) -> str:
@@ -89,99 +28,84 @@ def difference(ours: Any, theirs: Any) -> str:
     return f": {ours!r:.300} is not {theirs!r:.300}"
 
 
-@pytest.mark.usefixtures("peer")
-def test_rows_are_those_of_extract_new_record_state() -> None:
-    modes = ("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone")
-    added = {
-        "add.fields": "op,table,source.ts_ms, transaction.total_order:nr,lsn:LSN,absent,ts_us",
-        "add.headers": "op,id,source.snapshot:marker,db",
-    }
-    configs: list[dict[str, str]] = [{"delete.tombstone.handling.mode": mode} for mode in modes]
-    configs += [{"delete.tombstone.handling.mode": mode, **added} for mode in modes]
-    configs += [
-        {"delete.tombstone.handling.mode": "rewrite", "replace.null.with.default": "false"},
-        {"route.by.field": "kind", "delete.tombstone.handling.mode": "rewrite"},
-        {
-            "add.fields": "op",
-            "add.fields.prefix": "",
-            "add.headers": "op",
-            "add.headers.prefix": "h.",
-        },
-        *(
+MODE = "delete.tombstone.handling.mode"
+MODES = ("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone")
+ADDED = {
+    "add.fields": "op,table,source.ts_ms, transaction.total_order:nr,lsn:LSN,absent,ts_us",
+    "add.headers": "op,id,source.snapshot:marker,db",
+}
+PLACED = "table.fields.additional.placement"
+COLUMNS = "kind:header,kind:header:again,n:partition,at:envelope:seen,kind:envelope"
+SHARDS = {"topic.regex": r"(.*)\.t\d", "topic.replacement": "$1.all"}
+TRANSFORMS: list[tuple[str, str, list[dict[str, str]]]] = [
+    (
+        "extract-new-record-state",
+        "ExtractNewRecordState",
+        [
+            *({MODE: mode, **added} for added in ({}, ADDED) for mode in MODES),
+            {MODE: "rewrite", "replace.null.with.default": "false"},
+            {"route.by.field": "kind", MODE: "rewrite"},
             {
-                "drop.fields.header.name": "Dropped",
-                "drop.fields.from.key": from_key,
-                "drop.fields.keep.schema.compatible": compatible,
-                "delete.tombstone.handling.mode": mode,
-            }
-            for from_key in ("true", "false")
-            for compatible in ("true", "false")
-            for mode in ("tombstone", "rewrite")
-        ),
-    ]
-
-    def make(config: Mapping[str, Any]) -> Made:
-        return ExtractNewRecordState(ExtractNewRecordStateProperties.model_validate(config))
-
-    compare(Case(java="ExtractNewRecordState", make=make, configs=configs))
-
-
-@pytest.mark.usefixtures("peer")
-def test_outbox_events_are_those_of_event_router() -> None:
-    columns = "kind:header,kind:header:again,n:partition,at:envelope:seen,kind:envelope"
-    configs: list[dict[str, str]] = [
-        {},
-        {"route.topic.regex": "(.)(.*)", "route.topic.replacement": "x.$2.$1"},
-        {"route.topic.regex": "or(?<rest>.*)", "route.topic.replacement": "o.${rest}"},
-        {"route.by.field": "kind", "table.field.event.key": "id"},
-        {"table.fields.additional.placement": "kind:header:eventType,n:partition"},
-        {"table.fields.additional.placement": columns},
-        {"table.fields.additional.placement": columns, "table.field.event.schema.version": "n"},
-        {
-            "table.fields.additional.placement": "absent:header,absent:envelope,n:envelope",
-            "table.field.additional.missing": "ignore",
-        },
-        {"table.field.event.timestamp": "at"},
-        {"route.tombstone.on.empty.payload": "true", "table.op.invalid.behavior": "error"},
-        {"table.expand.json.payload": "true"},
-        {
-            "table.expand.json.payload": "true",
-            "table.json.payload.null.behavior": "optional_bytes",
-            "table.fields.additional.placement": "n:envelope",
-            "field.name.adjustment.mode": "avro",
-        },
-    ]
-
-    def make(config: Mapping[str, Any]) -> Made:
-        return EventRouter(EventRouterProperties.model_validate(config), PIPELINE)
-
-    records = lambda seed: outbox_records(seed, 25)
-    compare(Case(java="outbox.EventRouter", make=make, configs=configs, records=records))
-
-
-@pytest.mark.usefixtures("peer")
-def test_routed_records_are_those_of_by_logical_table_router() -> None:
-    shards = {"topic.regex": r"(.*)\.t\d", "topic.replacement": "$1.all"}
-    configs: list[dict[str, str]] = [
-        shards,
-        {**shards, "key.enforce.uniqueness": "false", "schema.name.adjustment.mode": "avro"},
-        {
-            **shards,
-            "key.field.name": "shard",
-            "key.field.regex": r"(.*)\.t([12])",
-            "key.field.replacement": "$2",
-        },
-        {"topic.regex": ".*t0()", "topic.replacement": "$1"},
-        {"topic.regex": "server(.*?)(0|1)?", "topic.replacement": "x$1-$2"},
-    ]
-
-    def make(config: Mapping[str, Any]) -> Made:
-        return ByLogicalTableRouter(ByLogicalTableRouterProperties.model_validate(config))
-
-    compare(Case(java="ByLogicalTableRouter", make=make, configs=configs))
-
-
-OTHERS: list[tuple[str, str, list[dict[str, str]]]] = [
+                "add.fields": "op",
+                "add.fields.prefix": "",
+                "add.headers": "op",
+                "add.headers.prefix": "h.",
+            },
+            *(
+                {
+                    "drop.fields.header.name": "Dropped",
+                    "drop.fields.from.key": from_key,
+                    "drop.fields.keep.schema.compatible": compatible,
+                    MODE: mode,
+                }
+                for from_key in ("true", "false")
+                for compatible in ("true", "false")
+                for mode in ("tombstone", "rewrite")
+            ),
+        ],
+    ),
+    (
+        "event-router",
+        "outbox.EventRouter",
+        [
+            {},
+            {"route.topic.regex": "(.)(.*)", "route.topic.replacement": "x.$2.$1"},
+            {"route.topic.regex": "or(?<rest>.*)", "route.topic.replacement": "o.${rest}"},
+            {"route.by.field": "kind", "table.field.event.key": "id"},
+            {PLACED: "kind:header:eventType,n:partition"},
+            {PLACED: COLUMNS},
+            {PLACED: COLUMNS, "table.field.event.schema.version": "n"},
+            {
+                PLACED: "absent:header,absent:envelope,n:envelope",
+                "table.field.additional.missing": "ignore",
+            },
+            {"table.field.event.timestamp": "at"},
+            {"route.tombstone.on.empty.payload": "true", "table.op.invalid.behavior": "error"},
+            {"table.expand.json.payload": "true"},
+            {
+                "table.expand.json.payload": "true",
+                "table.json.payload.null.behavior": "optional_bytes",
+                PLACED: "n:envelope",
+                "field.name.adjustment.mode": "avro",
+            },
+        ],
+    ),
+    (
+        "by-logical-table-router",
+        "ByLogicalTableRouter",
+        [
+            SHARDS,
+            {**SHARDS, "key.enforce.uniqueness": "false", "schema.name.adjustment.mode": "avro"},
+            {
+                **SHARDS,
+                "key.field.name": "shard",
+                "key.field.regex": r"(.*)\.t([12])",
+                "key.field.replacement": "$2",
+            },
+            {"topic.regex": ".*t0()", "topic.replacement": "$1"},
+            {"topic.regex": "server(.*?)(0|1)?", "topic.replacement": "x$1-$2"},
+        ],
+    ),
     (
         "extract-changed-record-state",
         "ExtractChangedRecordState",
@@ -252,23 +176,40 @@ OTHERS: list[tuple[str, str, list[dict[str, str]]]] = [
 
 
 @pytest.mark.usefixtures("peer")
-def test_other_records_are_those_of_debezium() -> None:
-    compare(
-        *(
-            Case(
-                java=java,
-                make=partial(configured, name),
-                configs=configs,
-                records=partial(records_for, name),
-                may_fail=name in ("header-to-value", "swap-geometry-coordinates"),
-            )
-            for name, java, configs in OTHERS
-        )
-    )
+@pytest.mark.parametrize(("name", "theirs", "configs"), TRANSFORMS, ids=[t[0] for t in TRANSFORMS])
+def test_records_are_those_of_debezium(
+    name: str, theirs: str, configs: list[dict[str, str]]
+) -> None:
+    """Put the records of every seed through both with every configuration."""
+    runs = [(seed, config, records_for(name, seed)) for seed in SEEDS for config in configs]
+    java = theirs if "io." in theirs else DEBEZIUM + theirs
+    answers = ask(Question(java=java, config=config, records=some) for _, config, some in runs)
+    assert len(answers) == len(runs)
+    wrong, compared = [], 0
+    for (seed, config, records), answer in zip(runs, answers, strict=True):
+        where = f"{java}, seed {seed}, {config}"
+        assert name in MAY_FAIL or answer.error is None, f"{where}: {answer.error}"
+        taken = len(records) if answer.taken is None else answer.taken
+        made, half = transform(name, **config), taken // 2
+        found = [
+            written(each)
+            for some in (records[:half], records[half:taken])
+            for each in (made(some) if some else [])
+        ]
+        if len(found) != len(answer.records):
+            wrong.append(f"{where}: {len(found)} records, not {len(answer.records)}")
+        for number, pair in enumerate(zip(found, answer.records, strict=False)):
+            compared += 1
+            if pair[0] != pair[1]:
+                wrong.append(f"{where}: record {number}{difference(*pair)}")
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:5])
+    assert compared > len(runs)
 
 
 def records_for(name: str, seed: int) -> list[ConnectRecord]:
     """Return records that mean the same to both sides of the transform ``name``."""
+    if name == "event-router":
+        return outbox_records(seed, 25)
     records = change_records(seed, 25)
     if name in ("partition-routing", "extract-changed-record-state"):
         return [each for each in records if hashable(each)]
@@ -277,12 +218,6 @@ def records_for(name: str, seed: int) -> list[ConnectRecord]:
     if name == "geometry-format":
         return [each for each in records if of_one_form(each, extended=seed % 2 == 0)]
     return records
-
-
-def configured(name: str, config: Mapping[str, Any]) -> Made:
-    """Return the transform ``name``."""
-    made: Made = transform(name, **config)
-    return made
 
 
 def hashable(record: ConnectRecord) -> bool:
