@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline
 
@@ -53,11 +54,22 @@ def types_of(database: Database, table: str) -> dict[str, str]:
     )
 
 
-def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_path: Path) -> None:
-    database.execute(EVERY_TYPE)
-    database.execute(ROWS)
-    p = pipeline(database, tmp_path)
+def begun(database: Database, folder: Path, *statements: str, **settings: str) -> PipelineRig:
+    """Execute statements, and copy what there is."""
+    database.run(*statements)
+    p = pipeline(database, folder, **settings)
     p.catch_up()
+    return p
+
+
+def follow(p: PipelineRig, tables: str, *statements: str) -> None:
+    """Execute statements; the target's tables follow."""
+    p.deliver(*statements)
+    assert_equal(p.database, *tables.split())
+
+
+def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_path: Path) -> None:
+    p = begun(database, tmp_path, EVERY_TYPE, ROWS)
     assert_equal(database, "kinds")
     made = types_of(database, "replica.kinds")
     source = types_of(database, "public.kinds")
@@ -65,43 +77,33 @@ def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_pa
     assert made["dm"] == "numeric(8,2)"
     database.execute("UPDATE kinds SET id = id + 10, t = repeat('long', 3)")
     database.execute("ALTER TABLE kinds ALTER x SET STORAGE EXTERNAL")
-    database.execute(ROWS)
-    p.deliver("UPDATE kinds SET i4 = 7 WHERE id = 1")
-    assert_equal(database, "kinds")
+    follow(p, "kinds", ROWS, "UPDATE kinds SET i4 = 7 WHERE id = 1")
 
 
 def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path: Path) -> None:
     """Columns added, with and without default, widened, renamed, swapped, dropped and made again; a table
     that joins, and one that gets another name."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, a varchar(5), b int2, n numeric(6, 2))")
-    database.execute("INSERT INTO t VALUES (1, 'a', 1, 1.5), (2, 'b', 2, 2.5)")
-    p = pipeline(database, tmp_path)
-    p.catch_up()
-    p.deliver(
-        "ALTER TABLE t ADD c text DEFAULT 'it''s', ADD d int", "UPDATE t SET d = 4 WHERE id = 2"
-    )
-    assert_equal(database, "t")
-    database.execute(
-        "ALTER TABLE t ALTER a TYPE varchar(50), ALTER b TYPE bigint, ALTER n TYPE numeric"
-    )
-    p.deliver("INSERT INTO t VALUES (3, repeat('a', 50), 9007199254740993, 123456.789, 'c', 5)")
-    assert_equal(database, "t")
+    p = begun(
+        database, tmp_path,
+        "CREATE TABLE t (id int PRIMARY KEY, a varchar(5), b int2, n numeric(6, 2))",
+        "INSERT INTO t VALUES (1, 'a', 1, 1.5), (2, 'b', 2, 2.5)",
+    )  # fmt: skip
+    follow(
+        p, "t", "ALTER TABLE t ADD c text DEFAULT 'it''s', ADD d int", "UPDATE t SET d = 4 WHERE id = 2"
+    )  # fmt: skip
+    follow(
+        p, "t",
+        "ALTER TABLE t ALTER a TYPE varchar(50), ALTER b TYPE bigint, ALTER n TYPE numeric",
+        "INSERT INTO t VALUES (3, repeat('a', 50), 9007199254740993, 123456.789, 'c', 5)",
+    )  # fmt: skip
     assert types_of(database, "replica.t")["a"] == "character varying(50)"
-    p.deliver(
-        "ALTER TABLE t RENAME a TO z",
-        "ALTER TABLE t RENAME c TO between",
-        "ALTER TABLE t RENAME d TO c",
-        "ALTER TABLE t RENAME between TO d",
-        "UPDATE t SET b = 0 WHERE id = 1",
-    )
-    assert_equal(database, "t")
-    p.deliver(
-        "ALTER TABLE t DROP b", "ALTER TABLE t ADD b text", "UPDATE t SET b = 'new' WHERE id = 1"
-    )
-    assert_equal(database, "t")
+    renames = (("a", "z"), ("c", "between"), ("d", "c"), ("between", "d"))
+    exchanged = [f"ALTER TABLE t RENAME {old} TO {new}" for old, new in renames]
+    follow(p, "t", *exchanged, "UPDATE t SET b = 0 WHERE id = 1")
+    again = "ALTER TABLE t DROP b", "ALTER TABLE t ADD b text"
+    follow(p, "t", *again, "UPDATE t SET b = 'new' WHERE id = 1")
     p.deliver("CREATE TABLE joined (k text PRIMARY KEY, v json)", "ALTER TABLE t RENAME TO u")
-    p.deliver("INSERT INTO joined VALUES ('x', '{}')", "UPDATE u SET z = 'last'")
-    assert_equal(database, "u", "joined")
+    follow(p, "u joined", "INSERT INTO joined VALUES ('x', '{}')", "UPDATE u SET z = 'last'")
 
 
 @pytest.mark.parametrize("kind", ["text", "int"])
@@ -110,78 +112,72 @@ def test_a_new_column_may_exchange_its_name_with_another(
     database: Database, tmp_path: Path, kind: str, more: str
 ) -> None:
     """In one backlog: the catalogue has each name for the other column, at the rows before."""
-    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, {more}a int, v text)")
-    database.execute("ALTER TABLE t DROP IF EXISTS gone")
-    database.execute("INSERT INTO t VALUES (1, 10, 'x')")
-    p = pipeline(database, tmp_path)
-    p.catch_up()
-    p.deliver(
+    p = begun(
+        database, tmp_path,
+        f"CREATE TABLE t (id int PRIMARY KEY, {more}a int, v text)",
+        "ALTER TABLE t DROP IF EXISTS gone",
+        "INSERT INTO t VALUES (1, 10, 'x')",
+    )  # fmt: skip
+    follow(
+        p, "t",
         f"ALTER TABLE t ADD b {kind}",
         "INSERT INTO t VALUES (2, 1, 'y', '2')",
         "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME x TO b",
         "INSERT INTO t VALUES (3, 4, 'z', '3')",
-    )
-    assert_equal(database, "t")
+    )  # fmt: skip
 
 
 def test_a_column_may_be_renamed_to_and_fro(database: Database, tmp_path: Path) -> None:
     """In one backlog: a version of the table that came before comes again."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    p = pipeline(database, tmp_path)
-    p.catch_up()
+    p = begun(database, tmp_path, "CREATE TABLE t (id int PRIMARY KEY, a text)")
     for number in range(8):
-        database.execute("INSERT INTO t VALUES (%s, 'x')", number)
         old, new = ("a", "b") if number % 2 == 0 else ("b", "a")
-        database.execute(f"ALTER TABLE t RENAME {old} TO {new}")
-        database.execute(f"UPDATE t SET {new} = 'y' WHERE id = {number}")
-        if number == 4:
-            database.execute("ALTER TABLE t ADD c int")
-    p.catch_up()
-    assert_equal(database, "t")
+        database.run(
+            f"INSERT INTO t VALUES ({number}, 'x')",
+            f"ALTER TABLE t RENAME {old} TO {new}",
+            f"UPDATE t SET {new} = 'y' WHERE id = {number}",
+            *["ALTER TABLE t ADD c int"] * (number == 4),
+        )
+    follow(p, "t")
 
 
 def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path) -> None:
-    database.execute("CREATE TABLE bag (a int, j json, c char(4))")
-    database.execute("ALTER TABLE bag REPLICA IDENTITY FULL")
-    database.execute("CREATE TABLE by_index (a int NOT NULL, b text NOT NULL, v int)")
-    database.execute("CREATE UNIQUE INDEX by_b ON by_index (b, a)")
-    database.execute("ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_b")
-    database.execute(
-        "CREATE TABLE parted (id int, y int, PRIMARY KEY (id, y)) PARTITION BY LIST (y)"
-    )
-    database.execute("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)")
-    p = pipeline(database, tmp_path)
-    p.catch_up()
-    database.execute(
-        "INSERT INTO bag VALUES (1, '{\"a\":1}', 'x'), (1, '{\"a\":1}', 'x'), (2, NULL, NULL)"
-    )
-    p.deliver(
+    p = begun(
+        database, tmp_path,
+        "CREATE TABLE bag (a int, j json, c char(4))",
+        "ALTER TABLE bag REPLICA IDENTITY FULL",
+        "CREATE TABLE by_index (a int NOT NULL, b text NOT NULL, v int)",
+        "CREATE UNIQUE INDEX by_b ON by_index (b, a)",
+        "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_b",
+        "CREATE TABLE parted (id int, y int, PRIMARY KEY (id, y)) PARTITION BY LIST (y)",
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)",
+    )  # fmt: skip
+    follow(
+        p, "bag by_index",
+        "INSERT INTO bag VALUES (1, '{\"a\":1}', 'x'), (1, '{\"a\":1}', 'x'), (2, NULL, NULL)",
         "INSERT INTO by_index VALUES (1, 'a', 1), (2, 'b', 2)",
         "INSERT INTO parted VALUES (1, 1)",
         "UPDATE bag SET c = 'y' WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 1)",
         "DELETE FROM bag WHERE a = 2",
         "UPDATE by_index SET b = 'c' WHERE a = 1",
         "DELETE FROM by_index WHERE a = 2",
-    )
-    assert_equal(database, "bag", "by_index")
+    )  # fmt: skip
 
 
 def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(
     database: Database, tmp_path: Path
 ) -> None:
-    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
-    p = pipeline(database, tmp_path, **{"publication.autocreate.mode": "all_tables"})
-    p.catch_up()
+    every = {"publication.autocreate.mode": "all_tables"}
+    p = begun(database, tmp_path, "CREATE TABLE other (id int PRIMARY KEY)", **every)
     database.execute("CREATE TABLE v (id int PRIMARY KEY, k int NOT NULL)")
     for key in ("k", "id, k"):
-        database.execute(f"INSERT INTO v SELECT g, g * {len(key)} FROM generate_series(1, 3) g")
-        database.execute(
-            f"ALTER TABLE v DROP CONSTRAINT v_pkey; ALTER TABLE v ADD PRIMARY KEY ({key})"
+        database.run(
+            f"INSERT INTO v SELECT g, g * {len(key)} FROM generate_series(1, 3) g",
+            f"ALTER TABLE v DROP CONSTRAINT v_pkey; ALTER TABLE v ADD PRIMARY KEY ({key})",
+            "UPDATE v SET id = id + 10",
         )
-        database.execute("UPDATE v SET id = id + 10")
     p.catch_up()
-    p.deliver("DELETE FROM v WHERE k = 2")
-    assert_equal(database, "v")
+    follow(p, "v", "DELETE FROM v WHERE k = 2")
 
 
 def test_a_column_that_the_source_computes_is_never_out_of_date(
@@ -189,18 +185,10 @@ def test_a_column_that_the_source_computes_is_never_out_of_date(
 ) -> None:
     """A snapshot reads it and the stream has it not: it is left out, or the target computes its own."""
     table = "(id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED, after text)"
-    database.execute(f"CREATE TABLE plain {table}")
-    database.execute(f"CREATE TABLE ready {table}")
-    database.execute("CREATE SCHEMA replica")
-    database.execute(f"CREATE TABLE replica.ready {table}")
-    for name in ("plain", "ready"):
-        database.execute(f"INSERT INTO {name} (id, n, after) VALUES (1, 1, 'a'), (2, 2, 'b')")
-    p = pipeline(database, tmp_path)
-    p.catch_up()
-    for name in ("plain", "ready"):
-        database.execute(f"UPDATE {name} SET n = 7, after = 'c' WHERE id = 1")
-    p.catch_up()
-    assert_equal(database, "ready")
+    made = "CREATE SCHEMA replica", *(f"CREATE TABLE {n} {table}" for n in ("plain", "ready", "replica.ready"))  # fmt: skip
+    rows = (f"INSERT INTO {n} (id, n, after) VALUES (1, 1, 'a'), (2, 2, 'b')" for n in ("plain", "ready"))  # fmt: skip
+    p = begun(database, tmp_path, *made, *rows)
+    follow(p, "ready", *(f"UPDATE {n} SET n = 7, after = 'c' WHERE id = 1" for n in ("plain", "ready")))  # fmt: skip
     assert list(types_of(database, "replica.plain")) == ["id", "n", "after"]
     assert sorted(database.execute("SELECT * FROM replica.plain")) == [(1, 7, "c"), (2, 2, "b")]
 
@@ -209,30 +197,23 @@ def test_a_computed_column_that_is_streamed_is_written(
     newest_database: Database, tmp_path: Path
 ) -> None:
     """PostgreSQL 18 publishes it; the target's column is one as any other."""
-    database = newest_database
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED)"
+    newest_database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED)",
+        "CREATE SCHEMA replica",
+        "CREATE TABLE replica.t (id int PRIMARY KEY, n int, twice int)",
+        "INSERT INTO t (id, n) VALUES (1, 1)",
     )
-    database.execute("CREATE SCHEMA replica")
-    database.execute("CREATE TABLE replica.t (id int PRIMARY KEY, n int, twice int)")
-    database.execute("INSERT INTO t (id, n) VALUES (1, 1)")
-    p = pipeline(database, tmp_path, **{"publication.autocreate.mode": "disabled"})
+    p = pipeline(newest_database, tmp_path, **{"publication.autocreate.mode": "disabled"})
     p.deliver(f"CREATE PUBLICATION {p.slot} FOR TABLE t WITH (publish_generated_columns = stored)")
     p.deliver("UPDATE t SET n = 7; INSERT INTO t (id, n) VALUES (2, 2)")
-    p.deliver("UPDATE t SET n = 8 WHERE id = 1")
-    assert_equal(database, "t")
+    follow(p, "t", "UPDATE t SET n = 8 WHERE id = 1")
 
 
 def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None:
     """Masks hold, and what is excluded, or of a type that nobody maps, is not in the target."""
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, secret text, name text, gone text, lsn pg_lsn)"
-    )
-    p = pipeline(
-        database,
-        tmp_path,
-        **{"column.mask.with.3.chars": "public.t.secret", "column.exclude.list": "public.t.gone"},
-    )
+    table = "CREATE TABLE t (id int PRIMARY KEY, secret text, name text, gone text, lsn pg_lsn)"
+    less = {"column.mask.with.3.chars": "public.t.secret", "column.exclude.list": "public.t.gone"}
+    p = begun(database, tmp_path, table, **less)
     p.deliver("INSERT INTO t SELECT g, 'hidden', 'n', 'x' FROM generate_series(1, 99) g")
     p.deliver("INSERT INTO t VALUES (100, 'hidden', 'n', 'x')")
     assert list(types_of(database, "replica.t")) == ["id", "secret", "name"]
@@ -247,8 +228,7 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
         "CREATE TABLE shifted (id int PRIMARY KEY, v int, w varchar(5), n numeric(6, 2));"
         "INSERT INTO shifted VALUES (1, 1, 'a', 1.5), (2, 2, 'b', 2.5)"
     )
-    p = pipeline(database, tmp_path)
-    p.catch_up()
+    p = begun(database, tmp_path)
     p.deliver(
         "ALTER TABLE shifted ALTER w TYPE varchar(9), ALTER n TYPE numeric(9, 3);"
         "INSERT INTO shifted VALUES (3, 3, 'longer', 1.123)"
