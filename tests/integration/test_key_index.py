@@ -190,6 +190,32 @@ def test_keys_that_old_rows_lack_are_no_keys(pipeline: PipelineRig, tmp_path: Pa
     assert not pipeline.doctor().get("replica identity")
 
 
+UNSENT = {
+    "generated": ("k text GENERATED ALWAYS AS (lower(v)) STORED", "t"),
+    "not listed": ("k text DEFAULT gen_random_uuid()", "t (a, v) WITH (publish = insert)"),
+}
+
+
+@pytest.mark.parametrize("why", UNSENT)
+def test_a_key_of_which_a_column_is_not_sent_merges_no_rows(
+    pipeline: PipelineRig, tmp_path: Path, why: str
+) -> None:
+    database, out = pipeline.database, tmp_path / "out"
+    column, published = UNSENT[why]
+    database.psql(f"CREATE TABLE t (a int, v text, {column}, PRIMARY KEY (a, k))")
+    database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE {published}")
+    pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{out}"}
+    pipeline.settings |= {"publication.autocreate.mode": "disabled", "snapshot.mode": "no_data"}
+    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t (a, v) VALUES (1, 'x'), (1, 'y')")
+    with contextlib.closing(sqlite3.connect(out)) as target:
+        assert sorted(target.execute("SELECT a, v FROM t")) == [(1, "x"), (1, "y")]
+    if why == "generated":
+        database.execute("DELETE FROM t WHERE v = 'x'")
+        with pytest.raises(OldRowUnidentified, match=r"lacks v.*REPLICA IDENTITY"):
+            pipeline.catch_up()
+
+
 def test_a_deferrable_primary_key_supports_no_updates(database: Database) -> None:
     """PostgreSQL takes no deferrable key for a replica identity, and refuses updates then."""
     database.psql(SETUP)

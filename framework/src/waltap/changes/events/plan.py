@@ -251,6 +251,10 @@ class EventPlan:
         self.topic = seen.topic or context.choose_topic(seen) or ""
         # A (name, value) that keys get in addition to their columns.
         self.key_field: tuple[str, str] | None = None
+        # With a part of a key, nothing less than the row identifies a row.
+        flags = [column.in_identity for column in described.columns]
+        part = any(flags) and not all(flags)
+        self._known_by = self.identifying or (range(len(flags)) if part else ())
         self.keys = self.identifying
         if capture is not None:
             self.topic = self.topic or capture.topic(seen.schema, seen.table)
@@ -337,11 +341,12 @@ class EventPlan:
 
     def _require_known(self, old: Tuple) -> None:
         """Raise OldRowUnidentified for an old row without a column that identifies rows."""
-        for index in self.identifying:
+        for index in self._known_by:
             if old[index] is ABSENT:
                 raise OldRowUnidentified(
                     f"an old row of {self.name} lacks {self.relation.columns[index].name}, by which "
-                    "rows of the table are known: it is of a partition with another replica identity"
+                    "rows of the table are known: it is of a partition with another replica identity, "
+                    "or a column of the key is not sent"
                 )
 
     def _with_key(self, new: Tuple, old: Tuple) -> Tuple:
