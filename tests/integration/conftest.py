@@ -1,5 +1,5 @@
-"""Fixtures of several modules: targets of the SQL sink, topics that Spark's tables follow, and SQL on tables in the
-session of the tests."""
+"""Fixtures of several modules: profiles for commands, targets of the SQL sink, topics that Spark's tables follow, and
+SQL on tables in the session of the tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +7,26 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 from tests.harness.sql import duck, file, maria, place, postgres
 from tests.harness.topics import topic
 from typer.testing import CliRunner
 
 __all__ = ["duck", "file", "maria", "place", "postgres", "topic"]
+
+
+@pytest.fixture
+def shop(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Shop:
+    """Return a profile of a database, as `@pytest.mark.shop(sql=…, source=…, sink=…, variables=…)` on the
+    module says."""
+    made = Shop(tmp_path, database)
+    for mark in request.node.iter_markers("shop"):
+        database.execute(mark.kwargs["sql"])
+        made.source |= mark.kwargs.get("source", {})
+        made.sink = mark.kwargs.get("sink", made.sink)
+        made.variables = mark.kwargs.get("variables", {})
+    return made
 
 
 @pytest.fixture

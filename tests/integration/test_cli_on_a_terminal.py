@@ -43,12 +43,9 @@ def on_terminal(shop: Shop, *arguments: str, term: str = "xterm") -> tuple[int, 
     return process.wait(120), text
 
 
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.execute(
-        "CREATE TABLE big (id int PRIMARY KEY); INSERT INTO big SELECT generate_series(1, 30000)"
-    )
-    return Shop(tmp_path, database)
+pytestmark = pytest.mark.shop(
+    sql="CREATE TABLE big (id int PRIMARY KEY); INSERT INTO big SELECT generate_series(1, 30000)"
+)
 
 
 def test_a_run_has_bars_an_error_a_panel_and_changes_lines_of_their_own(shop: Shop) -> None:

@@ -5,21 +5,15 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import WAIT_S, until
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
-
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.execute(
-        "CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(10,2));"
-        "INSERT INTO orders SELECT g, 'new', g * 1.5 FROM generate_series(1, 20) g"
-    )
-    return Shop(tmp_path, database)
+pytestmark = pytest.mark.shop(
+    sql="CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(10,2));"
+    "INSERT INTO orders SELECT g, 'new', g * 1.5 FROM generate_series(1, 20) g"
+)
 
 
 # --- run -------------------------------------------------------------------------------------------

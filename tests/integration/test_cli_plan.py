@@ -1,30 +1,24 @@
 """`waltap plan`: what a start would make, reported before; and then exactly that is made. ``waltap tables`` and
 ``waltap snapshot``: what is streamed is changed while the pipeline runs, or rests."""
 
-from pathlib import Path
-
 import pytest
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 # --- plan --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, price numeric(10,2), at timestamptz);"
-        "INSERT INTO t SELECT g, g, now() FROM generate_series(1, 5000) g;"
-        "CREATE TABLE whole (id int PRIMARY KEY); ALTER TABLE whole REPLICA IDENTITY FULL;"
-        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
-        "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10);"
-        "INSERT INTO parts VALUES (1); ANALYZE"
-    )
-    made = Shop(tmp_path, database, **{"publication.autocreate.mode": "filtered"})
-    made.sink = {"type": "null"}
-    return made
+pytestmark = pytest.mark.shop(
+    sql="CREATE TABLE t (id int PRIMARY KEY, price numeric(10,2), at timestamptz);"
+    "INSERT INTO t SELECT g, g, now() FROM generate_series(1, 5000) g;"
+    "CREATE TABLE whole (id int PRIMARY KEY); ALTER TABLE whole REPLICA IDENTITY FULL;"
+    "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+    "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+    "INSERT INTO parts VALUES (1); ANALYZE",
+    source={"publication.autocreate.mode": "filtered"},
+    sink={"type": "null"},
+)
 
 
 def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop: Shop) -> None:

@@ -15,15 +15,10 @@ import pytest
 from tests.harness.servers.postgres import Database, Server
 from tests.harness.shop import Shop, text_of
 
-
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    made = Shop(tmp_path, database)
-    made.variables = {"WALTAP_LOG_LEVEL": "ERROR"}
-    return made
-
-
+pytestmark = pytest.mark.shop(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)",
+    variables={"WALTAP_LOG_LEVEL": "ERROR"},
+)
 LONG = {"waltap.state.dir": "s" * 300}
 SQL = {"sink.type": "sql", "sink.url": "sqlite:///rows.db"}
 REFUSED: list[tuple[dict[str, Any], int, str]] = [

@@ -14,13 +14,9 @@ from waltap.cli.profile_source import connected
 from waltap.pipeline.setup.preflight import checks
 from waltap.ports.offsets.offset import Offset
 
-
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    made = Shop(tmp_path, database)
-    made.sink = {"type": "null"}
-    return made
+pytestmark = pytest.mark.shop(
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)", sink={"type": "null"}
+)
 
 
 @pytest.fixture

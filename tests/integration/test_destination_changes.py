@@ -4,16 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap_sinks.changelog import ChangeLog
 
-
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    return Shop(tmp_path, database)
+pytestmark = pytest.mark.shop(sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
 
 
 def logged(folder: Path) -> list[int]:

@@ -1,11 +1,8 @@
 """Plugins where they meet a pipeline: one that raises, ends the process or gives what nobody can use, wherever it is
 called, is named in one clear error and is never a bug of waltap; checks get what they ask; notifications lie among the records of a sink."""
 
-from pathlib import Path
-
 import pytest
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, install_plugin
 
 from waltap.cli.profile_source import connected
@@ -161,10 +158,7 @@ RUN = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    return Shop(tmp_path, database)
+pytestmark = pytest.mark.shop(sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
 
 
 def raising(shop: Shop, place: str) -> None:

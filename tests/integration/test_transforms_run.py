@@ -31,16 +31,12 @@ renames = "name:title"
 """
 
 
-@pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
-    database.psql(
-        "CREATE TABLE items (id int PRIMARY KEY, name text, secret text);"
-        "CREATE TABLE other (id int PRIMARY KEY);"
-        "INSERT INTO items VALUES (1, 'bolt', 'x'); INSERT INTO other VALUES (1)"
-    )
-    made = Shop(tmp_path, database)
-    made.variables = {"COLUMNS": "400"}
-    return made
+pytestmark = pytest.mark.shop(
+    sql="CREATE TABLE items (id int PRIMARY KEY, name text, secret text);"
+    "CREATE TABLE other (id int PRIMARY KEY);"
+    "INSERT INTO items VALUES (1, 'bolt', 'x'); INSERT INTO other VALUES (1)",
+    variables={"COLUMNS": "400"},
+)
 
 
 def runs(shop: Shop, code: int = 0, **config: str) -> str:
