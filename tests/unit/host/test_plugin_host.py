@@ -320,6 +320,22 @@ def test_two_distributions_may_use_one_entry_point_name(install: Install) -> Non
 # --- choosing which load ---------------------------------------------------------------------------
 
 
+def test_a_module_that_two_entry_points_name_is_one_plugin(
+    install: Install, tmp_path: Path
+) -> None:
+    """As a package that was renamed, beside its old name."""
+    install("acme", sink_source("of-acme"))
+    install("acme-old", "")
+    (tmp_path / "acme_old-1.0.dist-info" / "entry_points.txt").write_text("[waltap]\nold = acme\n")
+    host = Host()
+    assert host.find(SinkSpec, "of-acme").name == "of-acme"
+    healths = [plugin_of(host, name).health for name in ("acme", "acme-old")]
+    assert sorted(health.value for health in healths) == ["name clash", "ok"]
+    with pytest.raises(DuplicateName, match="is plugin '(acme|old)' of acme.* again"):
+        host.register(sys.modules["acme"], "again")
+    assert "of-acme" in host.sinks
+
+
 def test_waltap_plugins_limits_which_load_but_never_the_framework(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import re
 import traceback
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import Distribution, entry_points
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, Generic, TypeVar
@@ -535,6 +536,15 @@ class Host:
             )
             entry.fail(PluginHealth.WRONG_API, error)
             return
+        if (known := self._manager.get_name(plugin)) is not None:
+            first = self._plugins[known]
+            error = DuplicateName(
+                f"plugin {entry.name!r} of {entry} is plugin {first.name!r} of {first} again",
+                first=entry.distribution,
+                second=first.distribution,
+            )
+            entry.fail(PluginHealth.NAME_CLASH, error)
+            return
         fault = self._pluggy_register(entry, plugin)
         # A misspelt hook would silently never be called.
         if fault is not None:
@@ -571,28 +581,18 @@ class Host:
         def observed(cause: BaseException) -> None:
             self._complain(hook, plugin.identifier, cause)
 
-        def of_plugin(failed: Failed) -> Failed:
+        kind = next((kind for kind in KINDS if kind.hook == hook), None)
+        failed = contributed if kind else observed if hook.startswith("on_") else raised
+        own, several = plugin.distribution == IN_PROCESS, is_wrapper(implementation)
+
+        def judged(cause: BaseException) -> Exception | None:
             # The program that registered a plugin may end itself; an installed plugin may not.
-            own = plugin.distribution == IN_PROCESS
+            if interrupts(cause) or (own and not isinstance(cause, Exception)):
+                raise cause
+            return failed(cause)
 
-            def judged(cause: BaseException) -> Exception | None:
-                if interrupts(cause) or (own and not isinstance(cause, Exception)):
-                    raise cause
-                return failed(cause)
-
-            return judged
-
-        if (kind := next((kind for kind in KINDS if kind.hook == hook), None)) is not None:
-            several = is_wrapper(implementation)
-            guard(
-                implementation,
-                of_plugin(contributed),
-                lambda result: self._accepted(plugin, kind, result, several=several),
-            )
-        elif hook.startswith("on_"):
-            guard(implementation, of_plugin(observed))
-        else:
-            guard(implementation, of_plugin(raised), _answer(hook))
+        accept = partial(self._accepted, plugin, kind, several=several) if kind else _answer(hook)
+        guard(implementation, judged, accept)
 
     def _accepted(
         self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool
