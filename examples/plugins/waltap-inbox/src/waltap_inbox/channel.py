@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class InboxProperties(Properties):
     """Where signals come from."""
 
-    path: Path = declare("path", summary="File that signals are appended to.")
+    path: Path = declare("inbox.path", summary="File that signals are appended to.")
 
 
 class InboxChannel:

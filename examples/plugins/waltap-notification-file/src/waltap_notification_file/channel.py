@@ -11,7 +11,7 @@ from waltap.ports.notifications import Notification
 class NotificationFileProperties(Properties):
     """Where notifications go."""
 
-    path: Path = declare("path", summary="File that notifications are appended to.")
+    path: Path = declare("notification-file.path", summary="File to append to.")
 
 
 class NotificationFileChannel:

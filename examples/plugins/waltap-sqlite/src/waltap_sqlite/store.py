@@ -27,7 +27,7 @@ class SqliteProperties(Properties):
     """Where the database is."""
 
     path: Path | None = declare(
-        "path",
+        "sqlite.path",
         default=None,
         summary="Database file; default: offset.sqlite in the pipeline's state folder.",
     )
@@ -67,7 +67,7 @@ class SqliteOffsetStore(OffsetStore):
     def _database(self) -> Iterator[sqlite3.Connection]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self._path)) as database:
+            with closing(sqlite3.connect(self._path, timeout=60)) as database:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute(TABLE)
                 yield database
