@@ -85,8 +85,8 @@ def safe_name(text: str) -> str:
 
 def unfinished(path: str) -> str:
     """Return the path of a file's content until it is complete and renamed."""
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/.{name}.tmp"
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}.{name}.tmp"
 
 
 def _anyone() -> None:
