@@ -16,7 +16,7 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 @pytest.fixture(autouse=True)
 def one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all manifests in one folder, as within ten minutes: each new one is a step more."""
-    monkeypatch.setattr("waltap_sinks.changelog.sink.bucket_of", lambda _moment: "20260101T000")
+    monkeypatch.setattr("waltap_sinks.changelog.sink.next_bucket", lambda *_of: "20260101T000")
 
 
 @pytest.mark.parametrize("tables", [2, 40])

@@ -621,3 +621,19 @@ def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(
         log.flush()
     found = [(entry.table, entry.snapshot_id is not None) for entry in log.newest.tables]
     assert found == [("a", False), ("b", True)]
+
+
+def test_what_was_written_by_a_clock_that_was_ahead_is_retired_with_what_follows(
+    log: WrittenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = "20990101T000"
+    with monkeypatch.context() as patch, log.open():
+        patch.setattr("waltap_sinks.changelog.sink.next_bucket", lambda *_of: far)
+        log.flush(people(log.db, 1))
+    with log.open(has_offset=True):
+        for number in (2, 3):
+            log.flush(people(log.db, number))
+    assert [row["id"] for row in log.rows()] == [1, 2, 3]
+    end = log.manifests()[-1].log_position
+    assert log.log.expire(end, before="20260101T000") == 0
+    assert log.log.expire(end, before=far) == 2, "the newest stays"

@@ -21,7 +21,10 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     log_position_of_name,
     manifest_name,
+    next_bucket,
     parse_manifest,
+    written_before,
+    written_in,
 )
 from waltap_sinks.changelog.reader import complete_generations
 
@@ -145,3 +148,28 @@ def test_safe_names_differ_where_names_do_and_are_one_step_of_a_path(one: str, o
     assert all("/" not in name and "." not in name and name.isascii() for name in names)
     if one.encode("utf-8", "ignore") != other.encode("utf-8", "ignore"):
         assert names[0] != names[1]
+
+
+def test_a_clock_that_was_ahead_holds_no_folder_back() -> None:
+    days = [dt.datetime(2026 + years, 3, 1, tzinfo=dt.UTC) for years in (0, 60, 0, 1, 90, 1)]
+    names = [""]
+    for day in days:
+        names.append(next_bucket(names[-1], day))
+    names = names[1:]
+    assert names == sorted(set(names)), "in the log's order"
+    assert list(map(written_in, names)) == list(map(bucket_of, days))
+    assert written_before(names, bucket_of(days[0])) == []
+    assert written_before(names, bucket_of(days[3])) == names[:3], "with the first of the future"
+    assert written_before(names, "9") == names
+
+
+@pytest.mark.parametrize(
+    "back",
+    [dt.timedelta(hours=3), dt.timedelta(days=365 * 50)],
+    ids=["a little", "to the seventies"],
+)
+def test_a_clock_that_goes_back_a_little_or_to_its_beginning_keeps_the_folder(
+    back: dt.timedelta,
+) -> None:
+    now = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+    assert next_bucket(bucket_of(now), now - back) == bucket_of(now)

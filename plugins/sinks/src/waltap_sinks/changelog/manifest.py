@@ -8,6 +8,7 @@ position of the one before it.
 import datetime as dt
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -44,6 +45,8 @@ class LogPosition(msgspec.Struct, frozen=True, order=True):
         return cls(epoch, end_lsn, ordinal)
 
 
+# A clock that is right shows no earlier time.
+EARLIEST: Final = "20260101T000"
 # The position before the first manifest.
 NOTHING: Final = LogPosition(0, 0, 0)
 
@@ -197,6 +200,35 @@ def bucket_of(moment: dt.datetime) -> str:
     not grow.
     """
     return moment.strftime("%Y%m%dT%H%M")[:-1]
+
+
+def next_bucket(last: str, moment: dt.datetime) -> str:
+    """Return the folder of files written at ``moment``, which sorts behind ``last``.
+
+    ``last`` is "" at first. A clock that goes back a little changes nothing. One that was more
+    than a day ahead left a folder of the future: its name comes before the time then.
+    """
+    written = bucket_of(moment)
+    if written >= written_in(last):
+        return last.removesuffix(written_in(last)) + written
+    ahead = bucket_of(moment + dt.timedelta(days=1)) < written_in(last)
+    return last + written if ahead and written > EARLIEST else last
+
+
+def written_in(bucket: str) -> str:
+    """Return when the files of a folder were written, as `bucket_of` does."""
+    return bucket[-len(EARLIEST) :]
+
+
+def written_before(buckets: Iterable[str], before: str) -> list[str]:
+    """Return the folders, of ``buckets`` in order, that are older than ``before``.
+
+    A folder of the future is as old as one behind it.
+    """
+    found = list(buckets)
+    while found and written_in(found[-1]) >= before:
+        found.pop()
+    return found
 
 
 def manifest_name(previous: LogPosition, log_position: LogPosition) -> str:

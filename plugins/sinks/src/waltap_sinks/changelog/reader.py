@@ -30,6 +30,7 @@ from waltap_sinks.changelog.manifest import (
     bucket_of,
     log_position_of_name,
     parse_manifest,
+    written_before,
 )
 
 log = logging.getLogger(__name__)
@@ -295,19 +296,20 @@ class ChangeLog:
 
     def _named(self, *, newest_first: bool) -> Iterator[tuple[LogPosition, str]]:
         """Yield positions and paths of all manifests, folder by folder."""
-        for epoch, bucket in self._buckets(newest_first=newest_first):
-            found = self._log_positions(epoch, bucket)
+        for folder in self._buckets(newest_first=newest_first):
+            found = self._log_positions(folder)
             yield from reversed(found) if newest_first else found
 
-    def _buckets(self, *, newest_first: bool) -> Iterator[tuple[int, str]]:
+    def _buckets(self, *, newest_first: bool) -> Iterator[str]:
+        """Yield the folders with manifests."""
         epochs = self.store.folders(MANIFESTS)
         for epoch in reversed(epochs) if newest_first else epochs:
             buckets = self.store.folders(f"{MANIFESTS}/{epoch}")
             for bucket in reversed(buckets) if newest_first else buckets:
-                yield int(epoch, 16), bucket
+                yield f"{MANIFESTS}/{epoch}/{bucket}"
 
-    def _log_positions(self, epoch: int, bucket: str) -> list[tuple[LogPosition, str]]:
-        folder = f"{MANIFESTS}/{epoch:04x}/{bucket}"
+    def _log_positions(self, folder: str) -> list[tuple[LogPosition, str]]:
+        epoch = int(folder.split("/")[1], 16)
         named = ((log_position_of_name(epoch, name), name) for name in self.store.names(folder))
         return sorted(
             (log_position, f"{folder}/{name}")
@@ -414,7 +416,7 @@ class ChangeLog:
     def expire(self, applied: LogPosition, before: str) -> int:
         """Remove manifests up to ``applied``, with their segments.
 
-        Their folders (`bucket_of` a time) are older than ``before``. Three kinds stay: the newest
+        Their folders are older than ``before``, `bucket_of` a time. Three kinds stay: the newest
         manifest, manifests of an unfinished snapshot, and manifests that a registered reader (`readers`)
         has not read. Return the number.
 
@@ -427,10 +429,8 @@ class ChangeLog:
         applied = self.readers.held(applied)
         unfinished = last.unfinished_snapshot
         expired = 0
-        for epoch, bucket in self._buckets(newest_first=False):
-            if bucket >= before:
-                continue
-            log_positions = self._log_positions(epoch, bucket)
+        for folder in written_before(self._buckets(newest_first=False), before):
+            log_positions = self._log_positions(folder)
             for log_position, path in log_positions:
                 if log_position > applied or log_position >= last.log_position:
                     return expired
@@ -443,8 +443,8 @@ class ChangeLog:
                     for segment in entry.segments:
                         self.store.delete(segment.path)
                 expired += 1
-            if bucket != last.bucket:
-                self.store.delete_folder(f"{MANIFESTS}/{epoch:04x}/{bucket}")
+            if not folder.endswith(f"/{last.bucket}"):
+                self.store.delete_folder(folder)
         return expired
 
     def vacuum(self, before: str) -> int:
@@ -477,9 +477,7 @@ class ChangeLog:
             for part in entry.segments
         }
         removed = 0
-        for bucket in self.store.folders(SEGMENTS):
-            if bucket >= before:
-                break
+        for bucket in written_before(self.store.folders(SEGMENTS), before):
             paths = list(self._segments(bucket))
             orphans = [
                 path

@@ -37,8 +37,8 @@ from waltap_sinks.changelog.manifest import (
     Manifest,
     SnapshotPart,
     TableEntry,
-    bucket_of,
     manifest_name,
+    next_bucket,
 )
 from waltap_sinks.changelog.progress import CaptureGapFile, PublishedNote, ReadChunks
 from waltap_sinks.changelog.properties import ChangeLogProperties
@@ -736,5 +736,5 @@ class ChangeLogSink(Sink):
 
     def _start_bucket(self) -> None:
         """Choose the folder for new files by time, never an earlier one."""
-        self._bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
+        self._bucket = next_bucket(self._bucket, dt.datetime.now(dt.UTC))
         self._files.start(self._bucket, str(self.log_position))

@@ -21,8 +21,8 @@ from waltap_sinks.changelog.manifest import (
     Manifest,
     Segment,
     TableEntry,
-    bucket_of,
     manifest_name,
+    next_bucket,
 )
 from waltap_spark.errors import EventUnreadable
 from waltap_spark.kafka.columns import learn_functions
@@ -132,8 +132,7 @@ class KafkaFeed:
         self._absent = absent
 
     def _pulled(self, events: TopicEvents, ends: Mapping[Place, int]) -> Manifest:
-        # Never an earlier bucket, even if the clock goes back: readers list the newest ones only.
-        bucket = max(self._bucket, bucket_of(dt.datetime.now(dt.UTC)))
+        bucket = next_bucket(self._bucket, dt.datetime.now(dt.UTC))
         if bucket != self._bucket:
             self._delete_unpublished()
         self._bucket = bucket

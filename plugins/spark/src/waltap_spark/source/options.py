@@ -11,6 +11,7 @@ from typing import Final, Literal, ParamSpec, TypeVar, cast
 from waltap.base.files.properties import StorageProperties
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, Manifest
+from waltap_sinks.changelog.manifest import written_in
 from waltap_spark.errors import SourceOption
 from waltap_spark.state.version_maps import parse_position
 
@@ -243,7 +244,7 @@ def _lies_before(step: Manifest, time: int) -> bool:
     written.
     """
     if any("r" in entry.operations for entry in step.tables):
-        written = dt.datetime.strptime(f"{step.bucket}0", "%Y%m%dT%H%M").replace(tzinfo=dt.UTC)
+        written = dt.datetime.strptime(f"{written_in(step.bucket)}0+0000", "%Y%m%dT%H%M%z")
         if _micros(written + WRITTEN_WITHIN) >= time:
             return False
     return step.last_commit_ts is None or step.last_commit_ts < time
