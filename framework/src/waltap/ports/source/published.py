@@ -69,7 +69,9 @@ class PublishedSubset(msgspec.Struct, frozen=True):
         if not self.hidden:
             return relation
         columns = tuple(c for c in relation.columns if c.name not in self.hidden)
-        return msgspec.structs.replace(relation, columns=columns)
+        # A part of a key is none: rows may differ in the rest alone.
+        key = relation.primary_key if self.hidden.isdisjoint(relation.primary_key or ()) else ()
+        return msgspec.structs.replace(relation, columns=columns, primary_key=key)
 
     def where(self, clause: str = "") -> str:
         """Return a WHERE clause for published rows alone.
