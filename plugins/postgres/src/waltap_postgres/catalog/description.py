@@ -374,7 +374,7 @@ def joined(
     key = _key(wire, present, matched, remembered, moment, again=again)
     flagged = tuple(column.name for column in wire.columns if column.in_identity)
     stated = present.relation.wire_key if present is not None else None
-    if rule == "sound" and present is not None and _lacks_key(wire, present, matched, moment):
+    if rule == "sound" and present is not None and _lacks_key(wire, present, moment):
         key, stated = (), None
     # Old rows have only the columns of the identity index; see `key_index`.
     elif (
@@ -396,22 +396,21 @@ def joined(
     )
 
 
-def _lacks_key(
-    wire: Relation,
-    present: CatalogTable,
-    matched: Mapping[int, Column],
-    moment: CatalogVersion,
-) -> bool:
-    """Return whether the wire leaves out columns of the identity's index.
+def _lacks_key(wire: Relation, present: CatalogTable, moment: CatalogVersion) -> bool:
+    """Return whether the wire leaves out columns of the primary key.
 
     They are generated, or a publication of inserts does not list them. Rows may differ in them
     alone, so the others are no key.
     """
-    keyed = identity_evidence(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX)
-    if wire.identity != present.relation.identity or moment.precedes(present.key_changed):
-        return False
-    sent = {column.number for column in matched.values()}
-    return keyed and any(c.in_identity and c.number not in sent for c in present.relation.columns)
+    flagged = sum(column.in_identity for column in wire.columns)
+    names = {column.name for column in wire.columns}
+    return (
+        identity_evidence(wire.identity) is IdentityEvidence.KEY
+        and wire.wire_key is None
+        and 0 < flagged < len(present.primary_key)
+        and not names.issuperset(present.primary_key)
+        and not moment.precedes(present.key_changed)
+    )
 
 
 def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
