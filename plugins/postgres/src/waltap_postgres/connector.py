@@ -25,19 +25,6 @@ from waltap.ports.source.connector import (
     SetupPlan,
     StartPosition,
 )
-from waltap.ports.source.roles import (
-    ChunkedSource,
-    ColumnListingSource,
-    DecodingSource,
-    HeartbeatSource,
-    PlanningSource,
-    PublishingSource,
-    SlotOwningSource,
-    SnapshotSharingSource,
-    TableListingSource,
-    TableReadingSource,
-    TakeoverSource,
-)
 from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.catalog.description import RelationDescriber
@@ -81,21 +68,8 @@ MOST_PLANS = 20
 CHANGED_SINCE = GONE | {"42710", "23505"}
 
 
-class PostgresConnector(
-    Connector,
-    PlanningSource,
-    TakeoverSource,
-    DecodingSource,
-    ColumnListingSource,
-    HeartbeatSource,
-    SnapshotSharingSource,
-    SlotOwningSource,
-    TableReadingSource,
-    ChunkedSource,
-    TableListingSource,
-    PublishingSource,
-):
-    """Capture from one database of a PostgreSQL server."""
+class PostgresConnector(Connector):
+    """Capture from one database, in all roles but a partitioned source's."""
 
     catalogue: PostgresCatalogue
 
@@ -138,6 +112,8 @@ class PostgresConnector(
             captured=self.captured,
             owned_object=lambda name: self._owned_object("publication", name),
         )
+        self.publish, self.writers = self._publications.publish, self._publications.writers
+        self.adds_tables = self._publications.adds_tables
         self._terms = SnapshotOptions(properties, context, self._publications.narrowed)
         parts = dialect.reading, dialect.planner, version_num, self._terms
         self._snapshot = SnapshotReader(
@@ -598,14 +574,6 @@ class PostgresConnector(
             unsent |= self._publications.left_out(table_ids.values())
         return frozenset(number for number, name in table_ids.items() if name in unsent)
 
-    def publish(
-        self, tables: Sequence[tuple[str, str]], *, wanted: bool, briefly: bool = False
-    ) -> list[tuple[str, str]] | None:
-        return self._publications.publish(tables, wanted=wanted, briefly=briefly)
-
-    def writers(self, identifier: str) -> frozenset[str]:
-        return self._publications.writers(identifier)
-
     def streamed_as(self) -> dict[str, Sequence[str | None]]:
         found, system = self._publications.memberships(), self.server.system_id
         return {o: msgspec.to_builtins(m.on(system)) for o, m in found.items()}
@@ -614,9 +582,6 @@ class PostgresConnector(
         self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
     ) -> frozenset[str]:
         return self._publications.sent_less(_memberships(before), _memberships(now))
-
-    def adds_tables(self) -> bool:
-        return self._publications.adds_tables()
 
     def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
         return self.catalogue.query(COLUMN_NAMES_SQL)
