@@ -1,4 +1,4 @@
-"""Java's SimpleDateFormat: numbers before a separator may have more digits than the pattern has letters."""
+"""Java's SimpleDateFormat reads texts: a limit of digits holds in runs of numbers only, zones have names."""
 
 from datetime import UTC, datetime
 
@@ -14,10 +14,16 @@ from waltap_transforms.java.dates import SimpleDateFormat
         ("M/d/yyyy", "1/25/2026", (2026, 1, 25)),
         ("d.M.yyyy", "31.12.1999", (1999, 12, 31)),
         ("yyyyMMdd", "20261225", (2026, 12, 25)),
+        ("EEE MMM dd HH:mm:ss zzz yyyy", "Wed Jul 01 12:00:00 CEST 2026", (2026, 7, 1, 10)),
+        ("yyyy-MM-dd HH z", "2026-07-01 12 pst", (2026, 7, 1, 20)),
+        ("yyyy-MM-dd HH z", "2026-07-01 12 UTC", (2026, 7, 1, 12)),
+        ("yyyy-MM-dd HH z", "2026-07-01 12 GMT-03:30", (2026, 7, 1, 15, 30)),
+        ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00Z", (2026, 7, 1, 12)),
+        ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00+02", (2026, 7, 1, 10)),
     ],
 )
-def test_a_limit_of_digits_holds_in_runs_of_numbers_only(
-    pattern: str, text: str, expected: tuple[int, int, int]
+def test_a_text_is_read_as_java_reads_it(
+    pattern: str, text: str, expected: tuple[int, int, int, int]
 ) -> None:
     found = SimpleDateFormat(pattern).parse(text)
     assert found == datetime(*expected, tzinfo=UTC).timestamp() * 1000

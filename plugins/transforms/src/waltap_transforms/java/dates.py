@@ -31,7 +31,18 @@ LETTERS = "GyYMLwWDdFEuaHkKhmsSzZX"
 TEXTS = {"G": ("BC", "AD"), "a": ("AM", "PM")}
 # A quote, a quoted text, a run of one letter, or another character.
 _TOKEN = re.compile(r"''|'(?P<text>(?:[^']|'')+)'|(?P<letter>[A-Za-z])(?P=letter)*|[^A-Za-z']")
-_ZONE = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2}):?(\d{2})?|GMT|UTC|UT|Z", re.IGNORECASE)
+# Minutes east of UTC by the names that Java's English texts have for them, such as Date.toString().
+_ZONES = {
+    "GMT": 0, "UTC": 0, "UT": 0, "Z": 0, "WET": 0, "WEST": 60, "BST": 60, "CET": 60, "CEST": 120,
+    "EET": 120, "EEST": 180, "IST": 120, "SAST": 120, "MSK": 180, "HKT": 480, "SGT": 480, "AWST": 480,
+    "JST": 540, "KST": 540, "ACST": 570, "AEST": 600, "AEDT": 660, "NZST": 720, "NZDT": 780,
+    "NST": -210, "NDT": -150, "AST": -240, "ADT": -180, "EST": -300, "EDT": -240, "CST": -360,
+    "CDT": -300, "MST": -420, "MDT": -360, "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480,
+    "HST": -600,
+}  # fmt: skip
+_ZONE = re.compile(
+    rf"(?:GMT|UTC|UT)?([+-])(\d{{1,2}}):?(\d{{2}})?|{'|'.join(_ZONES)}", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +162,11 @@ class SimpleDateFormat:
         if match is None:
             raise ValueError(f"it does not match {self.pattern}")
         sign, hours, minutes = match.groups()
-        offset = 0 if sign is None else (int(hours) * 60 + int(minutes or 0)) * 60_000
-        fields["Z"] = -offset if sign == "-" else offset
+        if sign is None:
+            east = _ZONES[match[0].upper()]
+        else:
+            east = int(f"{sign}1") * (int(hours) * 60 + int(minutes or 0))
+        fields["Z"] = east * 60_000
         return match.end()
 
 
