@@ -96,6 +96,14 @@ def _bit(text: str) -> bool:
     return int(text, 2) != 0
 
 
+def _bits_default(text: str) -> bytes:
+    """Return the default of a longer ``bit``.
+
+    Debezium takes one digit for a boolean, and writes it as a byte.
+    """
+    return bytes([text == "1"]) if len(text) == 1 else _bits(text)
+
+
 def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``bit(n)`` and ``varbit(n)``; one bit is a boolean."""
     assert isinstance(column.data_type, DataType)
@@ -123,7 +131,7 @@ def build_bits(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_json=lambda text: f'"{_standard(_bits(text))}"',
             to_connect=_bits,
             zero=b"",
-            default=default_value(column.default, "00", _bits),
+            default=default_value(column.default, "00", _bits if varying else _bits_default),
             arrow=strings((("waltap.form", "bits"),)),
         )
     return column_mapping(column, mapper.options, form)

@@ -153,6 +153,25 @@ _INFINITE_DAYS = {
 _INFINITE_ISO_READ = {"infinity": "+292278994-08-16Z", "-infinity": "+292269055-12-02Z"}
 
 
+def _default(
+    column: Column, generated: str, convert: Callable[[str], object], *, clock: bool
+) -> object:
+    """Return the default of a day, or of an instant (``clock``).
+
+    As in Debezium, the literal may be of the other kind, which a cast makes fit.
+    """
+
+    def read(text: str) -> object:
+        day, _, rest = text.partition(" ")
+        if not clock:
+            text = f"{day} BC" if rest.endswith("BC") else day
+        elif rest in {"", "BC"} and day[:1].isdecimal():
+            text = f"{day} 00:00:00 {rest}".rstrip()
+        return convert(text)
+
+    return default_value(column.default, generated, read)
+
+
 def _digits(typmod: int) -> int:
     """Return the declared fraction digits of a time type."""
     # Without a modifier there are six.
@@ -244,7 +263,7 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
             to_json=to_json,
             to_connect=to_text,
             zero="1970-01-01Z",
-            default=default_value(column.default, "1970-01-01", to_text),
+            default=_default(column, "1970-01-01", to_text, clock=False),
             unavailable=placeholder_text(options),
             arrow=arrow_column.dates(options),
             json_expression=expression,
@@ -257,7 +276,7 @@ def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> C
             to_json=to_json,
             to_connect=to_day,
             zero=0,
-            default=default_value(column.default, "1970-01-01", to_day),
+            default=_default(column, "1970-01-01", to_day, clock=False),
             arrow=arrow_column.dates(options),
             json_expression=expression,
             json_column=columns.DAYS,
@@ -442,7 +461,7 @@ def build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
             to_json=lambda text: f'"{_iso_timestamp(text)}"',
             to_connect=_iso_timestamp,
             zero="1970-01-01T00:00:00Z",
-            default=default_value(column.default, generated, _iso_timestamp),
+            default=_default(column, generated, _iso_timestamp, clock=True),
             unavailable=placeholder_text(options),
             arrow=arrow_column.timestamps(options),
         )
@@ -455,7 +474,7 @@ def build_timestamp(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=to_json,
         to_connect=to_connect,
         zero=0,
-        default=default_value(column.default, generated, to_connect),
+        default=_default(column, generated, to_connect, clock=True),
         arrow=arrow_column.timestamps(options),
         json_column=None if unit == "nano" else columns.timestamps(_TIMESTAMP_UNITS[unit][2]),
     )
@@ -517,7 +536,7 @@ def build_timestamptz(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=_zoned_json(digits, convert),
         to_connect=convert,
         zero="1970-01-01T00:00:00Z",
-        default=default_value(column.default, "1970-01-01 00:00:00+00", convert),
+        default=_default(column, "1970-01-01 00:00:00+00", convert, clock=True),
         unavailable=placeholder_text(mapper.options),
         arrow=arrow_column.timestamps(mapper.options, "UTC"),
         json_column=columns.zoned(digits),
