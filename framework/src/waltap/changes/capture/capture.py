@@ -65,8 +65,8 @@ class CaptureRules:
         self.properties = properties
         # The modes of the type table.
         self.types = _type_options(properties)
-        # Operations without events; "none" is a word for the empty list.
-        self.skipped = frozenset(properties.skipped_operations) - {"none"}
+        # Operations without events; "none" is a word for the empty list, and Debezium skips no "r".
+        self.skipped = frozenset(properties.skipped_operations) - {"none", "r"}
         self.schema_name = schema_namer(properties.schema_name_adjustment)
         self.field_name = field_namer(properties.field_name_adjustment)
         # Applications may make up a prefix per message, so the cache has a bound.

@@ -116,8 +116,8 @@ class CaptureProperties(Properties):
     skipped_operations: CommaList = of_records(
         "skipped.operations",
         default=("t",),
-        summary="Operations without events: c, u, d, t, or none.",
-        words=("c", "u", "d", "t", "none"),
+        summary="Operations without events: c, u, d, t, or none; r skips no row of a snapshot.",
+        words=("c", "u", "d", "t", "r", "none"),
     )
     skip_unchanged: Switch = of_records(
         "skip.messages.without.change",
