@@ -7,3 +7,4 @@ create table kept_exact (
   tm time not null default '24:00:00',
   paths ltree[],
   times time[]);
+comment on column kept_exact.id is 'The number.';

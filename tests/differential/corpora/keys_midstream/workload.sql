@@ -14,3 +14,7 @@ insert into renamed values (2, 'y');
 update renamed set w = 'u' where id = 2;
 delete from renamed where id = 1;
 insert into dropped values (1, 'y');
+begin;
+insert into gone values (1, 'x');
+drop table gone;
+commit;
