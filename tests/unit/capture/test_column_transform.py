@@ -158,6 +158,15 @@ def test_length_and_scale_of_a_type_with_and_without_modifier(
     assert (found.length, found.scale) == figures
 
 
+@pytest.mark.parametrize(("name", "length"), [("_int2", 5), ("int2vector", 2147483647)])
+def test_an_array_has_the_length_of_its_elements_and_a_vector_none(name, length) -> None:
+    element = DataType(oid=21, schema="pg_catalog", name="int2")
+    data_type = DataType(
+        oid=1, schema="pg_catalog", name=name, kind=TypeKind.ARRAY, element=element
+    )
+    assert source_type(Column(name="v", type_oid=1, data_type=data_type)).length == length
+
+
 def test_source_type_of_a_domain_has_its_name_and_its_modifiers() -> None:
     varchar = DataType(oid=1043, schema="pg_catalog", name="varchar")
     short = DataType(

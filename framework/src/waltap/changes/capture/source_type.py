@@ -126,7 +126,8 @@ def has_other_figures(column: Column) -> bool:
 
 def _figures(data_type: DataType, typmod: int) -> tuple[int, int]:
     name = data_type.name
-    if data_type.kind is TypeKind.ARRAY and data_type.element is not None:
+    # Not of `int2vector` and `oidvector`, whose length the driver does not know.
+    if data_type.kind is TypeKind.ARRAY and data_type.element and name.startswith("_"):
         name = data_type.element.name
     if name in _BY_NAME:
         return _BY_NAME[name]
