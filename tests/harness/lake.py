@@ -59,11 +59,18 @@ class Lake:
             f'[sink]\ntype = "changelog"\npath = "{self.folder}/log"\n{rest}'
         )
 
-    def run(self) -> str:
-        """Run the engine until everything is delivered; return its log."""
+    def run(self, *scripts: str) -> str:
+        """Execute ``scripts`` in the source, and run the engine until everything is delivered; return its log."""
+        for script in scripts:
+            self.database.psql(script)
         done = waltap("run", "p.toml", "--until-idle", 0.3, cwd=self.folder, **self._variables)
         assert done.returncode == 0, done.stderr
         return done.stderr
+
+    def follow(self, *scripts: str) -> LiveTables:
+        """Run, and apply; return the tables."""
+        self.run(*scripts)
+        return self.apply()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

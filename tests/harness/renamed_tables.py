@@ -9,6 +9,7 @@ from tests.harness.changelog import batch, copy_of, relation
 from tests.harness.spark import Died, Rig, dying
 
 from waltap.changes.decode.relation import FormerOwner, Relation
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap_spark.apply import applier, resume_requests
 from waltap_spark.apply.resume_requests import ResumeRequests
 from waltap_spark.errors import TableDisplaced, TableSuspended, TableUnknown
@@ -29,10 +30,30 @@ def renamed(rig: Rig, *pairs: tuple[Relation, Relation]) -> None:
     }
 
 
+A, B, NEW = table("a", 1), table("b", 1), table("a", 2)
+
+
 def filled(rig: Rig, *tables: Relation) -> None:
     for each in tables:
         rig.db.insert(each, ["1", each.table], ["2", each.table])
     rig.follow()
+
+
+def a_becomes_b(rig: Rig) -> None:
+    """Fill a table, and rename it."""
+    filled(rig, A)
+    renamed(rig, (A, B))
+
+
+def delivered_twice(rig: Rig, *parts: TransactionPart, apart: bool) -> None:
+    """Deliver transactions to two pipelines one after the other; ``apart``: each is in a commit of its own."""
+    for _pipeline in range(2):
+        for part in parts:
+            rig.sink.write(batch(copy_of(part)))
+            rig.sink.flush()
+            if apart or part is parts[-1]:
+                rig.apply()
+        rig.start_over()
 
 
 def tables_of(rig: Rig) -> LiveTables:
@@ -74,79 +95,65 @@ def moments(rig: Rig) -> Iterator[None]:
 
 
 def it_goes_on_with_its_rows_and_history(rig: Rig) -> None:
-    a, b = table("a", 1), table("b", 1)
-    filled(rig, a)
-    renamed(rig, (a, b))
-    rig.db.insert(b, ["3", "new"])
-    rig.follow()
-    check(rig, b)
+    a_becomes_b(rig)
+    rig.insert(B, ["3", "new"])
+    check(rig, B)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (3, "new")]
 
 
 def it_goes_on_with_another_driver(rig: Rig) -> None:
     """`at` reads it under its name of now, before the rename too."""
-    a, b = table("a", 1), table("b", 1)
-    filled(rig, a)
-    before, rows = rig.applier.state.log_position, list(rig.db.rows[a.name])
-    renamed(rig, (a, b))
-    rig.db.update(b, ["1"], v="new")
-    rig.follow()
+    filled(rig, A)
+    before, rows = rig.applier.state.log_position, list(rig.db.rows[A.name])
+    renamed(rig, (A, B))
+    rig.update(B, ["1"], v="new")
     rig.reopen()
-    rig.db.delete(b, ["2"])
+    rig.db.delete(B, ["2"])
     rig.follow()
-    check(rig, b)
+    check(rig, B)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new"), (2, None)]
     if rig.choice.name != "parquet":
-        then = tables_of(rig).at(before).current(b.name).collect()
+        then = tables_of(rig).at(before).current(B.name).collect()
         assert sorted((str(row["id"]), row["v"]) for row in then) == rows
 
 
 def a_new_table_takes_its_name(rig: Rig) -> None:
     """In a later commit; then the renamed one is renamed once more, and another takes that name as well."""
-    a, b, new = table("a", 1), table("b", 1), table("a", 2)
-    filled(rig, a)
-    renamed(rig, (a, b))
-    rig.db.update(b, ["1"], v="new")
-    rig.follow()
+    a_becomes_b(rig)
+    rig.update(B, ["1"], v="new")
     log_position = rig.applier.state.log_position
-    rig.db.insert(new, ["7", "seven"])
+    rig.insert(NEW, ["7", "seven"])
+    rig.db.update(B, ["2"], v="newer")
+    rig.db.update(NEW, ["7"], v="eight")
     rig.follow()
-    rig.db.update(b, ["2"], v="newer")
-    rig.db.update(new, ["7"], v="eight")
-    rig.follow()
-    check(rig, b, new)
+    check(rig, B, NEW)
     assert history(rig, "a") == [(7, "seven"), (7, "eight")]
     c, third = table("c", 1), table("b", 3)
-    renamed(rig, (b, c))
+    renamed(rig, (B, c))
     rig.db.update(c, ["1"], v="last")
     rig.db.insert(third, ["9", "nine"])
     rig.follow()
     rig.reopen()
-    check(rig, c, new, third)
+    check(rig, c, NEW, third)
     assert history(rig, "c")[-2:] == [(2, "newer"), (1, "last")]
     if rig.choice.name != "parquet":
         then = tables_of(rig).at(log_position)
         assert sorted(map(tuple, then.current(c.name).collect())) == [(1, "new"), (2, "a")]
-        assert then.current(new.name).collect() == []
+        assert then.current(NEW.name).collect() == []
 
 
 def a_new_table_states_who_had_its_name(rig: Rig) -> None:
     """The renamed one has no change in the commit in which another takes its name, nor in the next one's."""
-    a, b = table("a", 1), table("b", 1)
     now = FormerOwner(oid=1, schema="public", table="b")
-    new = msgspec.structs.replace(table("a", 2), former_owner=now)
-    filled(rig, a)
-    renamed(rig, (a, b))
-    rig.db.insert(new, ["7", "seven"])
-    rig.commit()
+    new = msgspec.structs.replace(NEW, former_owner=now)
+    a_becomes_b(rig)
+    rig.write(new, ["7", "seven"])
     assert list(moments(rig))
-    check(rig, b, new)
-    rig.db.update(new, ["7"], v="eight")
-    rig.follow()
+    check(rig, B, new)
+    rig.update(new, ["7"], v="eight")
     rig.reopen()
-    rig.db.update(b, ["1"], v="new")
-    rig.follow()
-    check(rig, b, new)
+    rig.update(B, ["1"], v="new")
+    check(rig, B, new)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new")]
     assert history(rig, "a") == [(7, "seven"), (7, "eight")]
 
@@ -180,20 +187,13 @@ def an_exchange_is_read_again(rig: Rig) -> None:
     a, z, other, y = table("a", 1), table("z", 2), table("z", 1), table("a", 2)
     filled(rig, a, z)
     sent = []
-    rig.db.update(a, ["2"], v="second")
-    sent.append(rig.db.commit())
-    rig.db.update(z, ["1"], v="first")
-    sent.append(rig.db.commit())
+    for each, key, value in ((a, "2", "second"), (z, "1", "first")):
+        rig.db.update(each, [key], v=value)
+        sent.append(rig.db.commit())
     renamed(rig, (a, other), (z, y))
     rig.db.insert(y, ["3", "three"])
     rig.db.update(other, ["1"], v="other")
-    sent.append(rig.db.commit())
-    for _each in range(2):
-        for part in sent:
-            rig.sink.write(batch(copy_of(part)))
-            rig.sink.flush()
-            rig.apply()
-        rig.start_over()
+    delivered_twice(rig, *sent, rig.db.commit(), apart=True)
     check(rig, other, y)
     assert history(rig, "z") == [(1, "a"), (2, "a"), (2, "second"), (1, "other")]
     assert history(rig, "a") == [(1, "z"), (2, "z"), (1, "first"), (3, "three")]
@@ -201,36 +201,26 @@ def an_exchange_is_read_again(rig: Rig) -> None:
 
 def one_that_was_renamed_before_its_first_commit_is_read_again(rig: Rig) -> None:
     """By a pipeline without its offset, whose slot is behind."""
-    a, b = table("a", 1), table("b", 1)
-    rig.db.insert(a, ["1", "a"])
-    sent = [rig.db.commit()]
-    renamed(rig, (a, b))
-    rig.db.update(b, ["1"], v="b")
-    sent.append(rig.db.commit())
-    for _each in range(2):
-        for part in sent:
-            rig.sink.write(batch(copy_of(part)))
-            rig.sink.flush()
-        rig.apply()
-        rig.start_over()
-    check(rig, b)
+    first = rig.db.inserted(A, ["1", "a"])
+    renamed(rig, (A, B))
+    rig.db.update(B, ["1"], v="b")
+    delivered_twice(rig, first, rig.db.commit(), apart=False)
+    check(rig, B)
     assert history(rig, "b") == [(1, "a"), (1, "b")]
 
 
 def a_name_is_taken_in_the_commit_of_its_rename(rig: Rig) -> None:
     """The new table is told before the renamed one is."""
-    a, b, new = table("a", 1), table("b", 1), table("a", 2)
-    filled(rig, a)
-    renamed(rig, (a, b))
-    rig.db.insert(new, ["7", "seven"])
-    rig.db.update(b, ["1"], v="new")
+    a_becomes_b(rig)
+    rig.db.insert(NEW, ["7", "seven"])
+    rig.db.update(B, ["1"], v="new")
     rig.commit()
     assert list(moments(rig))
-    check(rig, b, new)
-    rig.db.delete(new, ["7"])
-    rig.db.update(b, ["2"], v="newer")
+    check(rig, B, NEW)
+    rig.db.delete(NEW, ["7"])
+    rig.db.update(B, ["2"], v="newer")
     rig.follow()
-    check(rig, b, new)
+    check(rig, B, NEW)
     assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "new"), (2, "newer")]
 
 
@@ -239,8 +229,7 @@ def the_owner_of_a_taken_name_is_set_aside(rig: Rig) -> None:
     a, z, new = table("a", 1), table("z", 2), table("z", 1)
     filled(rig, a, z)
     renamed(rig, (z, old := table("old", 2)), (a, new))
-    rig.db.update(new, ["1"], v="new")
-    rig.follow()
+    rig.update(new, ["1"], v="new")
     assert tables_of(rig).names == ["public.z", "public.z@2"]
     with pytest.raises(TableDisplaced, match="dropped, or renamed and not changed since"):
         tables_of(rig).current("public.z@2")
@@ -256,53 +245,43 @@ def a_suspended_one_waits_under_its_new_name(rig: Rig) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applier, "RETRY_S", 0.0)
         patch.setattr(resume_requests, "POLL_S", 0.0)
-        a, wrong, b, new = (
-            table("a", 1),
-            table("a", 1, "int4"),
-            table("b", 1, "int4"),
-            table("a", 2),
-        )
-        filled(rig, a)
-        rig.db.update(wrong, ["1"], v="11")
-        rig.follow()
+        wrong, b = table("a", 1, "int4"), table("b", 1, "int4")
+        filled(rig, A)
+        rig.update(wrong, ["1"], v="11")
         with pytest.raises(TableSuspended):
-            tables_of(rig).current(a.name)
-        renamed(rig, (a, b))
-        rig.db.update(b, ["2"], v="22")
-        rig.follow()
+            tables_of(rig).current(A.name)
+        renamed(rig, (A, b))
+        rig.update(b, ["2"], v="22")
         with pytest.raises(TableSuspended):
             tables_of(rig).current(b.name)
         with pytest.raises(TableUnknown):
-            tables_of(rig).current(a.name)
-        rig.db.insert(new, ["7", "seven"])
-        rig.follow()
-        rig.check(new)
+            tables_of(rig).current(A.name)
+        rig.insert(NEW, ["7", "seven"])
+        rig.check(NEW)
         rig.reopen()
-        rig.db.insert(b, ["3", "33"])
-        rig.commit()
+        rig.write(b, ["3", "33"])
         ResumeRequests(rig.output).ask(rig.output.table(b.name), "text")
         rig.apply()
-        assert tables_of(rig).names == [new.name, b.name]
+        assert tables_of(rig).names == [NEW.name, b.name]
         assert rig.output.table(b.name).failed == ""
-        rig.check(b, new)
+        rig.check(b, NEW)
         assert history(rig, "b") == [(1, "a"), (2, "a"), (1, "11"), (2, "22"), (3, "33")]
 
 
 def it_is_renamed_between_parts_of_a_snapshot(rig: Rig) -> None:
     """Parts under both names are of one table."""
-    a, b = table("a", 1), table("b", 1)
-    filled(rig, a)
-    rig.db.rows[a.name] = [(str(n), "read") for n in range(5)]
-    parts = rig.db.snapshot(a, rows_each=2)
+    filled(rig, A)
+    rig.db.rows[A.name] = [(str(n), "read") for n in range(5)]
+    parts = rig.db.snapshot(A, rows_each=2)
     rig.sink.write(parts[0])
     rig.sink.flush()
     rig.apply()
-    renamed(rig, (a, b))
-    for part in rig.db.snapshot(b, rows_each=2)[1:]:
+    renamed(rig, (A, B))
+    for part in rig.db.snapshot(B, rows_each=2)[1:]:
         rig.sink.write(part)
     rig.sink.flush()
     rig.apply()
-    check(rig, b)
+    check(rig, B)
 
 
 def names_are_the_tables_own(rig: Rig, catalogue: str) -> None:

@@ -88,15 +88,20 @@ class Rig:
         self.sink.write(batch(self.db.commit()))
         self.sink.flush()
 
-    def follow(self) -> None:
-        """COMMIT in the source, and have the tables follow."""
+    def write(self, table: Relation, *rows: Sequence[str | None]) -> None:
+        """INSERT, COMMIT, flushed to the change log."""
+        self.db.insert(table, *rows)
         self.commit()
-        self.apply()
+
+    def follow(self, *checked: Relation) -> None:
+        """COMMIT in the source, and have the tables follow; those of ``checked`` have the source's rows then."""
+        self.commit()
+        self.apply(*checked)
 
     def insert(self, table: Relation, *rows: Sequence[str | None]) -> None:
         """INSERT, COMMIT, and have the tables follow."""
-        self.db.insert(table, *rows)
-        self.follow()
+        self.write(table, *rows)
+        self.apply()
 
     def update(self, table: Relation, *given: Any, **values: Any) -> None:
         """UPDATE, COMMIT, and have the tables follow."""
@@ -115,10 +120,11 @@ class Rig:
         self.start_sink()
         self.epoch += 1
 
-    def apply(self) -> None:
-        """Apply all of the change log that was not applied yet; maintain the tables' files."""
+    def apply(self, *checked: Relation) -> None:
+        """Apply all of the change log that was not applied yet; maintain the tables' files; check some tables."""
         self.applier.apply(list(self.log.manifests(self.applier.state.log_position)))
         self.applier.maintain()
+        self.check(*checked)
 
     def reopen(self, **options: Any) -> None:
         """A new driver process, as far as the files can show."""

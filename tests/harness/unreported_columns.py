@@ -22,8 +22,7 @@ def _narrowed(rig: Rig) -> None:
 
 
 def _applied(rig: Rig, shown: Relation) -> None:
-    rig.follow()
-    rig.check(shown)
+    rig.follow(shown)
 
 
 def _changed(rig: Rig) -> None:

@@ -52,8 +52,7 @@ def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
 ) -> None:
     database, lake = newest_database, Lake(newest_database, tmp_path, spark)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    lake.run()
-    lake.apply()
+    lake.follow()
     lake.say_more('"pgoutput.origin" = "none"\n')
     with database.connect() as connection:
         connection.execute(f"SELECT pg_replication_origin_create('{database.name}')")

@@ -299,8 +299,7 @@ def rig(spark: Any, tmp_path: Path) -> Rig:
 
 
 def test_a_view_of_the_history_has_rows_that_took_each_others_keys(rig: Rig) -> None:
-    rig.db.insert(PEOPLE, *[[str(n), f"row {n}", "n"] for n in range(1, 4)])
-    rig.commit()
+    rig.write(PEOPLE, *[[str(n), f"row {n}", "n"] for n in range(1, 4)])
     for n in range(1, 4):  # UPDATE people SET id = id + 1, from below
         rig.db.update(PEOPLE, [str(n)], which=1 if n > 1 else 0, id=str(n + 1))
     rig.db.insert(PEOPLE, ["9", "comes", None])

@@ -140,8 +140,7 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     whole = file.read_bytes()
     before, suspended = rig.current(PEOPLE), rig.applier.state.log_position
     harm(file)
-    rig.apply()
-    rig.check(EVENTS)
+    rig.apply(EVENTS)
     assert rig.current(PEOPLE) == before, "nothing of it is half applied"
     stands = rig.output.table("people")
     assert stands.log_position == suspended
@@ -182,8 +181,7 @@ def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) ->
     assert "needs a new snapshot" in reported
     assert "was skipped" in reported
     rig.snapshot(PEOPLE)
-    rig.apply()
-    rig.check(PEOPLE, EVENTS)
+    rig.apply(PEOPLE, EVENTS)
     assert rig.output.table("people").stale == ()
 
 

@@ -107,8 +107,7 @@ def test_changes_that_leave_no_row_are_a_step_too(rig: Rig, rows: int) -> None:
         rig.db.delete(LEFT, (str(number),))
     rig.follow()
     rig.db.insert(LEFT, ["5000", "1", "stays"])
-    rig.follow()
-    rig.check(LEFT)
+    rig.follow(LEFT)
 
 
 def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
@@ -206,27 +205,40 @@ def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_ta
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3 * 2 + 1
 
 
+def merge_fails(patch: pytest.MonkeyPatch, *times: bool) -> None:
+    """Let the merge of people fail, or not, as ``times`` say, and then no more."""
+    left = iter(times)
+
+    def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
+        if work.table.table == PEOPLE.table and next(left, False):
+            raise PySparkException("out of order")
+        original(work, compacted)
+
+    patch.setattr(TableWriter, "merge", merge)
+
+
+def both_begin(rig: Rig) -> None:
+    for table in (PEOPLE, LEFT):
+        rig.db.insert(table, ["1", "1", None])
+    rig.follow()
+
+
+def both_change(rig: Rig, name: str) -> None:
+    rig.db.update(PEOPLE, ["1"], name=name)
+    rig.db.insert(LEFT, [name, "1", None])
+    rig.commit()
+
+
 def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written of it then is found again: a later try would take more rows for the same step."""
-    fails = iter([True, False, True])
-
-    def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
-        if work.table.table == PEOPLE.table and next(fails, False):
-            raise PySparkException("out of order")
-        original(work, compacted)
-
     monkeypatch.setattr(applier, "RETRY_S", 3600.0)
-    monkeypatch.setattr(TableWriter, "merge", merge)
+    merge_fails(monkeypatch, True, False, True)
     merging_alone(monkeypatch, rig)
-    for table in (PEOPLE, LEFT):
-        rig.db.insert(table, ["1", "1", None])
-    rig.follow()
+    both_begin(rig)
     for name in ("2", "3", "4"):
-        rig.db.update(PEOPLE, ["1"], name=name)
-        rig.db.insert(LEFT, [name, "1", None])
-        rig.commit()
+        both_change(rig, name)
         if name == "3":
             with monkeypatch.context() as patch:
                 patch.setattr(rig.output, "commit", no_space)
@@ -237,8 +249,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
             rig.apply()
     with monkeypatch.context() as patch:
         patch.setattr(applier, "RETRY_S", 0.0)
-        rig.apply()
-    rig.check(PEOPLE, LEFT)
+        rig.apply(PEOPLE, LEFT)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == 1 + 3
 
 
@@ -250,43 +261,27 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
     also where it repeats a commit of a driver that died. Then there is more."""
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
 
-    def update(name: str) -> None:
-        rig.db.update(PEOPLE, ["1"], name=name)
-        rig.db.insert(LEFT, [name, "1", None])
-        rig.commit()
-
-    def merge_fails(times: Iterator[bool]) -> Any:
-        def merge(work: TableWriter, compacted: Any, original: Any = TableWriter.merge) -> None:
-            if work.table.table == PEOPLE.table and next(times, False):
-                raise PySparkException("out of order")
-            original(work, compacted)
-
-        return merge
-
     def away(_spark: Any, target: Any) -> None:
         raise PySparkException(f"{target.at} is away")
 
-    for table in (PEOPLE, LEFT):
-        rig.db.insert(table, ["1", "1", None])
-    rig.follow()
+    both_begin(rig)
     for name, times in (("2", [True]), ("3", [False, True])):
-        update(name)
+        both_change(rig, name)
         with monkeypatch.context() as patch:
             merging_alone(patch, rig)
-            patch.setattr(TableWriter, "merge", merge_fails(iter(times)))
+            merge_fails(patch, *times)
             if dies and name == "3":
                 rig.apply_and_die()
             else:
                 rig.apply()
     if not dies:
-        update("4")
+        both_change(rig, "4")
     with monkeypatch.context() as patch:
         patch.setattr(rig.applier._format, "commits", away)
         rig.apply()
     assert "is away" in rig.output.table("people").failed
-    update("5")
-    rig.apply()
-    rig.check(PEOPLE, LEFT)
+    both_change(rig, "5")
+    rig.apply(PEOPLE, LEFT)
     assert LiveTables(rig.spark, rig.output).changes("people").count() == (4 if dies else 5)
 
 
@@ -341,8 +336,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     rig.reopen()
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["2", "2", "y"])
-    rig.follow()
-    rig.check(LEFT)
+    rig.follow(LEFT)
     failed = rig.output.table("people").failed
     assert "WT-5235" in failed
     assert "RESTORE TABLE" in failed
@@ -350,8 +344,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
     at = stored_table["people"].targets["current"].at
     rig.spark.sql(f"RESTORE TABLE {at} TO VERSION AS OF {version}")
     rig.reopen()
-    rig.apply()
-    rig.check(PEOPLE, LEFT)
+    rig.apply(PEOPLE, LEFT)
     rig.applier.close()
     with pytest.raises(FormatDiffers, match="delta, not in parquet"):
         OutputApplier(rig.spark, rig.log, rig.output).open()

@@ -291,8 +291,7 @@ def test_an_emptied_table_loses_its_rows_by_its_snapshot_and_gets_new_ones(rig: 
     left(rig)
     for rows in ([], [], [("1", None, "again")]):
         read_anew(rig, *rows)
-        rig.apply()
-        rig.check(LEFT)
+        rig.apply(LEFT)
     rig.insert(LEFT, ["7", None, None])
     rig.check(LEFT)
 
@@ -338,8 +337,7 @@ def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
             with contextlib.suppress(Py4JError, WaltapError):
                 rig.apply()
     rig.reopen()
-    rig.apply()
-    rig.check(LEFT)
+    rig.apply(LEFT)
     changes = LiveTables(rig.spark, rig.output).changes("left")
     assert changes.count() == (8 if snapshot else 7)
     if (behind, number, rig.choice.name) == (False, 1, "delta"):

@@ -69,11 +69,8 @@ def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
 
 
 def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
-    lake.database.psql(BEFORE)
-    lake.run()
-    lake.apply()
-    lake.database.psql(CHANGES)
-    said = lake.run()
+    lake.follow(BEFORE)
+    said = lake.run(CHANGES)
     tables = lake.apply()
     with lake.database.connect(autocommit=True) as connection:
         found = {each.table: each for each in compare(connection, tables)}
@@ -88,7 +85,7 @@ def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
 
 def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake: Lake) -> None:
     """The catalogue, which a snapshot goes by, and the wire name them in different ways."""
-    lake.database.psql("""
+    lake.follow("""
         create schema kinds; create extension hstore;
         create type kinds.mood as enum ('sad', 'ok'); create type "odd Type" as (w int, h numeric(6,2));
         create domain price as numeric(10,2); create domain kinds.few as int[];
@@ -96,11 +93,7 @@ def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake: La
           ss "odd Type"[], p price, f kinds.few, h hstore, n int);
         insert into users_types values (1, 'ok', '{ok}', '(1,2)', '{"(1,2)"}', 1.5, '{1}', 'a=>1', 1);
     """)
-    lake.run()
-    lake.apply()
-    lake.database.psql("update users_types set n = 2")
-    lake.run()
-    tables = lake.apply()
+    tables = lake.follow("update users_types set n = 2")
     assert tables.output.table("public.users_types").stale == ()
     manifests = ChangeLog(str(lake.folder / "log")).manifests()
     entries = [entry for each in manifests for entry in each.tables]
@@ -124,8 +117,7 @@ def stops_publishing(lake: Lake) -> None:
 
 def filters(lake: Lake) -> None:
     lake.say_more("", '[[transforms]]\ntype = "filter"\n"operations" = ["d"]\n')
-    lake.database.psql("delete from t where id = 2")
-    lake.run()
+    lake.run("delete from t where id = 2")
     lake.say_more("")
 
 
@@ -134,8 +126,7 @@ def goes_elsewhere(lake: Lake) -> None:
     profile = lake.folder / "p.toml"
     text = profile.read_text()
     profile.write_text(text.replace(f'path = "{lake.folder}/log"', f'path = "{other}"'))
-    lake.database.psql("delete from t where id = 2")
-    lake.run()
+    lake.run("delete from t where id = 2")
     profile.write_text(text)
 
 
@@ -170,15 +161,12 @@ def test_a_key_that_comes_again_behind_a_hole_stands_once(
     database: Database, tmp_path: Path, delta: Any, hole: str, table_format: str
 ) -> None:
     lake = Lake(database, tmp_path, delta, table_format)
-    database.psql(THREE_ROWS)
-    lake.run()
+    lake.run(THREE_ROWS)
     assert keys_of(lake) == [1, 2, 3]
-    database.psql("insert into t values (4, 'd')")
-    lake.run()
+    lake.run("insert into t values (4, 'd')")
     assert keys_of(lake) == [1, 2, 3, 4]
     HOLES[hole](lake)
-    database.psql("insert into t values (2, 'again'); insert into t values (9, 'last')")
-    lake.run()
+    lake.run("insert into t values (2, 'again'); insert into t values (9, 'last')")
     stale = hole == "stops_publishing"  # which is noticed, and refused until the table is read anew
     with pytest.raises(SnapshotNeeded) if stale else contextlib.nullcontext():
         keys_of(lake)
@@ -194,8 +182,7 @@ def test_changes_under_a_name_that_is_not_captured_are_a_hole(
 ) -> None:
     """A stream that leaves them out notices it before the table's next change."""
     lake = Lake(database, tmp_path, spark, source=['"table.include.list" = "public.t"'])
-    database.psql(THREE_ROWS)
-    lake.run()
+    lake.run(THREE_ROWS)
     assert keys_of(lake) == [1, 2, 3]
     log = ChangeLog(str(tmp_path / "log"))
     with lake.running():
@@ -216,16 +203,14 @@ def test_truncates_that_a_publication_leaves_out_double_nothing(
 ) -> None:
     """An explicit ``skipped.operations`` makes the publication without them."""
     lake = Lake(database, tmp_path, delta, table_format, source=['"skipped.operations" = "t"'])
-    database.psql(THREE_ROWS)
-    lake.run()
-    lake.apply()
-    database.psql("truncate t; insert into t values (1, 'A'), (5, 'e')")
-    lake.run()
+    lake.follow(THREE_ROWS)
+    lake.run("truncate t; insert into t values (1, 'A'), (5, 'e')")
     assert keys_of(lake) == [1, 2, 3, 5]
-    database.psql("truncate t; insert into t values (5, 'E')")
-    database.psql("truncate t; insert into t values (6, 'f')")
-    database.psql("truncate t; insert into t values (6, 'F')")
-    lake.run()
+    lake.run(
+        "truncate t; insert into t values (5, 'E')",
+        "truncate t; insert into t values (6, 'f')",
+        "truncate t; insert into t values (6, 'F')",
+    )
     assert keys_of(lake) == [1, 2, 3, 5, 6]
 
 
@@ -235,15 +220,12 @@ def test_new_rows_are_still_added_where_nothing_is_missing(
 ) -> None:
     """Over starts of the engine, for a table of the snapshot and for one that is made behind it."""
     lake = Lake(database, tmp_path, delta, table_format)
-    database.psql(THREE_ROWS)
-    lake.run()
-    lake.apply()
-    database.psql("create table late (id int primary key); insert into late values (1)")
-    database.psql("insert into t values (4, 'd')")
-    lake.run()
-    lake.apply()
-    database.psql("insert into t values (5, 'e'); insert into late values (2)")
-    lake.run()
+    lake.follow(THREE_ROWS)
+    lake.follow(
+        "create table late (id int primary key); insert into late values (1)",
+        "insert into t values (4, 'd')",
+    )
+    lake.run("insert into t values (5, 'e'); insert into late values (2)")
     assert keys_of(lake) == [1, 2, 3, 4, 5]
     found = lake.apply()
     entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
@@ -264,13 +246,13 @@ def test_a_row_that_comes_into_a_row_filter_stands_once(
 ) -> None:
     """The server streams it as an insert; the snapshot, which is filtered too, did not have it."""
     lake = Lake(database, tmp_path, delta, "parquet")
-    database.psql(THREE_ROWS)
-    database.psql("alter table t replica identity full; insert into t values (5, 'hidden')")
-    database.psql(f"create publication {database.name} for table t where (v <> 'hidden')")
-    lake.run()
+    lake.run(
+        THREE_ROWS,
+        "alter table t replica identity full; insert into t values (5, 'hidden')",
+        f"create publication {database.name} for table t where (v <> 'hidden')",
+    )
     assert keys_of(lake) == [1, 2, 3]
-    database.psql("update t set v = 'seen' where id = 5")
-    lake.run()
+    lake.run("update t set v = 'seen' where id = 5")
     assert keys_of(lake) == [1, 2, 3, 5]
 
 
@@ -280,8 +262,7 @@ def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
     """It was delivered at PREPARE, and nothing takes it back; then it is inserted again."""
     source = ['"pgoutput.two_phase" = "true"', '"two.phase.policy" = "prepare"']
     lake = Lake(database, tmp_path, delta, "parquet", source=source)
-    database.psql(THREE_ROWS)
-    lake.run()
+    lake.run(THREE_ROWS)
     assert keys_of(lake) == [1, 2, 3]
     gid = database.name
     database.psql(f"begin; insert into t values (4, 'd'); prepare transaction '{gid}'")
@@ -290,8 +271,7 @@ def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
         assert keys_of(lake) == [1, 2, 3, 4]
     finally:
         database.psql(f"rollback prepared '{gid}'")
-    database.psql("insert into t values (4, 'again')")
-    lake.run()
+    lake.run("insert into t values (4, 'again')")
     assert keys_of(lake) == [1, 2, 3, 4]
     entries = [e for m in ChangeLog(str(lake.folder / "log")).manifests() for e in m.tables]
     assert {e.continuity_id for e in entries} == {""}
@@ -383,20 +363,15 @@ def equal(lake: Lake, tables: LiveTables) -> None:
 
 
 def nested_values_follow(lake: Lake) -> None:
-    lake.database.psql(SETUP + FILL)
-    lake.run()
-    lake.apply()
-    lake.database.psql(
+    lake.follow(SETUP + FILL)
+    lake.run(
         changes("")
         + "alter type size add attribute round boolean; alter type box_of add attribute colour text;"
         + "".join(f"alter table {name} alter small type bigint;" for name in NAMES)
         + changes(GROWN)
     )
-    lake.run()
     equal(lake, lake.apply())
-    lake.database.psql(changes("update {name} set made = null where id = 4;"))
-    lake.run()
-    tables = lake.apply()
+    tables = lake.follow(changes("update {name} set made = null where id = 4;"))
     equal(lake, tables)
     kinds = dict(tables.current("public.plain").dtypes)
     assert kinds["box"].startswith(

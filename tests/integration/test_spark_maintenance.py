@@ -93,8 +93,7 @@ def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
     rig.check(LEFT)
     rig.db.rows[LEFT.name] = now
     monkeypatch.setattr(merging, "COMPACT_STEPS", 1)
-    rig.apply()
-    rig.check(LEFT)
+    rig.apply(LEFT)
     assert LiveTables(rig.spark, rig.output).changes(LEFT.name).count() == 4
     stored_table = rig.output.table(LEFT.name).stored_table
     for target in stored_table.targets.values():
@@ -248,23 +247,20 @@ def test_each_try_of_a_table_that_stands_still_takes_its_files_away(
     rig.insert(NUMBER, ["1", "5"])
     rig.db.update(NUMBER, ["1"], id="2")  # applied, and folded at once, before what does not fit
     rig.commit()
-    rig.db.insert(TEXT, ["3", "five"])
-    rig.commit()
+    rig.write(TEXT, ["3", "five"])
     for tries in range(3):
         rig.insert(OTHERS, [str(tries), "goes on"])
         assert "from integer to string" in rig.output.table("odd").failed
         assert rig.folders() == rig.named_folders()
     rig.check(OTHERS)
     rig.reopen(type_change="string")
-    rig.apply()
-    rig.check(TEXT, OTHERS)
+    rig.apply(TEXT, OTHERS)
 
 
 def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.db.insert(NUMBER, ["1", "5"])
-    rig.commit()
+    rig.write(NUMBER, ["1", "5"])
     original = OutputApplier._attempt
 
     def attempt(self: OutputApplier, *arguments: Any) -> Any:
@@ -276,8 +272,7 @@ def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(
         with pytest.raises(RowsAwaited):
             rig.apply()
     assert rig.folders() == set()
-    rig.apply()
-    rig.check(NUMBER)
+    rig.apply(NUMBER)
 
 
 def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: Path) -> None:
@@ -307,8 +302,7 @@ def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.Monk
             rig.applier.maintain()
     assert [len(each) for each in maintained] == [1], "what was folded"
     assert rig.folders() == rig.named_folders()
-    rig.apply()
-    rig.check(OTHERS)
+    rig.apply(OTHERS)
 
 
 # --- moved ----------------------------------------------------------------------------------------

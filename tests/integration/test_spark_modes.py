@@ -324,15 +324,12 @@ def test_it_goes_on_when_the_source_gave_it_a_key(
 ) -> None:
     signals = '"signal.data.collection" = "public.signals"'
     lake = Lake(database, tmp_path, spark, source=[signals], modes=BY_VERSION)
-    database.psql(JOINED)
-    lake.run()
-    database.psql(LATER)
-    lake.run()
+    lake.run(JOINED)
+    lake.run(LATER)
     suspended = states_of(lake)
     assert all("WT-5241" in suspended[name].failed for name in TABLES)
     assert all("ADD PRIMARY KEY" in suspended[name].failed for name in TABLES)
-    database.psql(KEYS + AFTER)
-    lake.run()
+    lake.run(KEYS + AFTER)
     tables = states_of(lake)
     assert not any(tables[name].failed for name in ("plain", "whole", "counted"))
     assert tables["plain"].stale == (), "what came before was inserts alone"
@@ -401,22 +398,19 @@ def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
     other = relation("public.t", [("name", "text")], key=(), oid=7, numbers=(1,))
     bare = relation("public.t", [("name", "text")], key=(), numbers=(2,))
     rig = Rig(tmp_path, spark, parallel=1, modes=SOFT)
-    rig.db.insert(other, ["z"])
-    rig.commit()
+    rig.write(other, ["z"])
     rig.db.rows.clear()
     rig.insert(bare, ["a"])
     assert "WT-5241" in rig.output.table("t").failed
     rig.db.rows["public.t"] = [("1", "a")]
-    rig.db.insert(KEYED, ["2", "b"])
-    rig.commit()
+    rig.write(KEYED, ["2", "b"])
     rig.reopen()
     rig.apply()
     assert rig.current(KEYED) == [("2", "b")]
     (snapshot_reason,) = rig.output.table("t").stale
     assert "lack" in snapshot_reason
     rig.snapshot(KEYED)
-    rig.apply()
-    rig.check(KEYED)
+    rig.apply(KEYED)
     assert rig.output.table("t").stale == ()
 
 
@@ -448,8 +442,7 @@ def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark: Any, tmp_p
     rig.apply()
     rig.start_over()
     deliver(rig, whole)
-    rig.apply()
-    rig.check(PLAIN)
+    rig.apply(PLAIN)
 
 
 def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_out(
@@ -461,18 +454,15 @@ def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_ou
     behind, rows = rig.db.lsn, list(rig.db.rows[PLAIN.name])
     rig.db.update(PLAIN, ["1"], name="b")
     later = commit(rig)
-    rig.apply()
-    rig.check(PLAIN)
+    rig.apply(PLAIN)
     rig.start_over()
     now, rig.db.rows[PLAIN.name] = rig.db.rows[PLAIN.name], rows
     lsn, rig.db.lsn = rig.db.lsn, behind
     rig.snapshot(PLAIN)
-    rig.apply()
-    rig.check(PLAIN)
+    rig.apply(PLAIN)
     rig.db.rows[PLAIN.name], rig.db.lsn = now, lsn
     deliver(rig, later)
-    rig.apply()
-    rig.check(PLAIN)
+    rig.apply(PLAIN)
 
 
 ALONE = ModeRules(history=("none",))

@@ -79,12 +79,9 @@ insert into pieces values (9, 'nine') on conflict (id) do update set v = 'nine';
 
 def tables_follow_the_renames_of_a_server(lake: Lake) -> None:
     """Its DDL, first while no pipeline runs."""
-    lake.database.psql(BEFORE + PARTS)
-    lake.run()
-    lake.apply()
+    lake.follow(BEFORE + PARTS)
     for script in (RENAMES, LATER):
-        lake.database.psql(script)
-        lake.run()
+        lake.run(script)
         agrees(lake)
 
 
@@ -139,10 +136,7 @@ def test_a_renamed_table_that_is_quiet_has_its_new_name_when_another_takes_the_o
     database: Database, delta: Any, tmp_path: Path, table_format: str
 ) -> None:
     lake = Lake(database, tmp_path, delta, table_format)
-    lake.database.psql(BEFORE)
-    lake.run()
-    lake.apply()
+    lake.follow(BEFORE)
     for script in (QUIET, QUIET_LATER):
-        lake.database.psql(script)
-        lake.run()
+        lake.run(script)
         agrees(lake)

@@ -73,8 +73,7 @@ def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(
     assert set(tables.problems) == {"public.odd", "public.grown"}
     allowed = open_tables(lake.spark, tables.output.store, allow_stale=True)
     assert allowed.current("grown").count() == 2
-    lake.database.psql("truncate grown; insert into grown values (7)")
-    lake.run()
+    lake.run("truncate grown; insert into grown values (7)")
     assert lake.apply().current("grown").count() == 1, "a truncate ends the doubt"
 
 
@@ -155,9 +154,7 @@ def test_a_snapshot_of_one_table_replaces_its_rows_and_reads_no_other(lake: Lake
         lake.tables().current("grown")
     assert "`waltap snapshot PROFILE public.grown --blocking`" in str(caught.value)
     snapshot_of(lake, "public.grown", "--blocking")
-    lake.database.psql("insert into grown values (4)")
-    lake.run()
-    tables = lake.apply()
+    tables = lake.follow("insert into grown values (4)")
     assert set(tables.problems) == {"public.odd"}
     assert sorted(row["id"] for row in tables.current("grown").collect()) == [2, 3, 4]
     with lake.database.connect(autocommit=True) as connection:
@@ -172,33 +169,26 @@ def test_a_snapshot_replaces_the_rows_of_a_table_without_a_key(
     database: Database, tmp_path: Path, spark: Any
 ) -> None:
     lake = Lake(database, tmp_path, spark)
-    database.psql(
+    lake.follow(
         "create table bag (v int); alter table bag replica identity full;"
         "insert into bag values (1), (1), (2)"
     )
-    lake.run()
-    lake.apply()
     database.psql("alter table bag alter v type int using v * 10; insert into bag values (10)")
     snapshot_of(lake, "public.bag", "--blocking")
-    database.psql("delete from bag where ctid = (select min(ctid) from bag)")
-    lake.run()
+    lake.run("delete from bag where ctid = (select min(ctid) from bag)")
     found = [row["v"] for row in lake.apply().current("bag").collect()]
     assert sorted(found) == [10, 10, 20]
 
 
 def test_a_wider_text_needs_no_snapshot(database: Database, tmp_path: Path, spark: Any) -> None:
     lake = Lake(database, tmp_path, spark)
-    database.psql(
+    lake.follow(
         "create table t (id int primary key, v varchar(5), w text, ip cidr);"
         "insert into t values (1, 'a', 'b', '10.0.0.0/8')"
     )
-    lake.run()
-    lake.apply()
-    database.psql(
+    tables = lake.follow(
         "alter table t alter v type text, alter w type varchar, alter ip type inet;"
         "insert into t values (2, 'longer than five', 'c', '10.0.0.1')"
     )
-    lake.run()
-    tables = lake.apply()
     assert tables.problems == {}
     assert tables.current("t").count() == 2

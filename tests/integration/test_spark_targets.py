@@ -125,8 +125,7 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     assert "names absent, which it does not have" in failed
     for table in (by_region, by_note):
         rig.db.update(table, ["1"], unsent=["note"], region="us")
-    rig.follow()
-    rig.check(by_region, by_note)
+    rig.follow(by_region, by_note)
     rig.db.truncate(by_region)
     rig.insert(by_region, ["3", "eu", "z"])
     rig.check(by_region)
@@ -158,8 +157,7 @@ def test_values_that_delta_changes_where_they_partition_files_are_refused(
         table, *([str(n), text, "x"] for n, text in enumerate(["eu", "a/b=", " ", "é%41"]))
     )
     rig.db.insert(raw, ["1", "\\xff"])
-    rig.follow()
-    rig.check(table)
+    rig.follow(table)
     assert "WT-5273 the profile partitions targets.raw by region" in rig.output.table("raw").failed
     rig.update(table, ["0", "eu"], region="us", note="y")
     rig.check(table)
@@ -227,8 +225,7 @@ def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
     assert not (tmp_path / "out" / "delta").exists()
     rig.choice = catalogue()
     rig.reopen()
-    rig.apply()
-    rig.check(elsewhere)
+    rig.apply(elsewhere)
 
 
 def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_another(
@@ -243,5 +240,4 @@ def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_an
     assert r"format.names = targets\.order items:NAME" in failed
     rig.choice = catalogue(names=r"targets\.order items:targets.order_items")
     rig.reopen()
-    rig.apply()
-    rig.check(odd)
+    rig.apply(odd)

@@ -99,16 +99,14 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.reopen()
     for table in (PEOPLE, LEFT):
         rig.db.insert(table, ["20", "2", "y"])
-    rig.follow()
-    rig.check(LEFT)
+    rig.follow(LEFT)
     failed = rig.output.table("people").failed
     assert "WT-5235" in failed
     assert "rollback_to_snapshot" in failed
     catalog, _, name = target.at.partition(".")
     rig.spark.sql(f"CALL {catalog}.system.rollback_to_snapshot('{name}', {target.version})")
     rig.reopen()
-    rig.apply()
-    rig.check(PEOPLE, LEFT)
+    rig.apply(PEOPLE, LEFT)
 
 
 def test_names_divisions_and_dropped_columns_in_a_catalogue(
@@ -135,8 +133,7 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     for table in tables:
         rig.db.update(table, ["1"], unsent=["note"], region="us")
         rig.db.delete(table, ["2"])
-    rig.follow()
-    rig.check(*tables)
+    rig.follow(*tables)
     orders = rig.output.table(names[0]).stored_table
     made = rig.spark.sql(f"SHOW CREATE TABLE {orders.targets['current'].at}").collect()[0][0]
     assert "PARTITIONED BY (region, bucket(4, id))" in made
@@ -150,8 +147,7 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
     for table in less:
         rig.db.rows[table.name] = [(row[0], row[2]) for row in rig.db.rows[table.name]]
         rig.db.insert(table, ["3", "c"])
-    rig.follow()
-    rig.check(*less)
+    rig.follow(*less)
     reader = LiveTables(rig.spark, rig.output)
     assert set(reader.current(names[0]).columns) == {"id", "note", "region"}  # divided by region
     assert reader.current(names[1]).columns == ["id", "note"]
@@ -184,8 +180,7 @@ def test_a_column_that_orders_files_gets_another_type_and_one_that_partitions_th
         rig.db.rows[table.name] = [("1", "1.2500"), ("2", None)]
         rig.db.insert(table, ["3", "0.0001"])
         rig.db.update(table, ["1"], n="1.2345")
-    rig.follow()
-    rig.check(ordered)
+    rig.follow(ordered)
     made = rig.spark.sql(f"SHOW CREATE TABLE {rig.target(ordered).at}").collect()[0][0]
     assert "'sort-order' = 'n ASC NULLS FIRST, id ASC NULLS FIRST'" in made
     failed = rig.output.table(parted.name).failed
@@ -229,8 +224,7 @@ def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
     rig.db.delete(PEOPLE, ["16"])
     rig.db.delete(PEOPLE, ["19"])
     rig.db.update(PEOPLE, ["18"], id="40")
-    rig.follow()
-    rig.check(PEOPLE)
+    rig.follow(PEOPLE)
     assert len(plans) == 1
     assert "LeftAnti" in plans[0]
     assert "Aggregate" not in plans[0]
@@ -245,8 +239,7 @@ def test_two_outputs_in_one_session_are_never_taken_for_each_other(
     for number in range(2):
         rig = Rig(tmp_path / str(number), session, "iceberg", parallel=2)
         rig.insert(PEOPLE, [str(number), "a", None])
-        rig.db.insert(PEOPLE, [str(number + 10), "b", None])
-        rig.commit()
+        rig.write(PEOPLE, [str(number + 10), "b", None])
         rig.apply()  # by sessions that were reported the first one's catalogue
         rigs.append(rig)
         if not number:
@@ -286,8 +279,7 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
     if kind == "jdbc":
         place.mkdir()
         rig.reopen()
-        rig.apply()
-        rig.check(PEOPLE)
+        rig.apply(PEOPLE)
 
 
 def test_pipelines_share_targets_of_a_catalogue(

@@ -142,8 +142,7 @@ def test_a_table_whose_rows_have_ids_is_left_to_spark(rig: Rig) -> None:
     rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES ('format-version' = '3')")
     assert IcebergTable(rig.spark, at).schema is None
     rig.db.update(LEFT, ["1"], amount="100")
-    rig.follow()
-    rig.check(LEFT)
+    rig.follow(LEFT)
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small files", "large files"])
@@ -157,8 +156,7 @@ def test_files_are_joined_and_no_row_changes(
     left(rig, 2)
     jobs = 0
     for number in range(3, 13):
-        rig.db.insert(LEFT, [str(number), "1", None])
-        rig.commit()
+        rig.write(LEFT, [str(number), "1", None])
         with counted(rig.spark) as cost:
             rig.apply()
         jobs += len(cost.data_jobs)
@@ -195,5 +193,4 @@ def test_a_commit_of_another_program_in_between_loses_nothing(
     catalog, _, name = at.at.partition(".")
     rig.spark.sql(f"CALL {catalog}.system.rollback_to_snapshot('{name}', {at.version})")
     rig.reopen()
-    rig.apply()
-    rig.check(LEFT)
+    rig.apply(LEFT)
