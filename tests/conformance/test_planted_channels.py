@@ -436,6 +436,30 @@ class ReadsOnlyOnce(OneFile):
         self.known = None
 
 
+@STORES.found_by("test_what_another_process_stored_is_loaded")
+class StoresOnlyWhatIsNew(OneFile):
+    known = None
+
+    def store(self, offset):
+        if offset != self.known:
+            super().store(offset)
+        self.known = offset
+
+
+@STORES.found_by("test_a_kill_at_any_step_leaves_the_old_or_the_new")
+class KeepsWhatItsProcessStored(OneFile):
+    known = {}
+
+    def load(self):
+        if self.path not in self.known:
+            self.known[self.path] = super().load()
+        return self.known[self.path]
+
+    def store(self, offset):
+        super().store(offset)
+        self.known[self.path] = offset
+
+
 @STORES.found_by("test_clear_forgets", OSError)
 class ClearsOnlyWhatIsThere(OneFile):
     def clear(self):

@@ -136,6 +136,8 @@ class OffsetStoreSuite(FolderRigSuite):
         assert one.load() == FULL
         other.clear()
         assert one.load() is None
+        one.store(OLD)
+        assert rig.build().load() == OLD, "it knew better what is stored"
 
     def test_an_offset_replaces_all_of_the_one_before(self, rig: OffsetStoreRig) -> None:
         store = rig.build()
