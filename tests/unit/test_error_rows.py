@@ -48,6 +48,13 @@ def test_an_error_of_a_plugin_without_its_row_has_its_code() -> None:
     assert str(odd("full")) == "MY-001 full. The documentation of tests has the remedy of MY-001."
 
 
+@pytest.mark.parametrize("remedy", ["Look at {path}.", 'Set {} in {"a": 1}.', "See {0.x}", "{"])
+def test_an_error_of_a_plugin_is_told_without_the_fields_of_its_remedy(remedy: str) -> None:
+    """The text of an error must not raise: the user would see a bug of waltap."""
+    odd = type("Odd", (SinkError,), {"code": "MY-002", "remedy": remedy})
+    assert str(odd("full")) == f"MY-002 full. {remedy}"
+
+
 def test_every_row_of_a_table_is_an_error() -> None:
     known = {(each.__module__.partition(".")[0], each.code) for each in error_classes()}
     packages = {each.__module__.partition(".")[0] for each in error_classes()}

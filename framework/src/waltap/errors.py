@@ -172,7 +172,11 @@ class WaltapError(Exception):
 
         The remedy for a refusal of the operating system comes first.
         """
-        return system_advice(self.__cause__) or self.remedy.format_map(self.fields)
+        try:
+            return system_advice(self.__cause__) or self.remedy.format_map(self.fields)
+        except (LookupError, ValueError, AttributeError):
+            # A remedy of a plugin, which did not give its fields. The problem must be seen.
+            return self.remedy
 
     def __str__(self) -> str:
         return f"{self.code} {self.problem}. {self.advice()}"
