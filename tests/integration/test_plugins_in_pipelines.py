@@ -16,6 +16,7 @@ from waltap.ports.specs import CheckSpec, SinkSpec
 PLUGIN = """
 import os
 import sys
+import time
 
 from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.plugins.hookspecs import hookimpl
@@ -38,6 +39,9 @@ def here(place, answer=None):
         sys.exit(0)
     if HOW == "gives 7":
         return 7
+    if HOW == "blocks":
+        time.sleep(0.15)
+        return answer
     if HOW == "leaves":
         raise Mute
     raise ValueError(f"boom in {place}")
@@ -267,14 +271,16 @@ def test_a_plugin_that_ends_the_process_is_named_and_the_run_has_failed(shop: Sh
     assert "raised SystemExit: 0" in shop.says("doctor FILE", code=1)
 
 
-@pytest.mark.parametrize("how", ["gives 7", "exits", "raises", "leaves"])
+@pytest.mark.parametrize("how", ["gives 7", "exits", "raises", "leaves", "blocks"])
 def test_a_bad_signal_channel_stops_no_pipeline(shop: Shop, how: str) -> None:
     install_plugin(shop.folder, PLUGIN, "raising")
     shop.source |= {"signal.enabled.channels": "bad", "signal.poll.interval.ms": 1}
+    shop.source["waltap.stall.ms"] = 100
     shop.variables = {"PLACE": "poll", "HOW": how}
     text = shop.run()
     assert shop.operations() == [("r", 1)]
-    assert "channel bad: WT-1108 plugin 'raising' of acme 1.0" in text
+    blamed = "the pipeline waited" if how == "blocks" else "WT-1108 plugin 'raising' of acme 1.0"
+    assert f"channel bad: {blamed}" in text
 
 
 # --- checks ------------------------------------------------------------------------------------------

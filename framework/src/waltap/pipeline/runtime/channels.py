@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from waltap.base.plugin_errors import interrupts, usable, usable_part
-from waltap.base.text import in_brief
+from waltap.base.text import duration, in_brief
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, new_identifier
 from waltap.config.profile import Profile
@@ -151,6 +151,7 @@ class PipelineChannels:
                 self._try("of Engine.on_notification", partial(listener, notification))
 
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
+        began = self._clock.monotonic()
         try:
             answer = call()
         except BaseException as error:  # a channel may be a stranger's; none stops a pipeline
@@ -162,6 +163,13 @@ class PipelineChannels:
                 log.warning("channel %s: %s", name, problem, extra={"pipeline": self._profile.name})
             self._warned[name] = problem
             return None
+        finally:
+            took = self._clock.monotonic() - began
+            if took * 1000 >= self._profile.engine.stall_ms:
+                extra = {"pipeline": self._profile.name}
+                log.warning(
+                    "channel %s: the pipeline waited %s for it", name, duration(took), extra=extra
+                )
         self._warned.pop(name, None)
         return answer
 
