@@ -547,6 +547,16 @@ def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install: 
     assert "acme 1.0 raised KeyboardInterrupt" in str(blamed)
 
 
+@pytest.mark.parametrize("hook", ["on_something_new", "choose_something_new"])
+def test_a_plugin_may_have_hooks_of_a_later_version(hook: str) -> None:
+    """As pluggy's ``optionalhook`` says."""
+    host, observer = Host(discover=False), Observer()
+    later = hookimpl(optionalhook=True)(lambda state: None)
+    host.register(module(**{hook: later, "on_state": observer.on_state}), "mine")
+    host.notify("on_state", pipeline="p", state="streaming", detail="")
+    assert observer.seen == ["streaming"]
+
+
 def around(style: str, hook: str, seen: list[object], change: Callable[[Any], Any]) -> ModuleType:
     """Return a plugin that wraps ``hook`` and changes its result."""
 

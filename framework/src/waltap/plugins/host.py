@@ -769,8 +769,8 @@ def _who(plugin: PluginInfo) -> str:
 
 
 def _answer(hook: str) -> Accept:
-    """Return the check of a ``choose_*`` hook's answer."""
-    if getattr(hookspecs, hook).__annotations__["return"] != str | None:
+    """Return the check of an answer. An optional hook of a later version has none."""
+    if getattr(getattr(hookspecs, hook, None), "__annotations__", {}).get("return") != str | None:
         return lambda result: result
 
     def text(result: Any) -> Any:
