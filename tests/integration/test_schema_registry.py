@@ -134,6 +134,19 @@ def test_an_incompatible_schema_is_refused_by_subject_version_and_difference(
     )
 
 
+def test_the_version_that_a_transitive_rule_refuses_is_named(registry: Registry) -> None:
+    """The latest version lacks the column, so that it would take it in any type."""
+    text, number = (
+        Field("o", Schema(kind=kind, optional=True))
+        for kind in (ConnectKind.STRING, ConnectKind.INT32)
+    )
+    for schema in (row("a.Value", text), row("a.Value")):
+        converter(registry.url).encoder("transitive", schema)
+    allow(registry, "transitive-value", "BACKWARD_TRANSITIVE")
+    with pytest.raises(SchemaIncompatible, match=r"with version 1: o: .*string.*int"):
+        converter(registry.url).encoder("transitive", row("a.Value", number))
+
+
 def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
     registry: Registry,
 ) -> None:

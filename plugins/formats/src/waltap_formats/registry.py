@@ -85,9 +85,9 @@ class RegistryClient:
             normal = "?normalize=true" if options.normalize else ""
             versions = "/versions" if options.auto_register else ""
             answer = self._ask("POST", f"{path}{versions}{normal}", _body(schema, kind))
-        return int(self._read(answer, subject, schema)["id"])
+        return int(self._read(answer, subject, schema, kind)["id"])
 
-    def _read(self, answer: HttpAnswer, subject: str, schema: str) -> Mapping[str, Any]:
+    def _read(self, answer: HttpAnswer, subject: str, schema: str, kind: str) -> Mapping[str, Any]:
         """Return the content of an answer about a schema. Raises: as `id_of`."""
         url = self.url
         if answer.status in {401, 403}:
@@ -101,7 +101,7 @@ class RegistryClient:
                 subject=subject,
             )
         if answer.status == 409:
-            raise self._incompatible(subject, schema, answer)
+            raise self._incompatible(subject, schema, kind, answer)
         try:
             found = orjson.loads(answer.body)
             if answer.status == 200 and isinstance(found, dict) and "id" in found:
@@ -113,13 +113,23 @@ class RegistryClient:
             url=url,
         )
 
-    def _incompatible(self, subject: str, schema: str, answer: HttpAnswer) -> WaltapError:
-        version, changes = "?", ""
-        # Compare with the latest version, so that the error can name the change.
-        latest = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
-        if latest.status == 200:
-            found = orjson.loads(latest.body)
-            version = str(found.get("version", "?"))
+    def _incompatible(
+        self, subject: str, schema: str, kind: str, answer: HttpAnswer
+    ) -> WaltapError:
+        version, changes = "latest", ""
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        known = self._ask("GET", path)
+        # A transitive rule compares with every version, so an older one may be the reason.
+        for number in reversed(orjson.loads(known.body) if known.status == 200 else ()):
+            judged = self._ask("POST", f"/compatibility{path}/{number}", _body(schema, kind))
+            if judged.status == 200 and not orjson.loads(judged.body)["is_compatible"]:
+                version = str(number)
+                break
+        # Compare with that version, so that the error can name the change.
+        older = self._ask("GET", f"{path}/{version}")
+        if older.status == 200:
+            found = orjson.loads(older.body)
+            version = str(found.get("version", version))
             changes = difference(str(found.get("schema", "")), schema)
         text = f"the new schema of {subject} is not compatible with version {version}"
         if changes:
