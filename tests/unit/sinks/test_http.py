@@ -301,7 +301,9 @@ def test_an_address_where_nobody_listens_is_reported_before_the_start(tmp_path: 
     assert not receiver.taken
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
-    assert retry_after("7", 0) == 7
-    assert retry_after(formatdate(1000, usegmt=True), 940) == 60
-    assert retry_after("soon", 0) == retry_after("", 0) == 0
+def test_retry_after_is_seconds_or_a_time_of_the_servers_clock() -> None:
+    date, later = (formatdate(moment, usegmt=True) for moment in (940, 1000))
+    assert retry_after("7", date) == 7
+    assert retry_after(later, date) == 60
+    assert retry_after(date, later) == 0
+    assert retry_after("soon", date) == retry_after("", date) == retry_after(later, "soon") == 0

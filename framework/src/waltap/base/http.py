@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any, Final
 
 import httpcore
@@ -82,15 +83,16 @@ class HttpClient:
                 body = answer.read() if most_bytes is None else _skipped(answer, most_bytes)
         except httpx.HTTPError as cause:
             return HttpAnswer(problem=f"{type(cause).__name__}: {cause}", again=True)
-        status = answer.status_code
+        status, headers = answer.status_code, answer.headers
         if answer.is_success:
             return HttpAnswer(status=status, body=body)
+        date = headers.get("date") or formatdate(usegmt=True)
         return HttpAnswer(
             status=status,
             body=body,
             problem=f"it answers {status}",
             again=status in TRIES_AGAIN,
-            wait_s=retry_after(answer.headers.get("retry-after", ""), time.time()),
+            wait_s=retry_after(headers.get("retry-after", ""), date),
         )
 
     def close(self) -> None:

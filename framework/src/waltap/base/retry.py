@@ -68,15 +68,17 @@ def waiting(
     return lambda seconds: not clock.wait(min(seconds, until - clock.monotonic()), stopping)
 
 
-def retry_after(text: str, now: float) -> float:
+def retry_after(text: str, date: str) -> float:
     """Return the seconds that a ``Retry-After`` header requests.
 
-    An unreadable header gives 0. ``now`` is in seconds since 1970 UTC: a header may give a date.
+    An unreadable header gives 0. A header with a time means the server's clock, which its ``date``
+    header shows: this machine's may be wrong.
     """
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, OverflowError):
+        wait = parsedate_to_datetime(text) - parsedate_to_datetime(date)
+        return max(0.0, wait.total_seconds())
+    except (ValueError, TypeError, OverflowError):
         return 0.0
