@@ -161,6 +161,24 @@ NUMBERED: dict[str, tuple[str, str, set[tuple[int, ...]]]] = {
         "ALTER TABLE {t} DROP x; ALTER TABLE {t} ADD n text; COMMIT; INSERT INTO {t} VALUES (2, 2, 'n')",
         {(1, 2, 3), (1, 2, 4)},
     ),
+    # a start describes tables that are ahead of the stream
+    "ahead": (
+        "",
+        "CREATE TABLE {t} (id int PRIMARY KEY, a date, b text); INSERT INTO {t} VALUES (1);"
+        "ALTER TABLE {t} ADD c bigint; INSERT INTO {t} VALUES (2);"
+        "ALTER TABLE {t} DROP b; INSERT INTO {t} VALUES (3);"
+        "ALTER TABLE {t} RENAME c TO d; BEGIN; ALTER TABLE {t} DROP a; ALTER TABLE {t} ADD a text; COMMIT;"
+        "INSERT INTO {t} VALUES (4); ALTER TABLE {t} DROP a",
+        {(1, 2, 3), (1, 2, 3, 4), (1, 2, 4), (1, 4, 5)},
+    ),
+    # a rewrite in the drop's transaction could have written the dropped column's row
+    "dropped beside": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, a float8, b float8)",
+        "BEGIN; ALTER TABLE {t} DROP a; ALTER TABLE {t} ADD a float8; COMMIT; INSERT INTO {t} VALUES (1);"
+        "BEGIN; ALTER TABLE {t} DROP a; ALTER TABLE {t} ADD c date; COMMIT; INSERT INTO {t} VALUES (2);"
+        "ALTER TABLE {t} DROP c; ALTER TABLE {t} DROP b",
+        {(1, 3, 4), (1, 3, 5)},
+    ),
 }
 """Statements before the pipeline, those while it is down, and the numbers of the columns of their changes."""
 

@@ -144,8 +144,8 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     primary_key: tuple[str, ...] | None = None
     # Set by a transform that routes the table's records to another topic.
     topic: str | None = None
-    # The transaction in which the wire announced the relation, until the relation is described;
-    # 0: not known. The catalogue shows that transaction's DDL once it is visible.
+    # The transaction in which the wire announced the relation, until the relation is described and
+    # in memory; 0: not known. The catalogue shows that transaction's DDL once it is visible.
     xid: int = 0
     # The primary key where the wire sends it apart from the flags, in any order; () without a
     # key, None where the wire does not say. In a described relation it is the primary key, ()

@@ -13,12 +13,14 @@ from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.catalog.evidence import WRAP, CatalogVersion
 
 # Costs: no change can do it; a column of that time is not in the wire; a column has no number;
-# memory should have had the column; the transaction adds the column later.
+# memory should have had the column; the transaction adds the column later; a column was dropped
+# before the transaction that last wrote its row.
 _IMPOSSIBLE: Final = 1000
 _ABSENT: Final = 10
 _UNKNOWN: Final = 6
 _UNSEEN: Final = 4
 _OWN: Final = 1.5
+_REWRITTEN: Final = 0.5
 
 # Wire columns without a number that are considered where every column could have one.
 _SLACK: Final = 3
@@ -108,7 +110,9 @@ class ColumnNumbers:
             later, known = self._gone.get(number), number in self._then
             if later and not last:
                 return _ABSENT
-            return 0 if not known else _UNSEEN if later else 1
+            if known:
+                return _UNSEEN if later else 1
+            return _REWRITTEN if number in self._gone and not (later or last) else 0
         if now.generated or (number < self._newest and number not in self._then):
             return 0
         later = self._later.get(number, True)

@@ -58,6 +58,9 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
 """
 
 
+# The last id that a transaction has.
+LAST_XID_SQL = "SELECT txid_snapshot_xmax(txid_current_snapshot()) - 1"
+
 # A subtransaction has the timestamp of its transaction.
 ORDER_SQL = """
 SELECT w.xid, pg_xact_commit_timestamp(w.xid::text::xid) > pg_xact_commit_timestamp(%s::xid)
@@ -122,13 +125,15 @@ class RelationDescriber:
         if present is not None and remembered is not None:
             moment = self._latest(moment, present)
             moment = moment.reaching(shown_writers(wire, present, remembered), present.writers)
+        again = wire.oid in self._described
         described = joined(
             wire,
             present,
             remembered,
             types,
             moment,
-            again=wire.oid in self._described,
+            again=again,
+            ahead=not again and remembered is not None and moment.precedes(remembered.xid),
             rule=self._catalogue.properties.key_index,
         )
         if wire.oid:
@@ -136,7 +141,7 @@ class RelationDescriber:
             if present is not None and described.primary_key and not present.relation.primary_key:
                 self._unsettle(wire, remembered)
             self._described.add(wire.oid)
-            self._memory.put(described)
+            self._memory.put(msgspec.structs.replace(described, xid=wire.xid))
         return described
 
     def _present(self, wire: Relation) -> tuple[CatalogTable | None, CatalogVersion]:
@@ -267,14 +272,20 @@ class RelationDescriber:
 
         The stream's first changes are about them, unless memory already has their name or OID.
         """
-        memory, tables = self._memory, list(tables)
-        self._ahead.expect(table.relation.oid for table in tables)
-        for table in tables:
-            relation = table.relation
-            if memory.get(relation.oid) is None and (
-                memory.named(relation.schema, relation.table) is None
-            ):
-                memory.put(relation)
+        memory, relations = self._memory, [table.relation for table in tables]
+        self._ahead.expect(relation.oid for relation in relations)
+        unknown = [
+            relation
+            for relation in relations
+            if memory.get(relation.oid) is None
+            and memory.named(relation.schema, relation.table) is None
+        ]
+        # The stream may lag behind what the catalogue shows now.
+        last = 0
+        if unknown and self._catalogue.shows_transactions:
+            ((last,),) = self._catalogue.query(LAST_XID_SQL)
+        for relation in unknown:
+            memory.put(msgspec.structs.replace(relation, xid=last % WRAP))
 
     def _latest(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
         """Return ``moment`` with the server's order of commits.
@@ -347,14 +358,16 @@ def joined(
     moment: CatalogVersion,
     *,
     again: bool,
+    ahead: bool,
     rule: KeyRule,
 ) -> Relation:
     """Return ``wire``, completed from the other descriptions.
 
     ``again``: this session has described the relation before. So parts that the catalogue lacks
-    were dropped before this announcement.
+    were dropped before this announcement. ``ahead``: ``remembered`` is of a later transaction.
     """
-    numbers = ColumnNumbers(present, remembered, moment).of(wire)
+    then_known = None if ahead and present else remembered
+    numbers = ColumnNumbers(present, then_known, moment).of(wire)
     now = by_number(present.relation) if present else {}
     matched = {n: now[number] for n, number in numbers.items() if number in now}
     before = remembered.columns if remembered else ()
