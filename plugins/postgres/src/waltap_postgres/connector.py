@@ -462,7 +462,8 @@ class PostgresConnector(Connector):
         options = usable(decoder.start_options(), dict, decoder, "start_options")
         for text in options.values():
             usable(text, str, decoder, "start_options")
-        params = {**options, **self.properties.stream_params}
+        # As in Debezium, options of the decoder win: it relies on them.
+        params = {**self.properties.stream_params, **options}
         sql = self._slots.start_sql(self.properties.slot_name, position.end_lsn, params)
         confirmed = self.context.confirmable(position.end_lsn)
         interval = status_interval(self.catalogue, self.context.status_interval_ms)
