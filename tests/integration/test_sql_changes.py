@@ -171,7 +171,8 @@ def test_a_mode_leaves_rows_as_they_are(postgres: Place, tmp_path: Path, mode: s
     target.close()
 
 
-CHILDREN = relation("public.children", [("id", "int4"), ("parent", "int4")])
+COLUMNS = [("id", "int4"), ("parent", "int4")]
+CHILDREN = relation("public.children", COLUMNS)
 REFERRING = "; CREATE TABLE children (id int PRIMARY KEY, parent int REFERENCES people {})"
 
 
@@ -192,6 +193,13 @@ def test_foreign_keys_stay_valid_where_they_are_checked(
     target.write(batch(source.commit()))
     assert held(postgres, "people") == [("2", "b", None)]
     assert postgres.rows("children", "id", "parent") == [("1", "2"), ("3", "2")]
+    # A constraint that waits for the commit keeps DDL away from its table.
+    source.insert(CHILDREN, ["4", "2"])
+    added = source.inserted(relation("public.children", [*COLUMNS, ("note", "text")]), ["5", "2", "x"])
+    source.truncate(CHILDREN)
+    source.insert(CHILDREN, ["6", "2"])
+    target.write(batch(added, source.commit()))
+    assert postgres.rows("children", "id", "note") == [("6", None)]
     target.close()
 
 

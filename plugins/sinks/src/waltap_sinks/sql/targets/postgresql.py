@@ -170,6 +170,9 @@ OBSTACLES: Final = """
 VERBS: Final = {"2": "UPDATE", "3": "INSERT", "4": "DELETE"}
 
 
+# Statements that a table refuses while its deferred constraints wait.
+DDL: Final = ("ALTER ", "CREATE ", "TRUNCATE ")
+
 # An instant of µs since 1970 UTC.
 MOMENT: Final = "timestamptz 'epoch' + {} * interval '1 microsecond'"
 
@@ -283,12 +286,20 @@ class PostgresTarget(SqlTarget):
         return super().quoted_table(name)
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
-        # Without parameters a % in a name is no placeholder.
-        cursor = self.raw.execute(statement.encode(), parameters or None)
-        return cursor.fetchall() if cursor.description else []
+        if self._replica or not statement.startswith(DDL):
+            return super().run(statement, parameters)
+        try:
+            with self.attempt():
+                return super().run(statement, parameters)
+        except psycopg.errors.ObjectInUse:  # deferred constraints of the table wait for the commit
+            super().run("SET CONSTRAINTS ALL IMMEDIATE")
+            found = super().run(statement, parameters)
+            self.begin()
+            return found
 
-    def change(self, statement: str, parameters: Sequence[object]) -> int:
-        return self.raw.execute(statement.encode(), parameters).rowcount
+    def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
+        # Without parameters a % in a name is no placeholder.
+        return self.raw.execute(statement.encode(), parameters or None)
 
     def describe(self, name: TargetName) -> TargetDescription | None:
         written = self.quoted_table(name)
