@@ -330,6 +330,16 @@ def test_characters_arrive_whatever_encoding_the_address_asks_for(
     assert postgres.rows("words", "word", "v") == [("\U0001f600", "\u0142")]
 
 
+@pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
+def test_long_names_that_differ_at_their_end_are_two_tables(place: Place, tmp_path: Path) -> None:
+    tables = [relation(f"{'s' * 40}.{'t' * 40}_{year}", [("id", "int4")]) for year in (2023, 2024)]
+    source = Model()
+    parts = [source.inserted(table, [str(number)]) for number, table in enumerate(tables)]
+    place.deliver(tmp_path, *parts, table_name_format="{schema}_{table}")
+    names = place.execute("SELECT target_table FROM waltap_position_tables ORDER BY source_oid")
+    assert [place.rows(name, "id") for (name,) in names] == [[("0",)], [("1",)]]
+
+
 @EACH
 def test_a_percent_sign_in_names_is_no_place_of_a_value(place: Place, tmp_path: Path) -> None:
     source = Model()

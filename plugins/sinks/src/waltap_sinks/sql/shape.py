@@ -123,15 +123,13 @@ class TargetShape:
 def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) -> TargetName:
     """Return the target's name for ``relation`` by ``table.name.format``."""
     if not pattern:
-        if schemas:
-            return TargetName(relation.schema, relation.table)
-        prefix = "" if relation.schema == "public" else f"{relation.schema}_"
-        return TargetName(None, prefix + relation.table)
+        public = relation.schema == "public"
+        pattern = "{schema}.{table}" if schemas else "{table}" if public else "{schema}_{table}"
     named = {"schema": relation.schema, "table": relation.table, "topic": topic}
-    head, dot, tail = pattern.partition(".")
-    if dot and schemas:
-        return TargetName(head.format(**named), tail.format(**named))
-    return TargetName(None, pattern.format(**named))
+    parts = pattern.split(".", 1) if schemas else [pattern]
+    # PostgreSQL would cut a long name, and two tables could be one.
+    *schema, name = (with_suffix(part.format(**named), "") for part in parts)
+    return TargetName(schema[0] if schema else None, name)
 
 
 def base_column(column: Column) -> Column:
