@@ -1,5 +1,6 @@
 """Single changes that the target of the SQL sink refuses: they are named, and the rest goes in whole."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +96,49 @@ def test_rows_of_a_snapshot_are_refused_by_themselves(postgres: Place, tmp_path:
     target.close()
 
 
-@pytest.mark.parametrize("place", ["file", "maria", "duck"], indirect=True)
-def test_other_targets_name_what_they_refuse(place: Place, tmp_path: Path) -> None:
-    place.execute(CHECKED)
+TABLE = "CREATE TABLE people (id int PRIMARY KEY, name varchar(10), note text)"
+RAISES = (
+    TABLE,
+    "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " IF NEW.name = 'bad' THEN RAISE 'no'; END IF; RETURN NEW; END $$",
+    "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()",
+    "ALTER TABLE people ENABLE ALWAYS TRIGGER t",
+)
+SIGNALS = (
+    TABLE,
+    "CREATE TRIGGER t BEFORE INSERT ON people FOR EACH ROW"
+    " IF NEW.name = 'bad' THEN SIGNAL SQLSTATE '45000'; END IF",
+)
+# More than an entry of an index holds, and nothing that compresses.
+WIDE = "".join(sha256(bytes([n])).hexdigest() for n in range(200))
+
+
+@pytest.mark.parametrize(
+    ("place", "made", "code"),
+    [
+        ("file", (CHECKED,), "WT-5703"),
+        ("maria", (CHECKED,), "WT-5703"),
+        ("duck", (CHECKED,), "WT-5703"),
+        ("postgres", RAISES, "WT-5703"),
+        ("maria", SIGNALS, "WT-5703"),
+        ("postgres", (TABLE, "CREATE INDEX ON people (note)"), "WT-5705"),
+    ],
+    indirect=["place"],
+)
+def test_each_target_names_what_it_refuses(
+    place: Place, made: tuple[str, ...], code: str, tmp_path: Path
+) -> None:
+    for statement in made:
+        place.execute(statement)
     source, target = Model(), opened(place, tmp_path)
-    source.insert(PEOPLE, *rows(*[(n, "bad" if n in {3, 7} else "ok", "n") for n in range(1, 11)]))
+    bad = WIDE if code == "WT-5705" else "n"
+    source.insert(
+        PEOPLE,
+        *rows(*[(n, "bad", bad) if n in {3, 7} else (n, "ok", "n") for n in range(1, 11)]),
+    )
     part = source.commit()
     refused = written(target, batch(part))
-    assert refused == [("3", "WT-5703"), ("7", "WT-5703")]
+    assert refused == [("3", code), ("7", code)]
     assert target.flush() == Position(part.end_lsn)
     target.close()
     found = [n for (n,) in place.rows("people", "id")]

@@ -5,8 +5,8 @@ from waltap.errors import RetryVerdict, SinkError
 # After it, changes that were not committed come again.
 SqlUnreachable = SinkError.define("SqlUnreachable", "WT-5701", retry=RetryVerdict.RECONNECT)
 SqlRefused = SinkError.define("SqlRefused", "WT-5702")
-# The constraint is UNIQUE, CHECK, NOT NULL, an exclusion, or a foreign key to a table that is not
-# captured.
+# The constraint is UNIQUE, CHECK, NOT NULL, an exclusion, a foreign key to a table that is not
+# captured, or a trigger that raises an error.
 SqlConstraintViolated = SinkError.define("SqlConstraintViolated", "WT-5703")
 # The property schema.evolution does not allow the sink to create the column.
 SqlColumnMissing = SinkError.define("SqlColumnMissing", "WT-5704")

@@ -58,7 +58,7 @@ EXACT: Final = re.compile(r".*_nopad_bin|utf8mb4_0900_bin|binary")
 
 # The server's numbers of errors, by their meaning.
 NUMBERS: Final = {
-    SqlConstraintViolated: (1062, 1452, 1451, 1048, 3819, 4025),
+    SqlConstraintViolated: (1062, 1452, 1451, 1048, 1644, 3819, 4025),
     SqlConflict: (1205, 1213, 1020),
     SqlReadOnly: (1290, 1792, 1836),
     SqlRefused: (1044, 1045, 1049, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151),

@@ -195,7 +195,9 @@ STATES: Final[dict[str, type[SinkError]]] = {
     "42P01": SqlColumnMissing,
     "42P10": SqlTableUnfit,
     "53": SqlUnreachable,
+    "54000": SqlValueUnfit,
     "55P03": SqlConflict,
+    "P0": SqlConstraintViolated,
 }
 UNKNOWN_NAMES: Final = frozenset({"3F000", "42703", "42704", "42883", "42P01"})
 
@@ -580,8 +582,10 @@ class PostgresTarget(SqlTarget):
     def error_text(self, error: BaseException) -> str:
         if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
             return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
-        # Values of rows follow ': "'.
-        text = re.sub(r': "(?:[^"]|"")*"', "", error.diag.message_primary)
+        # Values of rows are quoted behind a colon or at the start, as they are.
+        text = re.sub(
+            r'(: |^(?:value )?)".*"', r"\1…", error.diag.message_primary, flags=re.DOTALL
+        )
         return text if "violates" in text or "column" in text else text.partition(":")[0]
 
     def failure(
