@@ -146,11 +146,22 @@ def test_a_column_that_is_too_narrow_is_reported_or_widened(place: Place, tmp_pa
     assert place.rows("people", "name") == [("ok",), ("secret",)]
 
 
-def test_a_value_of_another_kind_is_reported_without_it(postgres: Place, tmp_path: Path) -> None:
-    postgres.execute(TABLE.format("name int, note text"))
-    part = filled(["1", "secret", None])
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        ("int", 'se"secret', "invalid input syntax for type integer (column id or name)"),
+        ("smallint", "54321", "value … is out of range for type smallint (column name)"),
+        ("real", "54321e99", "… is out of range for type real (column name)"),
+        ("bit(2)", "54321", "… is not a valid binary digit. Widen"),
+    ],
+)
+def test_a_value_of_another_kind_is_reported_without_it(
+    postgres: Place, tmp_path: Path, kind: str, value: str, text: str
+) -> None:
+    postgres.execute(TABLE.format(f"name {kind}, note text"))
+    part = filled(["1", value, None])
     found = postgres.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none")
-    assert "secret" not in str(found)
+    assert f"people: {text}" in str(found)
 
 
 @SERVERS
