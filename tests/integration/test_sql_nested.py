@@ -11,16 +11,16 @@ from tests.harness.sql import Place
 
 SETUP = """
 CREATE EXTENSION hstore;
-CREATE TYPE pair AS (a int, b text, c numeric(6,2), d date[]);
+CREATE TYPE pair AS (a int, b text, c numeric(20,9), d date[]);
 CREATE TABLE t (id int PRIMARY KEY, p point, h hstore, hs hstore[], c pair, cs pair[], n int[]);
 INSERT INTO t VALUES (1, '(1.5,-2)', 'a=>1, "q u"=>NULL', '{"b=>2",NULL}',
-                      '(7,"x,""y",2.50,"{2020-01-01,NULL}")', '{"(,,,)",NULL}', '{1,NULL}')
+                      '(7,"x,""y",0,"{2020-01-01,NULL}")', '{"(,,,)",NULL}', '{1,NULL}')
 """
 GIVEN = {
     "p": {"x": 1.5, "y": -2.0},
     "h": {"a": "1", "q u": None},
     "hs": [{"b": "2"}, None],
-    "c": {"a": 7, "b": 'x,"y', "c": "2.50", "d": ["2020-01-01", None]},
+    "c": {"a": 7, "b": 'x,"y', "c": "0.000000000", "d": ["2020-01-01", None]},
     "cs": [{"a": None, "b": None, "c": None, "d": None}, None],
     "n": [1, None],
 }

@@ -197,6 +197,13 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 
+def test_small_numbers_are_text_without_an_exponent(file: Place, tmp_path: Path) -> None:
+    prices = relation("public.prices", [("id", "int4"), ("price", "numeric(20,9)")])
+    part = Model().inserted(prices, ["1", "0.000000000"], ["2", "0.000000001"])
+    file.deliver(tmp_path, part)
+    assert file.execute("SELECT price FROM prices") == [("0.000000000",), ("0.000000001",)]
+
+
 @pytest.mark.parametrize("opened_again", [True, False])
 def test_what_was_committed_is_left_out_when_it_comes_again(
     file: Place,

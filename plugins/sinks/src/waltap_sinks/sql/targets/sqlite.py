@@ -137,7 +137,7 @@ class SqliteTarget(SqlTarget):
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_decimal(kind):
-            return str
+            return "{:f}".format  # str() would write 0E-9
         if pa.types.is_timestamp(kind):
             return _moment
         if pa.types.is_date(kind) or pa.types.is_time(kind):

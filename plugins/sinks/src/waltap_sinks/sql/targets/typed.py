@@ -235,5 +235,5 @@ def _json_scalar(item: object) -> object:
     if isinstance(item, (dt.date, dt.time)):
         return item.isoformat()
     if isinstance(item, Decimal):
-        return str(item)
+        return f"{item:f}"
     raise TypeError(type(item).__name__)
