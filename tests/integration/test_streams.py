@@ -164,6 +164,30 @@ def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
     made.close()
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_redis_after_a_failover_is_waited_for(
+    redis: Any, redis_sink: Callable[..., Sink], guarantee: str
+) -> None:
+    """The server is a replica now, or has fewer replicas than a write needs."""
+    made = redis_sink(delivery_guarantee=guarantee)
+    for begins, ends in (
+        (("REPLICAOF", "127.0.0.1", *free_ports(1)), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
+    ):
+        made.open()
+        redis.execute_command(*begins)
+        try:
+            with pytest.raises(StreamUnavailable):
+                flushed(made, 1, record("t"))
+        finally:
+            redis.execute_command(*ends)
+        made.close()
+    made.open()
+    flushed(made, 1, record("t"))
+    made.close()
+    assert redis.xlen("t") == 1
+
+
 @pytest.mark.parametrize("name", ["shop.public.ROOMS", "READONLY", "LOADING", "NOAUTH"])
 def test_names_and_rows_do_not_change_what_an_error_means(
     redis: Any, redis_sink: Callable[..., Sink], name: str

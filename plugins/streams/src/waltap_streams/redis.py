@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
 
 RIGHTS: Final = "XADD and INFO; with exactly_once GET, SET, WATCH, MULTI and EXEC as well"
-# Words of Redis error texts, which begin with the kind of error.
-FULL: Final = ("MISCONF", "OOM")
-REFUSED: Final = ("NOAUTH", "WRONGPASS", "NOPERM")
-AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+# Beginnings of errors for which the client has no class.
+AWAY: Final = ("BUSY ", "NOREPLICAS ")
+FULL: Final = "MISCONF "
 # The client's words before an error of a pipeline: name and arguments of the command.
 COMMAND: Final = re.compile(r"Command # \d+ \((\S+ \S+).*\) of pipeline caused error: ", re.DOTALL)
 
@@ -87,18 +86,18 @@ class RedisServer(StreamServer["Redis"]):
         kind = text if command is None else text[command.end() :]
         # The values of a command are rows, which no message shows.
         text = kind if command is None else f"{command[1]}: {kind}"
-        full = {"location": location, "property": "stream.max.entries"}
-        if isinstance(error, (redis.AuthenticationError, redis.exceptions.NoPermissionError)):
+        their = redis.exceptions
+        if isinstance(error, (their.AuthenticationError, their.NoPermissionError)):
             return StreamRefused(text, location=location, rights=RIGHTS)
-        if any(word in kind for word in REFUSED):
-            return StreamRefused(text, location=location, rights=RIGHTS)
-        if isinstance(error, redis.exceptions.OutOfMemoryError):
-            return StreamFull(text, **full)
-        if any(word in kind for word in FULL):
-            return StreamFull(text, **full)
-        # `RedisPosition` says what a changed key means, so a WatchError here is of a lost link.
-        gone = (redis.ConnectionError, redis.TimeoutError, redis.WatchError)
-        if isinstance(error, gone) or any(word in kind for word in AWAY):
+        if isinstance(error, their.OutOfMemoryError) or kind.startswith(FULL):
+            return StreamFull(text, location=location, property="stream.max.entries")
+        # After a failover the server may be a replica, or lack one. `RedisPosition` says what a
+        # changed key means, so a WatchError here is of a lost link.
+        gone = (
+            *(redis.ConnectionError, redis.TimeoutError, redis.WatchError),
+            *(their.ReadOnlyError, their.TryAgainError, their.ClusterDownError),
+        )
+        if isinstance(error, gone) or kind.startswith(AWAY):
             return StreamUnavailable(f"{location}: {text}", location=location)
         if isinstance(error, redis.RedisError):
             return StreamUnfit(text, location=location, property="the topic")
