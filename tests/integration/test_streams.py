@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import nats
 import orjson
 import pytest
 from tests.harness.changelog import context
+from tests.harness.pipeline import until
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
@@ -172,7 +174,10 @@ def test_redis_after_a_failover_is_waited_for(
     made = redis_sink(delivery_guarantee=guarantee)
     for begins, ends in (
         (("REPLICAOF", "127.0.0.1", *free_ports(1)), ("REPLICAOF", "NO", "ONE")),
-        (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
+        (
+            ("CONFIG", "SET", "min-replicas-to-write", 1),
+            ("CONFIG", "SET", "min-replicas-to-write", 0),
+        ),
     ):
         made.open()
         redis.execute_command(*begins)
@@ -313,6 +318,56 @@ def test_nats_without_a_stream_is_reported(nats_server: NatsServer, tmp_path: Pa
     with pytest.raises(StreamMissing, match=r"no stream takes elsewhere\.t.*nats stream add"):
         made.write(batch(1, record("elsewhere.t")))
     made.close()
+
+
+async def leader(servers: list[NatsServer], stream: str) -> NatsServer:
+    """Return the server that leads a stream, which is made on all of them where it is missing."""
+    client = await nats.connect(servers[0].url)
+    try:
+        made = await client.jetstream().add_stream(
+            name=stream, subjects=[f"{stream}.>"], num_replicas=len(servers)
+        )
+    finally:
+        await client.close()
+    assert made.cluster is not None
+    return next(each for each in servers if made.cluster.leader == f"at-{each.port}")
+
+
+def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path: Path) -> None:
+    """Nobody answers a message until another server leads, as if there were no stream."""
+    routes, servers = free_ports(3), list[NatsServer]()
+    try:
+        servers += [NatsServer.create(own=port, routes=routes) for port in routes]
+        found: list[NatsServer] = []
+
+        def placed() -> bool:
+            with suppress(nats.errors.Error):  # the servers have not met
+                found.append(asyncio.run(leader(servers, "s")))
+            return bool(found)
+
+        until(placed, "a leader of the stream")
+        other = next(each for each in servers if each is not found[0])
+        made = sink("nats-jetstream", tmp_path, url=other.url)
+        made.open()
+        made.write(batch(1, record("s.t")))
+        found[0].kill()
+        with pytest.raises(StreamUnavailable):
+            made.write(batch(2, record("s.t", 2)))
+
+        def delivered() -> bool:
+            made.close()
+            made.open()
+            with suppress(StreamUnavailable):
+                made.write(batch(2, record("s.t", 2)))
+                return True
+            return False
+
+        until(delivered, "another leader")
+        assert made.flush() == Positions({"": Position(2)})
+        made.close()
+    finally:
+        for each in servers:
+            each.remove()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import json
 import socket
+from collections.abc import Sequence
+from typing import Any
 
 from tests.harness.servers.child import LocalServer
 from tests.harness.servers.packages import packaged
@@ -13,18 +15,28 @@ def prepare() -> list[str]:
 
 
 class NatsServer(LocalServer):
-    """A server that asks for ``user`` and ``password`` where they are given."""
+    """A server that asks for ``user`` and ``password`` where they are given.
+
+    One of a cluster listens for the others at ``own``; ``routes`` are all such ports.
+    """
 
     NAME = "nats"
 
-    def command(self, user: str = "", password: str = "") -> list[str]:
+    def command(
+        self, user: str = "", password: str = "", own: int = 0, routes: Sequence[int] = ()
+    ) -> list[str]:
         settings = self.folder / "settings.conf"
-        login = {"authorization": {"user": user, "password": password}} if user else {}
+        more: dict[str, Any] = {"server_name": f"at-{self.port}"}
+        if user:
+            more["authorization"] = {"user": user, "password": password}
+        if own:
+            others = [f"nats://127.0.0.1:{port}" for port in routes]
+            more["cluster"] = {"name": "all", "host": "127.0.0.1", "port": own, "routes": others}
         text = {
             "host": "127.0.0.1",
             "port": self.port,
             "jetstream": {"store_dir": str(self.folder / "store"), "max_mem": 1 << 28},
-            **login,
+            **more,
         }
         settings.write_text(json.dumps(text))
         return [*prepare(), "-c", str(settings)]

@@ -70,7 +70,8 @@ class NatsServer(StreamServer["Client"]):
         given = self._properties
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        client = self._client = Client()
+        self._heard, client = "", Client()
+        self._client = client
         self.run(
             client.connect(
                 self._servers,
@@ -198,6 +199,7 @@ class NatsSink(AcknowledgedSink):
         They leave in order. No record after the first failure counts.
         """
         from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
+        from nats.js.errors import NoStreamResponseError
 
         assert self._stream is not None, "open comes first"
         calls = [
@@ -207,11 +209,26 @@ class NatsSink(AcknowledgedSink):
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, BaseException):
+                if isinstance(answer, NoStreamResponseError) and await self._exists(record.topic):
+                    text = f"the stream of {record.topic} does not answer"
+                    raise StreamUnavailable(text, location=self._location) from answer
                 failure = self._server.meaning(answer, record.topic)
                 if isinstance(answer, (MaxPayloadError, BadHeaderError, BadSubjectError)):
                     raise self._refusal(failure) from answer
                 raise failure from answer
             self._acknowledged(1)
+
+    async def _exists(self, topic: str) -> bool:
+        """Return whether a stream takes ``topic`` or that is unknown: its leader may be away."""
+        from nats.errors import Error
+        from nats.js.errors import NotFoundError
+
+        assert self._stream is not None
+        try:
+            await self._stream.find_stream_name_by_subject(topic)
+        except Error as error:
+            return not isinstance(error, NotFoundError)
+        return True
 
     async def _make(self) -> None:
         from nats.js.api import StorageType, StreamConfig
