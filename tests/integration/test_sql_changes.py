@@ -195,7 +195,9 @@ def test_foreign_keys_stay_valid_where_they_are_checked(
     assert postgres.rows("children", "id", "parent") == [("1", "2"), ("3", "2")]
     # A constraint that waits for the commit keeps DDL away from its table.
     source.insert(CHILDREN, ["4", "2"])
-    added = source.inserted(relation("public.children", [*COLUMNS, ("note", "text")]), ["5", "2", "x"])
+    added = source.inserted(
+        relation("public.children", [*COLUMNS, ("note", "text")]), ["5", "2", "x"]
+    )
     source.truncate(CHILDREN)
     source.insert(CHILDREN, ["6", "2"])
     target.write(batch(added, source.commit()))

@@ -583,9 +583,7 @@ class PostgresTarget(SqlTarget):
         if not isinstance(error, psycopg.Error) or error.diag.message_primary is None:
             return redacted(str(error).strip().partition("\n")[0]) or type(error).__name__
         # Values of rows are quoted behind a colon or at the start, as they are.
-        text = re.sub(
-            r'(: |^(?:value )?)".*"', r"\1…", error.diag.message_primary, flags=re.DOTALL
-        )
+        text = re.sub(r'(: |^(?:value )?)".*"', r"\1…", error.diag.message_primary, flags=re.DOTALL)
         return text if "violates" in text or "column" in text else text.partition(":")[0]
 
     def failure(
