@@ -141,13 +141,7 @@ class SqlApplier:
     def add(self, part: TransactionPart) -> None:
         self._add(part.changes, part.commit_ts)
         if self.history is not None:
-            self.history.add(part, part.changes, iter(part.numbers()))
-
-    def add_one(self, part: TransactionPart, at: int) -> None:
-        changes = part.changes[at : at + 1]
-        self._add(changes, part.commit_ts)
-        if self.history is not None:
-            self.history.add(part, changes, iter([part.numbers()[at]]))
+            self.history.add(part)
 
     def _add(self, changes: Sequence[Change], ts: int) -> None:
         """Add changes of a transaction that committed at ``ts`` (µs)."""

@@ -95,9 +95,10 @@ class HistoryWriter:
             log = self._logs[versions.name] = HistoryChanges(versions)
         return log
 
-    def add(self, part: TransactionPart, changes: Sequence[Change], numbers: Iterator[int]) -> None:
+    def add(self, part: TransactionPart) -> None:
         cause = VersionCause(part.commit_lsn, part.commit_ts, part.xid)
-        for kind, relation, run in runs(changes):
+        numbers = iter(part.numbers())
+        for kind, relation, run in runs(part.changes):
             if relation is None:
                 for change in run:
                     number = next(numbers)

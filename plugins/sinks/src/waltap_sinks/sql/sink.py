@@ -16,7 +16,7 @@ from waltap.changes.transactions.transaction import (
 )
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.sink import RecordsRefused, RefusedEvent
-from waltap.ports.sink.refusal import FailStop, failing
+from waltap.ports.sink.refusal import FailStop, alone, failing
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import delivered_changes
 from waltap.ports.source.connector import PreflightCheck
@@ -505,7 +505,10 @@ class SqlSink(Sink):
             # The target may have a row that is new at the source, so the next batches insert by
             # upserts.
             self._applier.distrust()
-            self._again(midway=midway)
+            if not midway:
+                self._target.rollback()
+                self._target.begin()
+            self._forget()
             if self._context.tolerant and self._target.savepoints:
                 self._in_pieces(parts, lambda piece: self._apply_compacted([piece]))  # type: ignore[list-item]
             else:
@@ -585,28 +588,21 @@ class SqlSink(Sink):
         Raises: SinkError for the first refused change. It is RecordsRefused if the change may be
         left out and a transaction without savepoints loses no earlier batch.
         """
-        applier = self._applier
         for part in parts:
             if isinstance(part, SnapshotRows):
-                self._tried(lambda part=part: self._apply_compacted([part]), "a snapshot")  # type: ignore[misc]
+                self._tried(part, location_of(part))
                 continue
             for index, change in enumerate(part.changes):
                 try:
-                    where = location_of(part, index)
-                    self._tried(lambda p=part, at=index: self._one(p, at), where)  # type: ignore[misc]
+                    self._tried(alone(part, index, index + 1), location_of(part, index))
                 except (SinkError, RecordError) as error:
                     if midway or not (self._context.tolerant and is_of_a_record(error)):
                         raise
                     raise RecordsRefused([RefusedEvent(change=change, error=error)]) from error
-        applier.apply()
 
-    def _one(self, part: TransactionPart, at: int) -> None:
-        self._applier.add_one(part, at)
-        self._applier.apply()
-
-    def _tried(self, apply: Callable[[], None], where: str) -> None:
+    def _tried(self, piece: Part, where: str) -> None:
         try:
-            apply()
+            self._apply_compacted([piece])  # type: ignore[list-item]
         except SinkError:
             raise
         except Exception as error:
@@ -659,16 +655,6 @@ class SqlSink(Sink):
         self._forget()
         self._begun = self._snapshot = False
         self._open_commit = self._stored.commit_lsn if self._stored and self._stored.index else None
-
-    def _again(self, *, midway: bool) -> None:
-        """Begin again after a failed attempt.
-
-        With ``midway`` the transaction has earlier batches, so it stays open.
-        """
-        if not midway:
-            self._target.rollback()
-            self._target.begin()
-        self._forget()
 
     def forget(self, oid: int) -> None:
         self._shapes.forget(oid)

@@ -147,9 +147,6 @@ class MysqlTarget(SqlTarget):
         if raw is not None and raw.open:
             raw._force_close()  # noqa: SLF001 - close() would wait for a server that may be away
 
-    def begin(self) -> None:
-        self.run("START TRANSACTION")
-
     # --- tables ---
 
     def text_literal(self, text: str) -> str:

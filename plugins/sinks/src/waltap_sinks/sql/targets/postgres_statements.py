@@ -8,6 +8,7 @@ from waltap.base.text import escaped
 from waltap.changes.arrow.column import string_array
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
+from waltap_sinks.sql.shape import TargetShape
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments
 
 # Up to this number of values Python joins them faster than pyarrow.
@@ -168,14 +169,9 @@ def texts(
     return [table.shape.values(column.source, by_index[column.source.index]) for column in columns]
 
 
-def values_of(column: BoundColumn, rows: Sequence[Tuple]) -> Sequence[Any]:
-    """Return the masked texts of one column."""
-    source = column.source
-    values: Sequence[Any] = [row[source.index] for row in rows]
-    return values if source.mask is None else [source.mask(value) for value in values]
-
-
-def equal_tests(columns: Sequence[BoundColumn], row: Tuple) -> tuple[list[str], list[Any]]:
+def equal_tests(
+    shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
+) -> tuple[list[str], list[Any]]:
     """Return conditions that ``columns`` equal ``row``, and their parameters.
 
     NULL equals NULL. Types of extensions and users compare by their text.
@@ -186,5 +182,5 @@ def equal_tests(columns: Sequence[BoundColumn], row: Tuple) -> tuple[list[str], 
         if column.existing.bare in WITHOUT_EQUALITY or "." in column.existing.bare:
             name, cast = f"{name}::text", "text"
         tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
-        values.append(values_of(column, [row])[0])
+        values += shape.values(column.source, [row[column.source.index]])
     return tests, values

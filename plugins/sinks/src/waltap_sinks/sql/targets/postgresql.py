@@ -47,7 +47,6 @@ from waltap_sinks.sql.targets.postgres_statements import (
     texts,
     unnested,
     update_statement,
-    values_of,
 )
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
@@ -464,13 +463,9 @@ class PostgresTarget(SqlTarget):
         where = " AND ".join(
             f"{sql_name(key)} {equals(key)} %s::{cast_to(key)}" for key in table.key
         )
-        values = [next(iter(values_of(c, [row]))) for c in sent]
-        statement = f"UPDATE {escaped(table.quoted)} SET {sets} WHERE {where}"
-        keys = [
-            table.shape.values(key.source, [value])[0]
-            for key, value in zip(table.key, old, strict=True)
-        ]
-        return self.raw.execute(statement.encode(), [*values, *keys]).rowcount
+        given = [(c, row[c.source.index]) for c in sent] + list(zip(table.key, old, strict=True))
+        values = [table.shape.values(column.source, [value])[0] for column, value in given]
+        return self.change(f"UPDATE {escaped(table.quoted)} SET {sets} WHERE {where}", values)
 
     def change_keys(
         self,
@@ -546,7 +541,7 @@ class PostgresTarget(SqlTarget):
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
     ) -> tuple[list[str], list[Any]]:
         sent = [c for c in columns if not isinstance(row[c.source.index], MissingValue)]
-        return equal_tests(sent, row)
+        return equal_tests(shape, sent, row)
 
     def one_row(self, table: str, tests: str) -> str:
         alike = f"SELECT tableoid, ctid FROM {table} WHERE {tests} LIMIT 1"

@@ -77,14 +77,6 @@ class SqliteTarget(SqlTarget):
         if self._properties.foreign_keys == "check":
             self.run("PRAGMA defer_foreign_keys = ON")
 
-    def commit(self, *, durable: bool = True) -> None:
-        if self._raw.in_transaction:
-            self.run("COMMIT")
-
-    def rollback(self) -> None:
-        if self._raw is not None and self._raw.in_transaction:
-            super().rollback()
-
     # --- tables ---
 
     def describe(self, name: TargetName) -> TargetDescription | None:
