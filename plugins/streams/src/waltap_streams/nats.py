@@ -219,7 +219,7 @@ class NatsSink(AcknowledgedSink):
             self._acknowledged(1)
 
     async def _exists(self, topic: str) -> bool:
-        """Return whether a stream takes ``topic`` or that is unknown: its leader may be away."""
+        """Return whether a stream takes ``topic``, or true while that is unknown."""
         from nats.errors import Error
         from nats.js.errors import NotFoundError
 
