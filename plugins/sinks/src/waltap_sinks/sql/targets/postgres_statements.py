@@ -14,7 +14,7 @@ from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments
 # Up to this number of values Python joins them faster than pyarrow.
 FEW: Final = 48
 
-# Types without an equality operator for values; their texts are compared.
+# Types without an equality operator, nor have arrays of them one; their texts are compared.
 WITHOUT_EQUALITY: Final = frozenset(
     {"json", "xml", "point", "box", "line", "lseg", "path", "polygon", "circle", "txid_snapshot"}
 )
@@ -179,7 +179,8 @@ def equal_tests(
     tests, values = [], []
     for column in columns:
         name, cast = sql_name(column), cast_to(column)
-        if column.existing.bare in WITHOUT_EQUALITY or "." in column.existing.bare:
+        kind = column.existing.bare.removesuffix("[]")
+        if kind in WITHOUT_EQUALITY or "." in kind:
             name, cast = f"{name}::text", "text"
         tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
         values += shape.values(column.source, [row[column.source.index]])
