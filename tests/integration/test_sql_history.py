@@ -18,7 +18,7 @@ from tests.harness.sql import (
 )
 
 from waltap.changes.decode.message import Delete, Insert, Truncate, Update
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import DataType, Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -297,6 +297,22 @@ def test_a_history_follows_the_columns_of_its_table(place: Place, tmp_path: Path
         ("1", "x", "7", "u"),
         ("1", "x", None, "c"),
     ]
+
+
+def test_a_key_of_an_extensions_type_finds_its_unsent_values(
+    postgres: Place, tmp_path: Path
+) -> None:
+    postgres.execute("CREATE EXTENSION ltree")
+    ((oid,),) = postgres.execute("SELECT 'ltree'::regtype::oid::int")
+    kind = DataType(oid=oid, schema="public", name="ltree")
+    plain = relation("public.t", [("id", "text"), ("a", "text"), ("b", "text")])
+    key = msgspec.structs.replace(plain.columns[0], type_oid=oid, data_type=kind, type_text="ltree")
+    table = msgspec.structs.replace(plain, columns=(key, *plain.columns[1:]))
+    source = Model()
+    first = source.inserted(table, ["x.y", "1", "long"])
+    source.update(table, ["x.y"], a="2", unsent=["b"])
+    postgres.deliver(tmp_path, first, source.commit(), history_mode="beside")
+    assert postgres.rows("t_history", "a", "b") == [("1", "long"), ("2", "long")]
 
 
 def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:

@@ -521,7 +521,7 @@ class PostgresTarget(SqlTarget):
         casts = [f"s.c{n}::{cast_to(column)}" for n, column in enumerate(sent)]
         casts += [f"o.{sql_name(column)}" for column in absent]
         tests = " AND ".join(
-            f"o.{sql_name(key)} = s.c{n}::{cast_to(key)}"
+            f"o.{sql_name(key)} {equals(key)} s.c{n}::{cast_to(key)}"
             for n, key in enumerate(table.key, len(sent))
         )
         quoted, current = escaped(table.quoted), escaped(self.quoted(shape_of(table).current))
