@@ -485,3 +485,18 @@ def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(
     part = Model().inserted(LOWER, ["1", "a"])
     mended(place, tmp_path, place.opened(tmp_path), SqlTableUnfit, "no unique index", part)
     assert place.rows("orders", "id", "v") == [("1", "a")]
+
+
+def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(
+    postgres: Place, tmp_path: Path
+) -> None:
+    postgres.execute(
+        "CREATE TABLE things (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)"
+    )
+    things = relation("public.things", [("id", "int4"), ("v", "text")])
+    source, sink = Model(), postgres.opened(tmp_path, delete_mode="soft")
+    first = source.inserted(things, ["1", "a"])
+    source.update(things, ["1"], id="2")
+    parts = first, source.commit()
+    mended(postgres, tmp_path, sink, SqlTableUnfit, "only be updated to DEFAULT", *parts)
+    assert postgres.rows("things", "id") == [("2",)]
