@@ -6,7 +6,7 @@ The rules of creation are Kafka Connect's.
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Final
 
 import orjson
@@ -45,12 +45,15 @@ class TopicRules:
             for settings in map(properties.settings_of, properties.creation_groups)
         ]
         self._default = properties.settings_of(DEFAULT)
+        # Groups inherit these of the default's settings.
+        names = {"partitions", "replication.factor"} & self._default.keys()
+        self._inherited = {name: self._default[name] for name in names}
 
     def new_topic(self, name: str) -> NewTopic:
         chosen = self._default
         for include, exclude, settings in self._groups:
             if _fits(name, include) and not _fits(name, exclude):
-                chosen = {**self._shape(), **settings}
+                chosen = {**self._inherited, **settings}
                 break
         return NewTopic(
             name,
@@ -59,14 +62,6 @@ class TopicRules:
             replication_factor=int(chosen.get("replication.factor", "-1")),
             config={key: value for key, value in chosen.items() if key not in NOT_SETTINGS},
         )
-
-    def _shape(self) -> Mapping[str, str]:
-        """Return the default's settings that groups inherit."""
-        return {
-            name: self._default[name]
-            for name in ("partitions", "replication.factor")
-            if name in self._default
-        }
 
 
 def _patterns(text: str) -> list[re.Pattern[str]]:

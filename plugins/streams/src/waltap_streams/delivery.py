@@ -34,7 +34,7 @@ class StreamServer(abc.ABC, Generic[Client]):
         """Close a client."""
 
     @abc.abstractmethod
-    def _meaning(self, error: BaseException, about: str) -> SinkError | None:
+    def meaning(self, error: BaseException, about: str) -> SinkError | None:
         """Translate an error of the client.
 
         None means that the error is not the client's. ``about`` is the stream or topic, or empty.
@@ -64,7 +64,7 @@ class StreamServer(abc.ABC, Generic[Client]):
         except (SinkError, LibraryMissing):
             raise
         except Exception as error:
-            failure = self._meaning(error, about)
+            failure = self.meaning(error, about)
             if failure is None:
                 raise
             # Frames of a client library may contain passwords.

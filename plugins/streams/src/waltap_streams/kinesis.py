@@ -71,7 +71,7 @@ class KinesisService(StreamServer[Any]):
     def _release(self, client: Any) -> None:
         client.close()
 
-    def _meaning(self, error: BaseException, about: str) -> SinkError:
+    def meaning(self, error: BaseException, about: str) -> SinkError:
         from botocore import exceptions as their
 
         location, text = self.location, f"{about}: {error}" if about else str(error)

@@ -61,9 +61,6 @@ class NatsServer(StreamServer["Client"]):
             loop.run_until_complete(_end(client))
             loop.close()
 
-    def meaning(self, error: BaseException, topic: str) -> SinkError:
-        return self._meaning(error, topic)
-
     def _connect(self) -> "Client":
         with needing("the sink nats-jetstream needs nats-py", extra="nats"):
             from nats.aio.client import Client
@@ -95,7 +92,7 @@ class NatsServer(StreamServer["Client"]):
         """Store an asynchronous error of the client."""
         self._heard = str(error) or repr(error)
 
-    def _meaning(self, error: BaseException, about: str) -> SinkError:
+    def meaning(self, error: BaseException, about: str) -> SinkError:
         from nats import errors, js
 
         heard, self._heard = self._heard, ""

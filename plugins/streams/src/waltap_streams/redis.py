@@ -78,7 +78,7 @@ class RedisServer(StreamServer["Redis"]):
     def _release(self, client: "Redis") -> None:
         client.close()
 
-    def _meaning(self, error: BaseException, about: str) -> SinkError | None:
+    def meaning(self, error: BaseException, about: str) -> SinkError | None:
         import redis
 
         location, text = self.location, str(error)
