@@ -18,7 +18,7 @@ from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Cluster, Database
-from tests.harness.sql import PEOPLE, Place, failure, waiting
+from tests.harness.sql import PEOPLE, VISITS, Place, failure, waiting
 from tests.hunt.proxy import Proxy
 
 from waltap.changes.transactions.position import Position, lsn_text
@@ -566,6 +566,8 @@ def test_rights_that_are_lacking_or_taken_away_are_reported(
         database.execute(f"GRANT ALL ON SCHEMA public TO {name}; GRANT ALL ON people TO {name}")
         source, target = Model(), place.opened(tmp_path, schema_evolution="none")
         target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
+        # A table is made in a schema that is there, without the right to make schemas.
+        place.deliver(tmp_path, source.inserted(VISITS, ["1", "home"]), named="another")
         database.execute(f"REVOKE INSERT ON people FROM {name}")
         source.insert(PEOPLE, ["2", "b", None])
         with pytest.raises(SqlRefused, match="permission denied for table people"):
