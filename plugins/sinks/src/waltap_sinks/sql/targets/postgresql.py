@@ -219,7 +219,6 @@ class PostgresTarget(SqlTarget):
         self._replica = False
         self._path: list[str] = []
         self._schemas: dict[str, str] = {}
-        self._statements: dict[tuple[object, ...], str] = {}
 
     # --- life ---
 
@@ -410,11 +409,11 @@ class PostgresTarget(SqlTarget):
         if len(rows) >= COPY_ROWS:
             return self._copy(table, rows)
         return self._unnested(
-            partial(insert_statement, table, ""), "insert", table, table.columns, rows
+            partial(insert_statement, table, ""), "insert", table, table.written, rows
         )
 
     def _copy(self, table: BoundTable, rows: Sequence[Tuple]) -> int:
-        columns = [column for column in table.columns if column.existing.written]
+        columns = table.written
         names = ", ".join(column.quoted for column in columns)
         statement = f"COPY {table.quoted} ({names}) FROM STDIN"
         with self.raw.cursor() as cursor:
@@ -428,7 +427,7 @@ class PostgresTarget(SqlTarget):
         kind = "keep" if keep else "upsert"
         build = partial(insert_statement, table, self.on_conflict(table, keep=keep))
         return sum(
-            self._unnested(build, kind, table, table.columns, some)
+            self._unnested(build, kind, table, table.written, some)
             for some in chunks(rows, AT_ONCE)
         )
 
@@ -440,19 +439,18 @@ class PostgresTarget(SqlTarget):
         columns: Sequence[BoundColumn],
         rows: Sequence[Tuple],
     ) -> int:
-        written = [column for column in columns if column.existing.written]
-        literals = [array_literal(values) for values in texts(table, written, rows)]
-        key = (kind, table, *(column.quoted for column in written))
-        statement = self._statements.get(key)
+        literals = [array_literal(values) for values in texts(table, columns, rows)]
+        key = (kind, *(column.quoted for column in columns))
+        statement = table.statements.get(key)
         if statement is None:
-            statement = self._statements[key] = build(written)
+            statement = table.statements[key] = build(columns)
         return self.raw.execute(statement.encode(), literals).rowcount
 
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> int:
         sent = {column.index for column in columns}
-        chosen = [column for column in table.columns if column.source.index in sent]
+        chosen = [column for column in table.written if column.source.index in sent]
         total = 0
         for some in chunks(rows, AT_ONCE):
             count = self._unnested(partial(update_statement, table), "update", table, chosen, some)

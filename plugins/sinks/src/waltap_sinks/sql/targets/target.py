@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -96,6 +96,8 @@ class BoundTable:
     soft: str | None
     # No other columns must be unique.
     only_key: bool = True
+    # Statements that a target has built, by their kind and columns.
+    statements: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
     def written(self) -> list[BoundColumn]:
