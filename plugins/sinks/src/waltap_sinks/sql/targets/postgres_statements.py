@@ -176,7 +176,7 @@ def equal_tests(
 
     NULL equals NULL. Types of extensions and users compare by their text.
     """
-    tests, values = [], []
+    tests, values = list[str](), list[Any]()
     for column in columns:
         name, cast = sql_name(column), cast_to(column)
         kind = column.existing.bare.removesuffix("[]")
