@@ -7,7 +7,7 @@ import pytest
 
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.compact.compaction import widened
-from waltap_spark.planning.column_identity import file_column, identify, renames
+from waltap_spark.planning.column_identity import file_column, identify, renames, replaced
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.read.verify import SparkTables
 from waltap_spark.state.output import BasePart, TableState
@@ -66,6 +66,9 @@ def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot() -> None:
     assert reasons == ()
     _again, reasons = identify(without, group(("id", 1), ("v", 2)))
     assert reasons == ("v was not captured for a while",)
+    another, _reasons = identify(replaced(table(), keeps_rows=True), group(("id", 1)))
+    _new, reasons = identify(another, group(("id", 1), ("v", 2)))
+    assert reasons == (), "the v that is there was a former table's"
 
 
 class Selected:

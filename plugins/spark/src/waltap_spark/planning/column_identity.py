@@ -212,13 +212,14 @@ def identify(table: TableState, group: SegmentGroup) -> tuple[TableState, tuple[
     `renames` finds any, because pending changes use the earlier names.
     """
     ids = _ids(table, group.columns)
+    known = {number for each in table.version_ids.values() for number in each.values()}
     if ids != table.ids:
         table = _renamed(table, renames(table, group))
         table = _numbered(
             table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
         )
     had_rows = table.has_rows
-    snapshot_reasons = tuple(_snapshot_reasons(table, group, ids)) if had_rows else ()
+    snapshot_reasons = tuple(_snapshot_reasons(table, group, ids, known)) if had_rows else ()
     widened = tuple(_widened(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
@@ -303,14 +304,13 @@ def renews_columns(table: TableState, group: SegmentGroup) -> bool:
 
 
 def _snapshot_reasons(
-    table: TableState, group: SegmentGroup, numbers: Mapping[str, int]
+    table: TableState, group: SegmentGroup, numbers: Mapping[str, int], known: set[int]
 ) -> "list[str]":
     """Return the reasons why older rows may differ from the source.
 
-    ``numbers`` belong to the columns of the group.
+    ``numbers`` belong to the columns of the group, ``known`` to those of earlier groups.
     """
     found = []
-    known = {number for ids in table.version_ids.values() for number in ids.values()}
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
     unsent = set(table.hidden).difference(table.source_columns)
     for column in group.columns:
@@ -324,8 +324,12 @@ def _snapshot_reasons(
                     f"the type of {column.name} changed; ALTER TABLE … USING may have given "
                     "older rows other values"
                 )
-        elif table.source and (column.name in table.columns or numbers.get(column.name) in known):
-            # no other column gets its number: it is not new, it was left out
+        elif table.source and (
+            numbers.get(column.name) in known
+            or (column.name in table.columns and not (table.incarnation and numbers))
+        ):
+            # No other column gets its number: it is not new, it was left out. A number tells it from
+            # one of a former table.
             found.append(f"{column.name} was not captured for a while")
         elif (
             table.source
