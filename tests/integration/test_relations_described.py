@@ -179,6 +179,19 @@ NUMBERED: dict[str, tuple[str, str, set[tuple[int, ...]]]] = {
         "ALTER TABLE {t} DROP c; ALTER TABLE {t} DROP b",
         {(1, 3, 4), (1, 3, 5)},
     ),
+    "dropped": (
+        "CREATE TABLE {t} (id int PRIMARY KEY, v int)",
+        "ALTER TABLE {t} DROP v; ALTER TABLE {t} ADD v date; INSERT INTO {t} VALUES (1, NULL); DROP TABLE {t}",
+        {(1, 1601)},
+    ),
+    "passed by": (
+        "",
+        "CREATE TABLE {t} (id int PRIMARY KEY, x int, y text); INSERT INTO {t} VALUES (1, 1, 'a');"
+        "ALTER TABLE {t} RENAME x TO z; ALTER TABLE {t} RENAME y TO x; ALTER TABLE {t} RENAME z TO y;"
+        "INSERT INTO {t} VALUES (2, 2, 'b'); ALTER TABLE {t} DROP x; ALTER TABLE {t} ADD x bool;"
+        "INSERT INTO {t} VALUES (3, 3, true); DROP TABLE {t}",
+        {(1, 2, 3), (1, 2, 1601)},
+    ),
 }
 """Statements before the pipeline, those while it is down, and the numbers of the columns of their changes."""
 

@@ -70,6 +70,9 @@ class Catalogue:
             relation=wire(oid, name), partitioned=False, partition=False, estimate=0
         )
 
+    def exists(self, oid: int) -> bool:
+        return oid in self.source.versions[self.now]
+
     def refresh_types(self, _oids: set[int]) -> None:
         """Know none."""
 

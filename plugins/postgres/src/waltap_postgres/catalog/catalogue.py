@@ -598,6 +598,10 @@ class PostgresCatalogue:
     def table_of(self, oid: int) -> CatalogTable | None:
         return next(iter(self._tables(" AND c.oid = %s", (oid,))), None)
 
+    def exists(self, oid: int) -> bool:
+        """Return whether there is a relation, of any kind."""
+        return bool(self.query("SELECT FROM pg_class WHERE oid = %s", (oid,)))
+
     def table_seen(self, oid: int) -> tuple[CatalogTable | None, str]:
         """Return the table and the snapshot of the answer."""
         # One statement, so that both are of the same moment.

@@ -6,6 +6,7 @@ Of all assignments in order, the one that supposes the fewest other events is ch
 """
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Final
 
 from waltap.changes.decode.relation import Column, Relation
@@ -13,25 +14,42 @@ from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.catalog.evidence import WRAP, CatalogVersion
 
 # Costs: no change can do it; a column of that time is not in the wire; a column has no number;
-# memory should have had the column; the transaction adds the column later; a column was dropped
-# before the transaction that last wrote its row.
+# it has one that is made up; memory should have had it; the transaction adds it later; a column
+# was dropped before the transaction that last wrote its row.
 _IMPOSSIBLE: Final = 1000
 _ABSENT: Final = 10
 _UNKNOWN: Final = 6
+_MADE: Final = 0.5
 _UNSEEN: Final = 4
 _OWN: Final = 1.5
 _REWRITTEN: Final = 0.5
+_RETYPED: Final = 3.5
 
 # Wire columns without a number that are considered where every column could have one.
 _SLACK: Final = 3
 
 
+# Numbers above those that PostgreSQL gives.
+_BEYOND: Final = 1600
+
+
 class ColumnNumbers:
-    """Number the columns of one relation; ``table`` is None if it is gone."""
+    """Number the columns of one relation; ``table`` is its description now.
+
+    ``gone``: the relation does not exist any more. Then its changes need only differ from each
+    other, so also columns that nothing describes get numbers.
+    """
 
     def __init__(
-        self, table: CatalogTable | None, remembered: Relation | None, moment: CatalogVersion
+        self,
+        table: CatalogTable | None,
+        remembered: Relation | None,
+        moment: CatalogVersion,
+        *,
+        gone: bool = False,
     ) -> None:
+        self._missing = gone
+        self._unknown = _MADE if gone else _UNKNOWN
         self._now = by_number(table.relation) if table else {}
         self._then = by_number(remembered) if remembered else {}
         self._names = {column.name for column in self._then.values()}
@@ -58,33 +76,38 @@ class ColumnNumbers:
         numbers = sorted(self._now.keys() | self._gone.keys() if self._now else self._then)
         spare = abs(len(numbers) - len(columns)) + _SLACK
         # Number of assigned columns → the least cost, and numbers in a linked list.
-        best: dict[int, tuple[float, object]] = {n: (n * _UNKNOWN, None) for n in range(_SLACK)}
+        best: dict[int, tuple[float, object]] = {
+            n: (n * self._unknown, None) for n in range(_SLACK)
+        }
         for place, number in enumerate(numbers):
             found: dict[int, tuple[float, object]] = {}
-            for count in range(max(0, place - spare), min(place + spare, len(columns)) + 1):
-                if count in best:
-                    cost, chain = best[count]
-                    last = count == len(columns)
-                    found[count] = cost + self._left_out(number, last=last), chain
-                if count and count - 1 in best:
-                    cost, chain = best[count - 1]
-                    cost += self._is(columns[count - 1], number)
-                    if count not in found or cost <= found[count][0]:
-                        found[count] = cost, (chain, count - 1, number)
-                if count and count - 1 in found:
-                    cost, chain = found[count - 1]
-                    if count not in found or cost + _UNKNOWN < found[count][0]:
-                        found[count] = cost + _UNKNOWN, chain
+            for done in range(max(0, place - spare), min(place + spare, len(columns)) + 1):
+                if done in best:
+                    cost, chain = best[done]
+                    last = done == len(columns)
+                    found[done] = cost + self._left_out(number, last=last), chain
+                if done and done - 1 in best:
+                    cost, chain = best[done - 1]
+                    cost += self._is(columns[done - 1], number)
+                    if done not in found or cost <= found[done][0]:
+                        found[done] = cost, (chain, done - 1, number)
+                if done and done - 1 in found:
+                    cost, chain = found[done - 1]
+                    if done not in found or cost + self._unknown < found[done][0]:
+                        found[done] = cost + self._unknown, chain
             best = found
         costs = (
-            (cost + _UNKNOWN * (len(columns) - count), chain)
-            for count, (cost, chain) in best.items()
+            (cost + self._unknown * (len(columns) - done), chain)
+            for done, (cost, chain) in best.items()
         )
         chain = min(costs, key=lambda each: each[0], default=(0, None))[1]
         numbered: dict[int, int] = {}
         while isinstance(chain, tuple):
             chain, at, number = chain
             numbered[at] = number
+        if self._missing:
+            free = count(max(_BEYOND, self._newest) + 1 if self._then else 1)
+            numbered = {n: numbered.get(n) or next(free) for n in range(len(columns))}
         return numbered
 
     def _is(self, column: Column, number: int) -> float:
@@ -126,8 +149,9 @@ def by_number(relation: Relation) -> dict[int, Column]:
     return {column.number: column for column in relation.columns if column.number is not None}
 
 
-def _differs(column: Column, other: Column) -> int:
-    return (column.name != other.name) + 2 * (column.type_oid != other.type_oid)
+def _differs(column: Column, other: Column) -> float:
+    """Return the cost of a rename and of another type, which is the rarer one."""
+    return (column.name != other.name) + _RETYPED * (column.type_oid != other.type_oid)
 
 
 def _dropped_by_last_writer(written: Mapping[int, int], dropped: Mapping[int, int]) -> set[int]:

@@ -134,6 +134,7 @@ class RelationDescriber:
             moment,
             again=again,
             ahead=not again and remembered is not None and moment.precedes(remembered.xid),
+            gone=bool(present is None and wire.oid and not self._catalogue.exists(wire.oid)),
             rule=self._catalogue.properties.key_index,
         )
         if wire.oid:
@@ -359,15 +360,17 @@ def joined(
     *,
     again: bool,
     ahead: bool,
+    gone: bool,
     rule: KeyRule,
 ) -> Relation:
     """Return ``wire``, completed from the other descriptions.
 
     ``again``: this session has described the relation before. So parts that the catalogue lacks
     were dropped before this announcement. ``ahead``: ``remembered`` is of a later transaction.
+    ``gone``: the table does not exist.
     """
     then_known = None if ahead and present else remembered
-    numbers = ColumnNumbers(present, then_known, moment).of(wire)
+    numbers = ColumnNumbers(present, then_known, moment, gone=gone).of(wire)
     now = by_number(present.relation) if present else {}
     matched = {n: now[number] for n, number in numbers.items() if number in now}
     before = remembered.columns if remembered else ()
