@@ -36,8 +36,8 @@ _BEYOND: Final = 1600
 class ColumnNumbers:
     """Number the columns of one relation; ``table`` is its description now.
 
-    ``gone``: the relation does not exist any more. Then its changes need only differ from each
-    other, so also columns that nothing describes get numbers.
+    ``gone``: the relation no longer exists. Its columns need only differ from each other, so also
+    columns that nothing describes get numbers.
     """
 
     def __init__(

@@ -308,7 +308,7 @@ def _snapshot_reasons(
 ) -> "list[str]":
     """Return the reasons why older rows may differ from the source.
 
-    ``numbers`` belong to the columns of the group, ``known`` to those of earlier groups.
+    ``numbers`` belong to the columns of the group, ``known`` to the columns of earlier groups.
     """
     found = []
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
@@ -328,8 +328,8 @@ def _snapshot_reasons(
             numbers.get(column.name) in known
             or (column.name in table.columns and not (table.incarnation and numbers))
         ):
-            # No other column gets its number: it is not new, it was left out. A number tells it from
-            # one of a former table.
+            # No other column gets its number: it is not new, it was left out. With numbers, a
+            # former table's column is another one.
             found.append(f"{column.name} was not captured for a while")
         elif (
             table.source
