@@ -15,7 +15,7 @@ from waltap_postgres.catalog.evidence import WRAP, CatalogVersion
 
 # Costs: no change can do it; a column of that time is not in the wire; a column has no number;
 # it has one that is made up; memory should have had it; the transaction adds it later; a column
-# was dropped before the transaction that last wrote its row.
+# was dropped before the transaction that last wrote its row; a column got another type.
 _IMPOSSIBLE: Final = 1000
 _ABSENT: Final = 10
 _UNKNOWN: Final = 6
@@ -27,7 +27,6 @@ _RETYPED: Final = 3.5
 
 # Wire columns without a number that are considered where every column could have one.
 _SLACK: Final = 3
-
 
 # Numbers above those that PostgreSQL gives.
 _BEYOND: Final = 1600
