@@ -411,6 +411,18 @@ def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew
     assert pipeline.destination.durable[400:] == list(range(1, 1001))
 
 
+def test_a_stop_after_the_last_row_leaves_nothing_to_read_again(new: New) -> None:
+    pipeline = new()
+    pipeline.source.tables[ITEMS] = [("1", "1", "x")]
+    engine = pipeline.engine()
+    pipeline.destination.before_write = lambda _batch: engine.stop()
+    engine.run()
+    kept = pipeline.store.load()
+    assert kept.snapshot is None
+    pipeline.run(stop_at=100.0)
+    assert pipeline.destination.durable == [1]
+
+
 def test_a_stop_before_the_first_row_leaves_nothing_behind(new: New) -> None:
     pipeline = new()
     pipeline.source.tables[ITEMS] = [("1", "1", "x")]

@@ -176,6 +176,9 @@ def deliver(
     ``snapshot``: they are of an initial one. Return False if the run ends before the last one.
     """
     for piece in pieces:
+        # A stop that comes after the last piece leaves nothing to read again.
+        if state.stop.is_set():
+            return False
         if piece.relation.name != report.table:
             report.reads(piece.relation.name, tables_of(connector).estimate(piece.relation))
         cut(piece, state.remaining())
@@ -183,7 +186,7 @@ def deliver(
         report.progressed(len(piece.rows))
         if delivery.due(state.flush_s):
             delivery.flush()
-        if state.stop.is_set() or state.is_finished():
+        if state.is_finished():
             return False
     return True
 
