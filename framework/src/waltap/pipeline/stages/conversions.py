@@ -7,6 +7,7 @@ format. `waltap.changes.mapping.conversion` has the contract.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from waltap.changes.mapping.conversion import ColumnConversion, ColumnConverter,
 from waltap.changes.transactions.position import lsn_text
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.errors import RecordError, RetryVerdict
-from waltap.ports.transforms.rewrite import ImageOf, rewritten_changes
+from waltap.ports.transforms.rewrite import IMAGES, rewritten_changes
 
 log = logging.getLogger(__name__)
 
@@ -153,11 +154,12 @@ class ColumnConversions:
 
     def _changes(self, part: TransactionPart) -> TransactionPart:
         def converted(
-            columns: tuple[_ConvertedColumn, ...], images: Sequence[Tuple], of: Sequence[ImageOf]
+            columns: tuple[_ConvertedColumn, ...], images: Sequence[Tuple], own: Sequence[Any]
         ) -> list[Tuple]:
+            of = [(change, name) for change in own for name in IMAGES[type(change)]]
             keys = [name == "old" and change.old_kind is not OldTuple.FULL for change, name in of]
             lsns = [change.lsn or part.commit_lsn for change, _ in of]
-            return self._converted(of[0][0].relation, images, keys, lsns, columns)
+            return self._converted(own[0].relation, images, keys, lsns, columns)
 
         changes = rewritten_changes(part.changes, self._converted_columns, converted)
         return msgspec.structs.replace(part, changes=changes)

@@ -74,7 +74,7 @@ class _ColumnValues:
         if isinstance(part, Heartbeat):
             return part
         changes = rewritten_changes(
-            part.changes, self._chosen, lambda chosen, images, _of: _rewritten(images, chosen)
+            part.changes, self._chosen, lambda chosen, images, _own: _rewritten(images, chosen)
         )
         return part if changes is part.changes else msgspec.structs.replace(part, changes=changes)
 
@@ -87,23 +87,20 @@ class _ColumnValues:
 
 
 # Type of a change → the fields with its row images.
-_IMAGES: Mapping[type[Change], tuple[str, ...]] = {
+IMAGES: Mapping[type[Change], tuple[str, ...]] = {
     Insert: ("new",), Update: ("new", "old"), Delete: ("old",),
 }  # fmt: skip
-
-# A change and the field of one of its images.
-ImageOf = tuple[Any, str]
 
 
 def rewritten_changes(
     changes: Sequence[Change],
     chosen: PerRelation[C],
-    rewrite: Callable[[C, Sequence[Tuple], Sequence[ImageOf]], list[Tuple]],
+    rewrite: Callable[[C, Sequence[Tuple], Sequence[Any]], list[Tuple]],
 ) -> Sequence[Change]:
     """Return ``changes`` with other row images.
 
-    ``rewrite`` gets all images of a table, if ``chosen`` has something for its relation. Without such a
-    table the result is the same object.
+    ``rewrite`` gets all images of a table and their changes, in the order of `IMAGES`, if ``chosen`` has
+    something for its relation. Without such a table the result is the same object.
     """
     # One call of a function for many rows costs less than one for each.
     tables: dict[Relation, list[int]] = {}
@@ -114,14 +111,26 @@ def rewritten_changes(
         return changes
     found = list(changes)
     for relation, indexes in tables.items():
-        of = [(found[index], name) for index in indexes for name in _IMAGES[type(found[index])]]
-        images = [getattr(change, name) for change, name in of]
-        after = iter(rewrite(chosen.of(relation), images, of))
-        for index in indexes:
-            change = found[index]
-            new = {name: next(after) for name in _IMAGES[type(change)]}
-            found[index] = msgspec.structs.replace(change, **new)
+        own = [found[index] for index in indexes]
+        images = [image for change in own for image in _images(change)]
+        after = iter(rewrite(chosen.of(relation), images, own))
+        for index, change in zip(indexes, own, strict=True):
+            if isinstance(change, Insert):
+                found[index] = msgspec.structs.replace(change, new=next(after))
+            elif isinstance(change, Delete):
+                found[index] = msgspec.structs.replace(change, old=next(after))
+            elif isinstance(change, Update):
+                new, old = next(after), next(after)
+                found[index] = msgspec.structs.replace(change, new=new, old=old)
     return found
+
+
+def _images(change: Change) -> tuple[Tuple, ...]:
+    if isinstance(change, Insert):
+        return (change.new,)
+    if isinstance(change, Delete):
+        return (change.old,)
+    return (change.new, change.old) if isinstance(change, Update) else ()
 
 
 def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -> list[Tuple]:
