@@ -9,6 +9,27 @@ from typing import Any
 WAIT_S = 240.0
 
 
+def endless(ended: threading.Event) -> Iterator[None]:
+    """Give rounds of work until ``ended``."""
+    while not ended.is_set():
+        yield
+
+
+class RoundPortions:
+    """Give rounds of work in portions, so that a slow pipeline is never far behind the writers."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._left = size, threading.Semaphore(0)
+
+    def __call__(self, ended: threading.Event) -> Iterator[None]:
+        while not ended.is_set():
+            if self._left.acquire(timeout=0.1):
+                yield
+
+    def add(self) -> None:
+        self._left.release(self._size)
+
+
 def in_background(work: Callable[..., Any], *given: object) -> "Future[Any]":
     """Begin ``work``, whose result comes; the end of the process waits for none."""
     future: Future[Any] = Future()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.meanwhile import meanwhile
+from tests.harness.meanwhile import RoundPortions, meanwhile
 from tests.harness.moving_keys import TABLE, move_keys, same_in
 from tests.harness.pipeline import PipelineRig, Run, until
 
@@ -124,15 +124,19 @@ def test_rows_follow_every_change_that_they_contain(pipeline: PipelineRig) -> No
 
 
 def equal_beside_snapshots(
-    pipeline: PipelineRig, folder: Path, *writers: Callable[[threading.Event], None]
+    pipeline: PipelineRig,
+    folder: Path,
+    *writers: Callable[[threading.Event], None],
+    portions: RoundPortions,
 ) -> None:
-    """Take snapshots beside ``writers``, and compare source and target."""
+    """Take snapshots, each beside a portion of the ``writers``, and compare source and target."""
     database, target = pipeline.database, folder / "target.db"
     database.execute(TABLE)
     pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
     pipeline.settings |= {"snapshot.mode": "initial"}
     with pipeline.running() as run, meanwhile(*writers):
         for times in range(1, 13):
+            portions.add()
             ask(pipeline, "moving")
             run.until(lambda n=times: completed(run, n), "the snapshot")
     pipeline.catch_up()
@@ -143,7 +147,9 @@ def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
     pipeline: PipelineRig, tmp_path: Path
 ) -> None:
     """A key change that the rows contained, and that came again, gave rows the large values of others."""
-    equal_beside_snapshots(pipeline, tmp_path, *[partial(move_keys, pipeline.database)] * 3)
+    portions = RoundPortions(150)
+    write = partial(move_keys, pipeline.database, rounds=portions)
+    equal_beside_snapshots(pipeline, tmp_path, write, write, write, portions=portions)
 
 
 def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: PipelineRig) -> None:
@@ -178,23 +184,24 @@ def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: Pipeline
 def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
     pipeline: PipelineRig, tmp_path: Path
 ) -> None:
-    database = pipeline.database
+    database, portions = pipeline.database, RoundPortions(100)
 
     def alter(ended: threading.Event) -> None:
+        statements = itertools.cycle(
+            (
+                "ALTER TABLE moving ADD COLUMN c{number} int DEFAULT {number}",
+                "VACUUM FULL moving",
+                "ALTER TABLE moving DROP COLUMN c{number}",
+                "TRUNCATE moving",
+            )
+        )
         with database.connect(autocommit=True) as connection:
-            for number in itertools.count():
-                for statement in (
-                    f"ALTER TABLE moving ADD COLUMN c{number} int DEFAULT {number}",
-                    "VACUUM FULL moving",
-                    f"ALTER TABLE moving DROP COLUMN c{number}",
-                    "TRUNCATE moving",
-                ):
-                    connection.execute(statement)
-                    if ended.wait(0.05):
-                        return
+            for number, _ in enumerate(portions(ended)):
+                connection.execute(next(statements).format(number=number // 4))
+                ended.wait(0.05)
 
-    write = partial(move_keys, database)
-    equal_beside_snapshots(pipeline, tmp_path, write, write, alter)
+    write = partial(move_keys, database, rounds=portions)
+    equal_beside_snapshots(pipeline, tmp_path, write, write, alter, portions=portions)
 
 
 @pytest.mark.parametrize("first", [None, "id < 10"])
