@@ -79,6 +79,33 @@ def test_what_the_server_says_is_understood(
     )
 
 
+@pytest.mark.parametrize(
+    ("sqlstate", "text", "function", "kind"),
+    [
+        ("42704", "Publikation »p« existiert nicht", "get_publication_oid", PublicationMissing),
+        ("42704", "слот репликации \"s\" не существует", "ReplicationSlotAcquire", SlotMissing),
+        ("42710", "レプリケーションスロット\"s\"はすでに存在します", "ReplicationSlotCreate", SlotExists),
+        ("58P01", "das angeforderte WAL-Segment 1 wurde schon entfernt", "WalSndSegmentOpen", SlotInvalidated),
+        ("58P01", "das angeforderte WAL-Segment 1 wurde schon entfernt", "wal_segment_open", SlotInvalidated),
+        ("58P01", "konnte nicht auf Datei »x« zugreifen", "internal_load_library", OutputPluginUnavailable),
+        ("55000", "Replikations-Slot »s« wurde nicht in dieser Datenbank erzeugt", "CreateDecodingContext", SlotUnfit),
+        ("42704", "Typ »t« existiert nicht", "typenameType", QueryFailed),
+    ],
+)  # fmt: skip
+def test_what_the_server_says_is_understood_in_other_languages(
+    sqlstate: str, text: str, function: str, kind: type[WaltapError]
+) -> None:
+    error = MEANINGS.of_query(sqlstate, text, function=function, slot="s", publication="p")
+    assert type(error) is kind
+    assert text in str(error)
+
+
+def test_a_right_that_is_named_in_another_language_is_not_replication() -> None:
+    text = "keine Berechtigung für Tabelle t"
+    error = MEANINGS.of_query("42501", text, function="aclcheck_error", user="u")
+    assert "GRANT SELECT ON … TO u" in str(error)
+
+
 def test_the_reader_of_a_slot_is_named() -> None:
     error = MEANINGS.of_query("55006", 'replication slot "7" is active for PID 4711', slot="7")
     assert "pg_terminate_backend(4711)" in error.advice()
@@ -154,8 +181,17 @@ def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -
     assert said.startswith("password") or "PASSWORD" not in error.advice() or "CREATE" in sql
 
 
-def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone() -> None:
-    error = MEANINGS.of_stream("42704", 'publication "p" does not exist', slot="s", publication="p")
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        ('publication "p" does not exist', ""),
+        ("Publikation »p« existiert nicht", "get_publication_oid"),
+    ],
+)
+def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone(
+    text: str, function: str
+) -> None:
+    error = MEANINGS.of_stream("42704", text, slot="s", publication="p", function=function)
     assert type(error) is PublicationGone
     assert error.retry is RetryVerdict.NEVER
 

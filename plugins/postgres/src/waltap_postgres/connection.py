@@ -297,15 +297,36 @@ def identify(properties: PostgresProperties) -> dict[str, str]:
 
 
 def driver_error(
-    error: psycopg.Error, properties: PostgresProperties, plugin: str = ""
+    error: psycopg.Error,
+    properties: PostgresProperties,
+    plugin: str = "",
+    *,
+    streaming: bool = False,
 ) -> WaltapError:
-    """Return the error for a psycopg error."""
+    """Return the error for a psycopg error. ``streaming`` is as for `server_error`."""
     text = str(error.diag.message_primary or error).strip()
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return unreachable(text, properties)
-    return properties.meanings.of_query(
-        error.sqlstate or "", text, plugin=plugin, **identify(properties)
-    )
+    report = error.sqlstate or "", text, error.diag.source_function or ""
+    return server_error(properties, *report, plugin=plugin, streaming=streaming)
+
+
+def server_error(
+    properties: PostgresProperties,
+    sqlstate: str,
+    text: str,
+    function: str,
+    *,
+    plugin: str = "",
+    streaming: bool = False,
+) -> WaltapError:
+    """Return the error for a message of the server's ``function``.
+
+    ``streaming``: the message ended a stream of changes.
+    """
+    meanings = properties.meanings
+    meaning = meanings.of_stream if streaming else meanings.of_query
+    return meaning(sqlstate, text, function=function, plugin=plugin, **identify(properties))
 
 
 def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
@@ -434,8 +455,8 @@ def run_heartbeat_query(
             raise meaning from error
         grant = ""
         if isinstance(meaning, PrivilegeMissing):
-            rights = "SELECT, INSERT, UPDATE, DELETE"
-            grant = f"; {grant_for(meaning.problem, properties.user, rights=rights)} lets it"
+            refusal = meaning.problem, properties.user, error.diag.source_function or ""
+            grant = f"; {grant_for(*refusal, rights='SELECT, INSERT, UPDATE, DELETE')} lets it"
         log.warning(
             "heartbeat.action.query failed: %s%s",
             meaning.problem,
@@ -601,12 +622,11 @@ class PostgresSession:
         return self.watch.busy is not None and self.watch.busy(self.pgconn)
 
     def error(self, result: "pq.abc.PGresult", *, streaming: bool = False) -> WaltapError:
-        """Return the error for a failed result.
-
-        ``streaming``: the result ended a stream of changes.
-        """
-        sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+        """Return the error for a failed result. ``streaming`` is as for `server_error`."""
+        fields = pq.DiagnosticField
+        sqlstate = (result.error_field(fields.SQLSTATE) or b"").decode()
+        function = (result.error_field(fields.SOURCE_FUNCTION) or b"").decode()
+        message = result.error_field(fields.MESSAGE_PRIMARY) or result.error_message
         text = message.decode("utf-8", "replace").strip()
         if not sqlstate:
             return unreachable(text, self.properties)
@@ -615,9 +635,8 @@ class PostgresSession:
                 f"this is no replication connection, though it was asked for one: {text}",
                 address=identify(self.properties)["address"],
             )
-        meanings = self.properties.meanings
-        meaning = meanings.of_stream if streaming else meanings.of_query
-        return meaning(sqlstate, text, plugin=self.plugin, **identify(self.properties))
+        report = self.properties, sqlstate, text, function
+        return server_error(*report, plugin=self.plugin, streaming=streaming)
 
     def close(self) -> None:
         self.connection.close()

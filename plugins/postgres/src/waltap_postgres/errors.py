@@ -27,14 +27,17 @@ GRANTS = {
     "sequence": "USAGE ON SEQUENCE {name}",
     "function": "EXECUTE ON FUNCTION {name}",
 }
+# What the server says, or its function, where WAL or a library is missing.
+WAL_GONE = re.compile("wal segment|segment_?open")
+LIBRARY = re.compile("could not (access|load)|load_library")
 OWNED = re.compile(r'must be (?:the )?owner of (\w+(?: table)?) "?([^"]+)"?$')
 
 
-def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
+def grant_for(message: str, user: str, function: str, *, rights: str = "SELECT") -> str:
     """Return the SQL that grants the right in the server's ``message``.
 
     The server names an object without its schema. ``rights`` are the needed ones of a table. A
-    message without an object is about replication.
+    message without an object is in another language, or about replication.
     """
     role = sql_word(user)
     denied = DENIED.search(message)
@@ -45,6 +48,8 @@ def grant_for(message: str, user: str, *, rights: str = "SELECT") -> str:
     owned = OWNED.search(message)
     if owned is not None:
         return f"ALTER {owned[1].upper()} {sql_word(owned[2])} OWNER TO {role}"
+    if function.startswith("aclcheck_error"):
+        return f"GRANT {rights} ON … TO {role}"
     return f"ALTER ROLE {role} WITH REPLICATION"
 
 
@@ -174,7 +179,7 @@ class ErrorMeanings:
     """Translate the server's errors.
 
     The subclass of another server translates its own errors first. ``message`` is the server's
-    primary text.
+    primary text, in the language of its ``lc_messages``; ``function`` of its source reported it.
     """
 
     def of_query(
@@ -182,6 +187,7 @@ class ErrorMeanings:
         sqlstate: str,
         message: str,
         *,
+        function: str = "",
         slot: str = "",
         user: str = "",
         database: str = "",
@@ -190,36 +196,38 @@ class ErrorMeanings:
         address: str = "",
     ) -> SourceError | OffsetError:
         text = message.strip().rstrip(".")
+        # Only one of them names the object in every language.
+        about = f"{text} {function}".lower()
         if sqlstate in {"28000", "28P01"}:
             if "replication" in text and "role" in text:
-                return PrivilegeMissing(text, user=user, sql=grant_for(text, user))
+                return PrivilegeMissing(text, user=user, sql=grant_for(text, user, function))
             return AuthenticationRefused(text, way=_way_in(text, user, database))
         if sqlstate == "3D000":
             return DatabaseMissing(text, database=database)
         if sqlstate == "55006":
             pid = next((word for word in text.split() if word.isdigit()), "?")
             return SlotActive(text, slot=slot, pid=pid)
-        if sqlstate == "42704" and "publication" in text:
+        if sqlstate == "42704" and "publication" in about:
             return PublicationMissing(text, sql=f'CREATE PUBLICATION "{publication}" FOR TABLE …')
-        if sqlstate == "42704" and "slot" in text:
+        if sqlstate == "42704" and "slot" in about:
             return SlotMissing(text, position="the stored position")
-        if sqlstate == "42710" and "slot" in text:
+        if sqlstate == "42710" and "slot" in about:
             return SlotExists(text, slot=slot)
-        if sqlstate == "58P01" and "WAL segment" in text:
+        if sqlstate == "58P01" and WAL_GONE.search(about):
             return SlotInvalidated(text, slot=slot)
-        if (sqlstate == "58P01" and ("could not access" in text or "could not load" in text)) or (
+        if (sqlstate == "58P01" and LIBRARY.search(about)) or (
             sqlstate == "42501" and "output plugin" in text
         ):
             return OutputPluginUnavailable(text, plugin=plugin, libraries=f"'pgoutput', '{plugin}'")
         if sqlstate == "42501":
-            return PrivilegeMissing(text, user=user, sql=grant_for(text, user))
+            return PrivilegeMissing(text, user=user, sql=grant_for(text, user, function))
         if sqlstate == "55000" and "wal_level" in text:
             return WalLevelTooLow(text, sql=f"{WAL_LEVEL_SQL}; then restart the server")
         if sqlstate == "55000" and ("can no longer" in text or "cannot read from" in text):
             return SlotInvalidated(text, slot=slot)
         if sqlstate == "55000" and text.startswith("cannot use replication slot"):
             return SlotSynchronized(text)
-        if sqlstate == "55000" and "slot" in text:
+        if sqlstate == "55000" and "slot" in about:
             return SlotUnfit(text, slot=slot)
         if sqlstate in {"22021", "22P05"}:
             return TextNotUtf8(text)
@@ -238,13 +246,20 @@ class ErrorMeanings:
         return QueryFailed(text, sqlstate=sqlstate or "unknown")
 
     def of_stream(
-        self, sqlstate: str, message: str, *, slot: str, publication: str, **facts: str
+        self,
+        sqlstate: str,
+        message: str,
+        *,
+        slot: str,
+        publication: str,
+        function: str = "",
+        **facts: str,
     ) -> SourceError | OffsetError:
         """Return the error for a walsender's message during decoding.
 
         The walsender uses the catalogue of the decoded change.
         """
-        if sqlstate == "42704" and "publication" in message:
+        if sqlstate == "42704" and "publication" in f"{message} {function}":
             if publication + INSERTS_SUFFIX in message.partition("(")[0]:
                 inserts = '"{}"'.format((publication + INSERTS_SUFFIX).replace('"', '""'))
                 return InsertsPublicationGone(
@@ -258,7 +273,8 @@ class ErrorMeanings:
             )
         if sqlstate == "XX000" and any(words in message for words in FAULTS_OF_A_SESSION):
             return ConnectionLost(f"the server stopped decoding: {message.strip()}")
-        return self.of_query(sqlstate, message, slot=slot, publication=publication, **facts)
+        facts |= {"slot": slot, "publication": publication, "function": function}
+        return self.of_query(sqlstate, message, **facts)
 
 
 def _way_in(text: str, user: str, database: str) -> str:

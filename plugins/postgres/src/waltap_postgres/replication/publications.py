@@ -12,7 +12,7 @@ from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import ConnectorContext, PublicationCompleteness
 from waltap.ports.source.published import NARROWS, PublishedSubset, narrowings
 from waltap_postgres.catalog.catalogue import LOCK_MS, CatalogTable, PostgresCatalogue
-from waltap_postgres.connection import driver_error, identify
+from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
     INSERTS_SUFFIX,
@@ -238,12 +238,8 @@ class PublicationSet:
                     (slot, PEEK_CHANGES, sql_name(name)),
                 )
         except psycopg.Error as error:
-            if error.sqlstate is None:
-                raise driver_error(error, self._properties) from error
-            text = str(error.diag.message_primary)
-            facts = identify(self._properties)
-            meaning = self._properties.meanings.of_stream(error.sqlstate, text, **facts)
-            if isinstance(meaning, SlotActive):
+            meaning = driver_error(error, self._properties, streaming=True)
+            if error.sqlstate is None or isinstance(meaning, SlotActive):
                 raise meaning from error
             return meaning if isinstance(meaning, PublicationGone) else None
         return None

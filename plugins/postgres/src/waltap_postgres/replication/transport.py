@@ -15,7 +15,7 @@ from psycopg import pq
 
 from waltap.changes.decode.decoder import Frame
 from waltap.errors import ConnectionLost, StopRequested, WaltapError
-from waltap_postgres.connection import PostgresSession, driver_error, identify
+from waltap_postgres.connection import PostgresSession, driver_error, server_error
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import (
     CopyEnded,
@@ -105,11 +105,8 @@ class ReplicationTransport(abc.ABC):
         # The first line of the context names the slot, the output plugin and the LSN.
         if context := fields.get("W"):
             text = f"{text} ({context.splitlines()[0]})"
-        session = self.session
-        facts = identify(session.properties)
-        return session.properties.meanings.of_stream(
-            fields.get("C", ""), text, plugin=session.plugin, **facts
-        )
+        report = self.session.properties, fields.get("C", ""), text, fields.get("R", "")
+        return server_error(*report, plugin=self.session.plugin, streaming=True)
 
 
 class SocketTransport(ReplicationTransport):
@@ -339,10 +336,8 @@ def _copy_by_socket(
         raise ConnectionLost(f"connection to the server broke during COPY: {error}") from error
     except CopyEnded as end:
         fields = end.error.fields() if end.error else {}
-        facts = identify(session.properties)
-        raise session.properties.meanings.of_query(
-            fields.get("C", ""), fields.get("M", "COPY failed"), **facts
-        ) from end
+        report = fields.get("C", ""), fields.get("M", "COPY failed"), fields.get("R", "")
+        raise server_error(session.properties, *report) from end
     finally:
         connection.close()
 
