@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from jsonschema import Draft202012Validator
 from tests.unit.cli.test_named_remedies import fields_of
 
 from waltap.base.property import declarations
@@ -60,7 +61,7 @@ def test_the_schema_describes_a_profile() -> None:
     assert table["type"] == ["array", "string"]
     assert "default" not in source["slot"]["properties"]["name"]  # the pipeline's name
     modes = source["publication"]["properties"]["autocreate"]["properties"]["mode"]
-    assert "filtered" in modes["enum"]
+    assert "filtered" in modes["anyOf"][0]["enum"]
     assert "postgres" in source["type"]["examples"]
 
 
@@ -88,3 +89,24 @@ def test_the_schema_knows_both_ways_to_write_a_name() -> None:
     max.batch.size = 1
     """
     assert names_in(profile_schema(HOST), tomllib.loads(text)) == []
+
+
+def test_the_schema_takes_the_profiles_of_the_pages() -> None:
+    whole = Draft202012Validator(profile_schema(HOST))
+    source = '[source]\ntype = "postgres"\n'
+    profiles = [
+        f"{source}snapshot.select.statement.overrides.public.t = 'SELECT 1'",
+        f"{source}snapshot.max.threads.multiplier = 2",
+        f"{source}snapshot.max.threads = 2",
+        f"{source}database.sslmode = '${{env:TLS}}'",
+        f"{source}wal2json.format-version = 2",
+        f"{source}[sink]\ntype = 'spark'\n'type.change' = 'string'",
+    ]
+    for page in (DOCS / "howto").glob("*.md"):
+        profiles += re.findall(r"^```toml\n(\[.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    assert len(profiles) > 25
+    for profile in profiles:
+        document = {"source": {"type": "postgres"}} | tomllib.loads(profile)
+        document["source"].setdefault("type", "postgres")
+        document.get("sink", {}).setdefault("type", "null")
+        assert [error.message for error in whole.iter_errors(document)] == [], profile

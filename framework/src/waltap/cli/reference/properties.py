@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Final
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations
@@ -211,6 +212,8 @@ def profile_schema(host: Host) -> dict[str, Any]:
             for declaration in declarations(model):
                 flat.setdefault(declaration.name, declaration)
     shared = _nested(flat)
+    transforms = _choice(host.transforms)
+    transforms["properties"] |= {"predicate": {"type": "string"}, "negate": SCALARS}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "waltap profile",
@@ -224,27 +227,24 @@ def profile_schema(host: Host) -> dict[str, Any]:
             "format": _section(shared, sorted(host.formats)),
             "offsets": _section(shared, sorted(host.offset_stores)),
             "sink": _choice(host.sinks),
-            "sinks": {"type": "array", "items": _branch_schema(shared, host)},
-            "transforms": {
-                "type": "array",
-                "items": _choice(
-                    host.transforms,
-                    {"predicate": {"type": "string"}, "negate": {"type": ["boolean", "string"]}},
-                ),
-            },
+            "sinks": {"type": "array", "items": _branch_schema(shared, transforms, host)},
+            "dead_letters": _choice(host.sinks),
+            "transforms": {"type": "array", "items": transforms},
             "converters": {"type": "array", "items": _choice(host.converters)},
             "predicates": {"type": "object", "additionalProperties": _choice(host.predicates)},
         },
     }
 
 
-def _branch_schema(shared: dict[str, Any], host: Host) -> dict[str, Any]:
+def _branch_schema(
+    shared: dict[str, Any], transforms: dict[str, Any], host: Host
+) -> dict[str, Any]:
     branch = _choice(host.sinks)
     branch["properties"] |= _nested({d.name: d for d in declarations(SinkBranchProperties)})
     branch["properties"]["format"] = {
         "anyOf": [{"type": "string"}, _section(shared, sorted(host.formats))]
     }
-    branch["properties"]["transforms"] = {"type": "array", "items": _choice(host.transforms)}
+    branch["properties"]["transforms"] = {"type": "array", "items": transforms}
     return branch
 
 
@@ -258,25 +258,22 @@ def _section(
     return section | {"required": ["type"]} if required else section
 
 
-def _choice(specs: Mapping[str, Spec], others: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema of an object whose ``type`` decides its properties.
-
-    ``others`` are allowed for every type.
-    """
+def _choice(specs: Mapping[str, Spec]) -> dict[str, Any]:
+    """Return the schema of an object whose ``type`` decides its properties."""
     branches = []
     for name, spec in sorted(specs.items()):
         flat = {d.name: d for d in declarations(spec.properties)} if spec.properties else {}
         branches.append(
             {
                 "if": {"properties": {"type": {"const": name}}},
-                # ``type`` itself belongs to the properties of every branch.
-                "then": {"properties": {"type": True, **_nested(flat)}},
+                # ``type`` itself is a property of every branch, where ``type.change`` is one too.
+                "then": {"properties": _nested(flat) | {"type": True}},
             }
         )
     return {
         "type": "object",
         "required": ["type"],
-        "properties": {"type": {"type": "string", "examples": sorted(specs)}, **(others or {})},
+        "properties": {"type": {"type": "string", "examples": sorted(specs)}},
         "allOf": branches,
     }
 
@@ -285,28 +282,32 @@ def _nested(flat: dict[str, PropertyDeclaration]) -> dict[str, Any]:
     """Return the schema of dotted names as nested TOML tables."""
     tree: dict[str, Any] = {}
     for name, declaration in flat.items():
-        # A family has no fixed names to complete.
-        if declaration.family is not None:
-            continue
-        tree[name] = _value(declaration)  # also as one quoted key
         level = tree
         *tables, last = name.split(".")
-        for each in tables:
-            node = level.setdefault(each, {"type": "object", "properties": {}})
-            node.setdefault("properties", {})
-            level = node["properties"]
-        # A name may be a value and a table: ``a`` and ``a.b`` are both properties.
-        level[last] = _value(declaration) | (
-            {"properties": level[last]["properties"]} if "properties" in level.get(last, {}) else {}
-        )
+        if declaration.family is None:
+            tree[name] = _value(declaration)  # also as one quoted key
+        for each in takewhile(str.islower, tables):  # a family has no fixed names to complete
+            level = _joined(level, each, {"type": "object", "properties": {}})["properties"]
+        if declaration.family is None:
+            _joined(level, last, _value(declaration))
     return tree
 
 
+def _joined(level: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    node: dict[str, Any] = schema | level.get(name, {})
+    if node.keys() >= {"description", "properties"}:  # ``a`` and ``a.b`` are both properties
+        node = {key: node[key] for key in node if key not in {"type", "anyOf", "items"}}
+    level[name] = node
+    return node
+
+
 def _value(declaration: PropertyDeclaration) -> dict[str, Any]:
-    # Numbers and booleans may be strings, too: ``${env:NAME}`` represents any value.
+    # ``${env:NAME}`` represents any value, so that numbers and booleans may be strings, too.
     schema: dict[str, Any] = {"description": declaration.summary}
     if declaration.choices:
-        schema["enum"] = list(declaration.choices)
+        placeholder = {"type": "string", "pattern": r"\$\{"}
+        numbers = [int(choice) for choice in declaration.choices if choice.isdigit()]
+        schema["anyOf"] = [{"enum": [*declaration.choices, *numbers]}, placeholder]
     elif declaration.allowed.startswith("true"):
         schema["type"] = ["boolean", "string"]
     elif declaration.allowed.startswith("a whole number"):
