@@ -623,6 +623,13 @@ def test_a_database_that_is_renamed_is_gone_on_with(behind: PipelineRig) -> None
         behind.catch_up()
         assert stored(behind).sole.database == moved.name
         behind.deliver("INSERT INTO t VALUES (3)")
+        file = behind.folder / "state" / "p" / "belongings.json"
+        assert {each["database"] for each in json.loads(file.read_text())} == {moved.name}
+        done = behind.command("drop", "--yes")
+        assert f"publication {behind.slot} in database {moved.name}" in done.stdout
+        assert "stays" not in done.stdout
+        assert behind.destination.ids("t") == [1, 2, 3]
+        behind.catch_up()
         database.server.execute(f'CREATE DATABASE "{database.name}"')
         change_offset(behind, database=database.name)  # of the one that has the name now
         with pytest.raises(OtherServer):
@@ -630,7 +637,6 @@ def test_a_database_that_is_renamed_is_gone_on_with(behind: PipelineRig) -> None
         database.server.execute(f'DROP DATABASE "{database.name}"')
     finally:
         database.server.execute(rename.format(moved.name, database.name))
-    assert behind.destination.ids("t") == [1, 2, 3]
 
 
 def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(

@@ -204,6 +204,7 @@ class PostgresConnector(Connector):
         return dropped
 
     def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
+        self._rename_owned()
         known = {entry.key: entry for entry in self.context.owned_objects.all()}
         if offset is not None and offset.sole.slot_created_lsn:
             entry = self._owned_object("slot", offset.sole.slot)
@@ -217,6 +218,17 @@ class PostgresConnector(Connector):
             for entry in known.values()
             if entry.key[2:] == here and (entry.kind, entry.name) in found
         )
+
+    def _rename_owned(self) -> None:
+        """Give the entries of a renamed database its present name."""
+        owned, slot = (
+            self.context.owned_objects,
+            self._owned_object("slot", self.properties.slot_name),
+        )
+        for entry in owned.all():
+            made = entry.key[:3] == slot.key[:3]
+            if made and self._resumption().was_named(entry.database, self._read_slot()):
+                owned.rename_database(entry.system_id, entry.database, slot.database)
 
     def foreign_owned_objects(self) -> list[OwnedObject]:
         here = self._owned_object("", "").key[2:]
@@ -233,6 +245,7 @@ class PostgresConnector(Connector):
     # --- start --------------------------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> StartPosition:
+        self._rename_owned()
         decision = self._decide(offset)
         snapshot, slot, lost = decision.snapshot, decision.slot, decision.lost
         if not decision.stream:

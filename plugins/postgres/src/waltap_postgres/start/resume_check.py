@@ -48,17 +48,20 @@ class ResumeCheck:
 
         Raises: SourceError.
         """
-        # A slot's name is of the whole server. A slot made later than the offset is behind a gap.
+        # A slot made later than the offset is behind a gap.
         (system_id, database, name), then = self._here, offset.sole
-        if then.database == database or (then.system_id, then.slot) != (system_id, name):
-            return offset
-        if (
-            slot is None
-            or slot.database != database
-            or self._catalogue.query("SELECT FROM pg_database WHERE datname = %s", (then.database,))
-        ):
-            return offset
-        return offset.with_sole(database=database)
+        ours = (then.system_id, then.slot) == (system_id, name)
+        renamed = ours and self.was_named(then.database, slot)
+        return offset.with_sole(database=database) if renamed else offset
+
+    def was_named(self, database: str, slot: ReplicationSlot | None) -> bool:
+        """Return whether ``database`` is the former name of this one.
+
+        ``slot`` was made in it, and a slot's name is of the whole server. Raises: SourceError.
+        """
+        here = slot is not None and slot.database == self._properties.dbname != database
+        found = "SELECT FROM pg_database WHERE datname = %s"
+        return here and not self._catalogue.query(found, (database,))
 
     def made_by_us(self, offset: Offset) -> bool:
         """Return whether the offset's run created the slot on this server."""
