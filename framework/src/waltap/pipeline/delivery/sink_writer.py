@@ -71,51 +71,6 @@ class WrittenBatch:
     commit_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AckedPosition:
-    """Sum up the batches that became durable in a flush."""
-
-    positions: Positions
-    # None: nothing became durable, or everything is: then the state is the stored or the present one.
-    signals: Mapping[str, object] | None
-    chunk_ends: tuple[ChunkEnd, ...]
-    ends_snapshot: bool
-
-
-class PendingAcks:
-    """Keep written batches in order until they are durable."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[WrittenBatch] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    @property
-    def oldest(self) -> WrittenBatch | None:
-        return self._waiting[0] if self._waiting else None
-
-    def add(self, written: WrittenBatch) -> None:
-        self._waiting.append(written)
-
-    def take(self, number: int) -> AckedPosition:
-        """Remove all batches up to ``number``, and return their sum."""
-        positions, chunk_ends, ends_snapshot = Positions(), list[ChunkEnd](), False
-        signals: Mapping[str, object] | None = None
-        while self._waiting and self._waiting[0].number <= number:
-            batch = self._waiting.popleft()
-            positions = positions.advanced(batch.partition, batch.position)
-            chunk_ends += batch.chunk_ends
-            ends_snapshot = ends_snapshot or batch.ends_snapshot
-            signals = batch.signals
-        return AckedPosition(
-            positions=positions,
-            signals=signals if self._waiting else None,
-            chunk_ends=tuple(chunk_ends),
-            ends_snapshot=ends_snapshot,
-        )
-
-
 POLL_S: Final = 0.2
 """Seconds between two questions whether other readers have read the chunks."""
 
@@ -177,11 +132,8 @@ class SinkWriter:
         self._keeper = sink if isinstance(sink, PositionKeepingSink) else None
         self._delayer = sink if isinstance(sink, FlushDelayingSink) else None
         self._acknowledging = sink if isinstance(sink, AcknowledgingSink) else None
-        self._pending_acks = None if self._acknowledging is None else PendingAcks()
-        """The batches that are not durable, for a sink that acknowledges batch by batch; None:
-
-        each flush makes all durable.
-        """
+        # The batches that are not durable, of a sink that acknowledges batch by batch.
+        self._unacknowledged = deque[WrittenBatch]()
         self.unflushed_since: float | None = None
         # After a failure the sink may have lost batches, and would confirm them by the next flush.
         self.failed = False
@@ -227,7 +179,7 @@ class SinkWriter:
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         self._in_write = False
-        if self._pending_acks is not None:
+        if self._acknowledging is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
             self._reading.delivered(chunk_ends(parts))
@@ -349,14 +301,18 @@ class SinkWriter:
         """
         durable, ended = self._flushed(), False
         signals: Mapping[str, object] = self.signals
-        if self._pending_acks is not None and self._acknowledging is not None:
-            acked = self._pending_acks.take(self._acknowledging.acknowledged())
-            durable, ended = acked.positions, acked.ends_snapshot
-            self._reading.delivered(acked.chunk_ends)
-            self._note_pending(moved=bool(acked.positions or acked.chunk_ends))
-            if self._pending_acks:
+        if self._acknowledging is not None:
+            number, acked = self._acknowledging.acknowledged(), list[WrittenBatch]()
+            while self._unacknowledged and self._unacknowledged[0].number <= number:
+                acked.append(self._unacknowledged.popleft())
+            durable, ended = Positions(), any(batch.ends_snapshot for batch in acked)
+            for batch in acked:
+                durable = durable.advanced(batch.partition, batch.position)
+                self._reading.delivered(batch.chunk_ends)
+            self._note_pending(moved=bool(acked))
+            if self._unacknowledged:
                 self.unflushed_since = self._clock.monotonic()
-                signals = acked.signals or self.offset.signals
+                signals = acked[-1].signals if acked else self.offset.signals
         moved = Positions(
             {
                 name: position
@@ -371,7 +327,7 @@ class SinkWriter:
                 self._on_durable()
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
-        elif self._pending_acks is not None and signals != self.offset.signals:
+        elif self._acknowledging is not None and signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
         if ended:
             self.store(self._reading.ended(self.offset, self.partition))
@@ -386,12 +342,13 @@ class SinkWriter:
     @property
     def awaits_acks(self) -> bool:
         """Return whether written batches wait for acknowledgements."""
-        return bool(self._pending_acks)
+        return bool(self._unacknowledged)
 
     @property
     def waiting_since(self) -> float | None:
         """Return since when the oldest batch is not durable."""
-        oldest = None if self._pending_acks is None else self._pending_acks.oldest
+        # A copy: the engine's thread removes batches.
+        oldest = next(iter(self._unacknowledged.copy()), None)
         return self.unflushed_since if oldest is None else oldest.at
 
     def _await_ack(
@@ -401,7 +358,7 @@ class SinkWriter:
 
         ``read`` are parts of a snapshot.
         """
-        if self._pending_acks is None:
+        if self._acknowledging is None:
             return
         written = WrittenBatch(
             number=batch.number,
@@ -413,7 +370,7 @@ class SinkWriter:
             at=self._clock.monotonic(),
             commit_ms=_first_commit_ms(batch.parts),
         )
-        self._pending_acks.add(written)
+        self._unacknowledged.append(written)
         self._note_pending()
 
     def _note_pending(self, *, moved: bool = False) -> None:
@@ -421,13 +378,13 @@ class SinkWriter:
 
         ``moved``: some came just now.
         """
-        assert self._pending_acks is not None
-        calls, oldest = self.counts.calls, self._pending_acks.oldest
-        if oldest is None:
+        calls = self.counts.calls
+        if not self._unacknowledged:
             calls.unacknowledged_since = None
             if not self._in_write:
                 calls.oldest_commit_ms = None
         elif moved or calls.unacknowledged_since is None:
+            oldest = self._unacknowledged[0]
             calls.unacknowledged_since = self._clock.monotonic() if moved else oldest.at
             calls.oldest_commit_ms = oldest.commit_ms
 
@@ -457,7 +414,7 @@ class SinkWriter:
             self.failed = True
             raise
         self.unflushed_since = None
-        if self._pending_acks is None and not self._in_write:
+        if self._acknowledging is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
         if self._observes["on_flush"]:
             seconds = self._clock.monotonic() - started
@@ -618,7 +575,7 @@ class SinkWriter:
         self.write_notifications()
         with self.counts.calls.call("a write"):
             self._branch.give(end, end, self._attempt)
-        if self._pending_acks is not None:
+        if self._acknowledging is not None:
             self._await_ack(end, [], ends_snapshot=True)
             self.flush()
             return
