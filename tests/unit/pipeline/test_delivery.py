@@ -11,7 +11,6 @@ from tests.harness.simulated import raising
 from waltap.base.retry import RetryBackoff
 from waltap.changes.decode.message import Message
 from waltap.changes.events.event import Record
-from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, Part, TransactionPart
@@ -373,18 +372,15 @@ class Told(ChangeStream):
         """Nothing is open."""
 
 
-def confirmation_of(
-    rig: Rig, folder: Path, pipeline: SimulatedPipeline, **streams: Told
-) -> SlotAdvancer:
+def confirmation_of(rig: Rig, pipeline: SimulatedPipeline, **streams: Told) -> SlotAdvancer:
     """Return the confirmation of partitions with these streams; "sole" is the one without a name."""
     names = {SOLE if name == "sole" else name: stream for name, stream in streams.items()}
+    state = pipeline.engine()._run.state
     readers = [
-        PartitionReader(
-            name, stream, TransactionAssembler(Position(0x10), None, folder / name, 1 << 20)
-        )
-        for name, stream in names.items()
+        PartitionReader(state, lambda relation: relation, rig.delivery, *each)
+        for each in names.items()
     ]
-    return SlotAdvancer(pipeline.engine()._run.state, readers, rig.delivery)
+    return SlotAdvancer(state, readers, rig.delivery)
 
 
 def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_further(
@@ -394,7 +390,7 @@ def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_fur
     pipeline, held = SimulatedPipeline(tmp_path), 0x20
     pipeline.confirmable = lambda lsn: min(lsn, held)
     streams = {"b": Told(), "a": Told()}
-    confirmation = confirmation_of(rig, tmp_path, pipeline, **streams)
+    confirmation = confirmation_of(rig, pipeline, **streams)
     rig.delivery.write([parts[3]], partition="b")
     rig.delivery.write([parts[0]], partition="a")
     confirmation.flush_now()
@@ -411,7 +407,7 @@ def idle(tmp_path: Path) -> tuple[Rig, SlotAdvancer, Told]:
     """A confirmation of one stream whose server has read far ahead."""
     rig, stream = Rig(), Told(idle=0x999_0000_0000)
     pipeline = SimulatedPipeline(tmp_path)
-    return rig, confirmation_of(rig, tmp_path, pipeline, sole=stream), stream
+    return rig, confirmation_of(rig, pipeline, sole=stream), stream
 
 
 def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(

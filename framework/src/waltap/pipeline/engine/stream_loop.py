@@ -14,12 +14,7 @@ from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.run_state import IdleDetector, RunState
 from waltap.pipeline.setup.build import PipelineStages
 from waltap.pipeline.setup.preflight import orphan_slots
-from waltap.pipeline.stages.partition_reader import (
-    PartitionMerge,
-    PartitionReader,
-    ReadLoop,
-    open_reader,
-)
+from waltap.pipeline.stages.partition_reader import PartitionMerge, PartitionReader
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.source.connector import ChangeStream, Connector
 from waltap.ports.source.roles import HeartbeatSource, PartitionedSource, WalSource
@@ -239,11 +234,10 @@ class StreamLoop:
         self._run, self._state, self._connector = run, run.state, connector
         self._stages, self._delivery = stages, delivery
         self._readers = [
-            open_reader(run.state, stages.relations.complete, delivery, name, stream)
+            PartitionReader(run.state, stages.relations.complete, delivery, name, stream)
             for name, stream in streams.items()
         ]
         self._confirmation = SlotAdvancer(run.state, self._readers, delivery)
-        self._loops: list[ReadLoop] = []
         self._merge: PartitionMerge | None = None
         self._polls = self._restart_lsn = 0
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
@@ -303,10 +297,10 @@ class StreamLoop:
         new_tables.save_known()
 
     def _pull(self, signals: SignalStage) -> None:
-        """Do all periodic steps in order; only `ReadLoop.pull` waits."""
+        """Do all periodic steps in order; only `PartitionReader.pull` waits."""
         run, state, delivery = self._run, self._state, self._delivery
         clock, stopping = state.clock.monotonic, state.stop.is_set
-        self._open_loops(signals)
+        self._begin(signals)
         first, proven = self._readers[0], False
         end = StreamEnd(state, self._connector, self._readers, delivery)
         heartbeats = HeartbeatTimer(state, self._connector, delivery)
@@ -370,7 +364,7 @@ class StreamLoop:
 
     # --- several readers --------------------------------------------------------------------------
 
-    def _open_loops(self, signals: SignalStage) -> None:
+    def _begin(self, signals: SignalStage) -> None:
         state, connector = self._state, self._connector
         overlap = connector.overlap(self._delivery.offset)
         if overlap is not None and len(self._readers) == 1:  # LSNs of several cannot be compared
@@ -383,9 +377,7 @@ class StreamLoop:
         read_xmin = connector.xmin_reader() if isinstance(connector, WalSource) else None
         for each in self._readers:
             accept = None if self._merge is None else partial(self._hold, each.partition)
-            self._loops.append(
-                ReadLoop(state, each, signals, self._delivery, overlap, read_xmin, accept)
-            )
+            each.begin(signals, overlap, read_xmin, accept)
 
     def _hold(self, partition: str, parts: list[TransactionPart]) -> None:
         assert self._merge is not None
@@ -396,15 +388,15 @@ class StreamLoop:
 
         None: nothing came at all. The readers wait one after the other, together as long as one would.
         """
-        loops, merge = self._loops, self._merge
-        if len(loops) == 1:
-            return loops[0].pull(self._patience(loops[0], now, briefly=briefly))
+        readers, merge = self._readers, self._merge
+        if len(readers) == 1:
+            return readers[0].pull(self._patience(readers[0], now, briefly=briefly))
         found: list[bool | None] = []
-        for each, loop in zip(self._readers, loops, strict=True):
+        for each in readers:
             if merge is not None and merge.full(each.partition):
                 continue
-            patience = min(self._patience(loop, now, briefly=briefly), ASK_S) / len(loops)
-            found.append(loop.pull(0.0 if merge else patience))
+            patience = min(self._patience(each, now, briefly=briefly), ASK_S) / len(readers)
+            found.append(each.pull(0.0 if merge else patience))
         if merge is not None and not any(found):
             self._state.wait(MERGE_POLL_S)
         return True if True in found else None if set(found) <= {None} else False
@@ -412,25 +404,23 @@ class StreamLoop:
     def _write_if_due(self, now: float) -> None:
         if self._merge is not None:
             self._write_merged(self._merge, now)
-        for loop in self._loops:
-            loop.write_if_due(now)
+        for each in self._readers:
+            each.write_if_due(now)
 
     def _write_rest(self) -> None:
-        for loop in self._loops:
-            loop.write_rest()
+        for each in self._readers:
+            each.write_rest()
 
     def _write_merged(self, merge: PartitionMerge, now: float) -> None:
         """Write the released parts of the merge in order."""
-        loops = {
-            each.partition: loop for each, loop in zip(self._readers, self._loops, strict=True)
-        }
+        readers = {each.partition: each for each in self._readers}
         for partition, parts in merge.take(now):
-            loops[partition].take(parts)
-            loops[partition].write_rest()
+            readers[partition].take(parts)
+            readers[partition].write_rest()
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._merge) or any(bool(loop.batcher) for loop in self._loops)
+        return bool(self._merge) or any(bool(each.batcher) for each in self._readers)
 
     def _note(self) -> None:
         """Record the captured tables and the slot for the status."""
@@ -460,7 +450,7 @@ class StreamLoop:
         stages = self._stages
         return [each.name for each in orphan_slots(stages.profile, self._connector, stages.store)]
 
-    def _patience(self, loop: ReadLoop, now: float, *, briefly: bool) -> float:
+    def _patience(self, reader: PartitionReader, now: float, *, briefly: bool) -> float:
         """Return the seconds that the next pull may wait."""
         if briefly:
             longest = ASK_S
@@ -470,12 +460,12 @@ class StreamLoop:
             longest = ASK_S  # an acknowledgement does not wake this thread
         else:
             longest = min(POLL_S, self._state.flush_s)
-        return loop.batcher.wait(longest, now)
+        return reader.batcher.wait(longest, now)
 
     def _gauges(self) -> StreamGauges:
         assemblers = [each.assembler for each in self._readers]
         return StreamGauges(
-            queued_events=sum(loop.batcher.changes for loop in self._loops),
+            queued_events=sum(each.batcher.changes for each in self._readers),
             open_transactions=sum(each.open_transactions for each in assemblers),
             held_bytes=sum(each.held_bytes for each in assemblers),
             spilled_bytes=sum(each.spilled_bytes for each in assemblers),

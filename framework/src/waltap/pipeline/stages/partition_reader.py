@@ -7,7 +7,6 @@ whole transactions.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Relation
@@ -144,41 +143,6 @@ class PartBatcher:
         return ready
 
 
-@dataclass(slots=True, eq=False)
-class PartitionReader:
-    """Hold a partition's stream, and the assembler of its transactions."""
-
-    partition: str
-    stream: ChangeStream
-    assembler: TransactionAssembler
-
-    def close(self) -> None:
-        """End the stream; may be called twice."""
-        self.stream.close()
-        self.assembler.close()
-
-
-def open_reader(
-    state: RunState,
-    describe: Callable[[Relation], Relation],
-    delivery: SinkWriter,
-    partition: str,
-    stream: ChangeStream,
-) -> PartitionReader:
-    """Return the reader that continues behind the delivered changes."""
-    engine, folder = state.profile.engine, state.state_dir / SPILL
-    assembler = TransactionAssembler(
-        resume=delivery.written[partition],
-        previous_end_lsn=delivery.previous_end_lsn[partition],
-        spill_dir=folder if partition == SOLE else folder / partition,
-        spill_memory_bytes=engine.spill_memory_bytes,
-        two_phase=engine.two_phase_policy,
-        describe=describe,
-        warn=log.warning,
-    )
-    return PartitionReader(partition, stream, assembler)
-
-
 FEW_MESSAGES = 256
 """Fewer messages at a time may be large rows:
 
@@ -187,51 +151,74 @@ immediately (10 % of processor time).
 """
 
 
-class ReadLoop:
-    """Move the changes of one stream to the sink.
+class PartitionReader:
+    """Move the changes of one partition's stream to the sink, behind the delivered ones.
 
-    Back-pressure is the absence of a `pull`. ``overlap`` has the changes that a snapshot has read;
-    ``read_xmin`` is the result of `WalSource.xmin_reader`. ``batcher`` waits for ``waltap.linger.ms``,
-    for a full batch, or for whole transactions.
+    Back-pressure is the absence of a `pull`. ``describe`` completes relations. ``batcher`` waits for
+    ``waltap.linger.ms``, for a full batch, or for whole transactions.
     """
 
     def __init__(
         self,
         state: RunState,
-        reader: PartitionReader,
-        signals: SignalStage,
+        describe: Callable[[Relation], Relation],
         delivery: SinkWriter,
-        overlap: SnapshotOverlap | None,
-        read_xmin: Callable[[], int | None] | None,
-        accept: Callable[[list[TransactionPart]], None] | None = None,
+        partition: str,
+        stream: ChangeStream,
     ) -> None:
-        """Prepare one stream; ``accept`` gets received parts instead of `take`."""
-        engine = state.profile.engine
-        self._state, self._stream, self._assembler = state, reader.stream, reader.assembler
-        self._signals, self._delivery = signals, delivery
-        self._partition, self._batch_events = reader.partition, engine.batch_events
-        self._overlap, self._read_xmin = overlap, read_xmin
+        engine, folder = state.profile.engine, state.state_dir / SPILL
+        self._state, self._delivery, self._batch_events = state, delivery, engine.batch_events
+        self.partition, self.stream = partition, stream
+        self.assembler = TransactionAssembler(
+            resume=delivery.written[partition],
+            previous_end_lsn=delivery.previous_end_lsn[partition],
+            spill_dir=folder if partition == SOLE else folder / partition,
+            spill_memory_bytes=engine.spill_memory_bytes,
+            two_phase=engine.two_phase_policy,
+            describe=describe,
+            warn=log.warning,
+        )
         whole_transactions = delivery.whole_transactions
         self.batcher = PartBatcher(
             engine.linger_ms / 1000, engine.batch_events, whole_transactions=whole_transactions
         )
-        # Runs stay together where nothing looks at single parts before they are written.
-        self._runs = not (engine.linger_ms or whole_transactions or overlap or read_xmin or accept)
-        self._accept = accept or self.take
+        self._runs = not (engine.linger_ms or whole_transactions)
         self._messages: list[Message] = []
         self._parts: list[TransactionPart] = []
+
+    def begin(
+        self,
+        signals: SignalStage,
+        overlap: SnapshotOverlap | None,
+        read_xmin: Callable[[], int | None] | None,
+        accept: Callable[[list[TransactionPart]], None] | None = None,
+    ) -> None:
+        """Prepare for the first `pull`.
+
+        ``overlap`` has the changes that a snapshot has read; ``read_xmin`` is the result of
+        `WalSource.xmin_reader`. ``accept`` gets received parts instead of `take`.
+        """
+        self._signals, self._overlap, self._read_xmin = signals, overlap, read_xmin
+        self._accept = accept or self.take
+        # Runs stay together where nothing looks at single parts before they are written.
+        self._runs = self._runs and not (overlap or read_xmin or accept)
+
+    def close(self) -> None:
+        """End the stream; may be called twice."""
+        self.stream.close()
+        self.assembler.close()
 
     def pull(self, timeout: float) -> bool | None:
         """Receive for at most ``timeout`` seconds; return whether changes came.
 
         None: nothing came at all.
         """
-        backlog = self._assembler.backlog
-        messages = self._messages = [] if backlog else self._stream.receive(timeout)
+        backlog = self.assembler.backlog
+        messages = self._messages = [] if backlog else self.stream.receive(timeout)
         if not messages and not backlog:
             return None
         self._state.leadership.check()  # before it is assembled: large transactions wait in shared files
-        came = self._assembler.runs(messages)
+        came = self.assembler.runs(messages)
         runs = TransactionRun in set(map(type, came))
         parts: list[TransactionPart]
         parts = self._parts = self._without_runs(came) if runs else came  # type: ignore[assignment]
@@ -289,7 +276,7 @@ class ReadLoop:
             while rest:
                 with_rows, rest, noted = signals.process(rest)
                 if with_rows:
-                    delivery.write(with_rows, partition=self._partition, signals=noted)
+                    delivery.write(with_rows, partition=self.partition, signals=noted)
                 if signals.blocking:
                     signals.read_at_once()
 
