@@ -56,7 +56,7 @@ class SourceConnection:
         )
         state.connected()
         try:
-            stored_position = self._opened(connector, stored) if state.sink_unopened else None
+            stored_position = self._opened(connector, stored) if state.sink != "open" else None
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
                 start, delivery = self._start(connector, newest(stored, stored_position))
                 if start.snapshot:
@@ -93,16 +93,16 @@ class SourceConnection:
         """
         state, stages = self._state, self._stages
         with self._gaps_noted(connector, stored):
-            if state.sink_open:
+            if state.sink == "unusable":
                 stages.renew_sink()
             else:
                 with state.counts.calls.call("its checks"):
                     refuse(checks(stages, connector, locked=True))
-            state.sink_opens()
+            state.sink_enters("unusable")  # unless it opens
             with state.counts.calls.call("its opening"):
                 stored_position = stages.sink.open()
                 usable(stored_position, (Position, Positions, type(None)), stages.sink, "open")
-            state.sink_opened()
+            state.sink_enters("open")
             self._require_stored(connector, stored, stored_position)
         return stored_position
 

@@ -316,7 +316,7 @@ class Engine:
                 run.channels.close()
                 run.redeliveries.close("the pipeline has stopped")
                 stages.dead_letters.close()
-                if state.sink_open:
+                if state.sink != "new":
                     with state.counts.calls.call("its end"):
                         stages.sink.close()
 
@@ -381,7 +381,7 @@ class Engine:
                 state.failed(error, retried=True)
                 state.counts.reconnects += 1
                 if not retries.wait():
-                    if not state.sink_unopened:
+                    if state.sink == "open":
                         return  # a stop: what was written is flushed and stored
                     raise
             else:

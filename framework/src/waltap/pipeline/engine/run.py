@@ -107,9 +107,7 @@ class PipelineRun:
         """Make the services for a period with the right to run."""
         state = self.state
         # Signals from outside the stream, and the channels of notifications.
-        self.channels = PipelineChannels(
-            state.profile, state.host, state.clock, state.chance, self.listeners
-        )
+        self.channels = PipelineChannels(state, self.listeners)
         # Requests to redeliver dead letters.
         self.redeliveries = redelivery_inbox()
         # The writer of the present connection, or of the last one.
@@ -144,7 +142,6 @@ class PipelineRun:
         Any thread may call.
         """
         self.state.apply_profile(profile)
-        self.channels.apply_profile(profile)
         self.guard.apply_properties(profile.engine)
 
     def deliver_by(self, delivery: SinkWriter) -> None:
@@ -284,7 +281,7 @@ class PipelineRun:
             failures=self.journal.failures,
             schema_changes=self.journal.schema_changes,
             downstream=()
-            if delivery is None or not self.state.sink_open
+            if delivery is None or self.state.sink == "new"
             else delivery.downstream_progress(),
             snapshot_run=counts.snapshot.status(),
             incremental=None if delivery is None else self._waiting(delivery.signals),

@@ -11,10 +11,9 @@ from typing import TypeVar
 from waltap.base.plugin_errors import interrupts, usable, usable_part
 from waltap.base.text import duration, in_brief
 from waltap.changes.transactions.transaction import Notification
-from waltap.clock import Clock, RandomSource, new_identifier
-from waltap.config.profile import Profile
+from waltap.clock import new_identifier
 from waltap.errors import WaltapError
-from waltap.plugins.host import Host
+from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.notifications.channel import LossCounting, NotificationChannel
 from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
 from waltap.ports.signals.signal import Signal, SignalChannel
@@ -39,17 +38,11 @@ class PipelineChannels:
     ``listeners`` get each notification, too. ``pending`` holds the notifications for the sink's records.
     """
 
-    def __init__(
-        self,
-        profile: Profile,
-        host: Host,
-        clock: Clock,
-        chance: RandomSource,
-        listeners: list[Callable[[Notification], object]],
-    ) -> None:
-        self._profile, self._host, self._clock, self._chance = profile, host, clock, chance
+    def __init__(self, state: RunState, listeners: list[Callable[[Notification], object]]) -> None:
+        self._state, self._clock = state, state.clock
         self.pending: deque[Notification] = deque()
-        self._in_sink = SINK in map(str.casefold, profile.engine.notification_channels)
+        named = state.profile.engine.notification_channels
+        self._in_sink = SINK in map(str.casefold, named)
         self.listeners = listeners
         self._signals: dict[str, SignalChannel] = {}
         self._notifications: dict[str, NotificationChannel] = {}
@@ -62,17 +55,13 @@ class PipelineChannels:
         self._sending = threading.RLock()  # the slot monitor's thread sends, too
         self._polled: float | None = None
 
-    def apply_profile(self, profile: Profile) -> None:
-        """Replace the profile by one of which only reloadable properties differ."""
-        self._profile = profile
-
     def open(self) -> None:
         """Open the channels. Raises: the errors of their factories."""
-        for signals in self._profile.signal_channels:
+        for signals in self._state.profile.signal_channels:
             self._signals[signals.spec.name] = usable_part(
                 signals.spec.factory(signals.properties), SignalChannel, signals.spec.factory
             )
-        for sent in self._profile.notification_channels:
+        for sent in self._state.profile.notification_channels:
             self._notifications[sent.spec.name] = usable_part(
                 sent.spec.factory(sent.properties), NotificationChannel, sent.spec.factory
             )
@@ -102,7 +91,7 @@ class PipelineChannels:
         """
         while (given := self.inbox.take()) is not None:
             self._waiting.append(given)
-        period_s = self._profile.engine.signal_poll_interval_ms / 1000
+        period_s = self._state.profile.engine.signal_poll_interval_ms / 1000
         if self._polled is None or now - self._polled >= period_s:
             self._polled = now
             for name, channel in self._signals.items():
@@ -135,11 +124,11 @@ class PipelineChannels:
         if not self.notified:
             return
         notification = Notification(
-            identifier=identifier or new_identifier(self._chance),
+            identifier=identifier or new_identifier(self._state.chance),
             aggregate_type=aggregate,
             kind=kind,
-            additional_data={"connector_name": self._profile.capture.topic_prefix, **data},
-            timestamp=self._clock.time_ns() // 1_000_000,
+            additional_data={"connector_name": self._state.profile.capture.topic_prefix, **data},
+            timestamp=self._state.now_ms(),
         )
         with self._sending:
             for name, channel in self._notifications.items():
@@ -157,16 +146,18 @@ class PipelineChannels:
         except BaseException as error:  # a channel may be a stranger's; none stops a pipeline
             if interrupts(error):
                 raise
-            blamed = self._host.blamed(error)
+            blamed = self._state.host.blamed(error)
             problem = str(blamed) if isinstance(blamed, WaltapError) else in_brief(error)
             if self._warned.get(name) != problem:
-                log.warning("channel %s: %s", name, problem, extra={"pipeline": self._profile.name})
+                log.warning(
+                    "channel %s: %s", name, problem, extra={"pipeline": self._state.profile.name}
+                )
             self._warned[name] = problem
             return None
         finally:
             took = self._clock.monotonic() - began
-            if took * 1000 >= self._profile.engine.stall_ms:
-                extra = {"pipeline": self._profile.name}
+            if took * 1000 >= self._state.profile.engine.stall_ms:
+                extra = {"pipeline": self._state.profile.name}
                 log.warning(
                     "channel %s: the pipeline waited %s for it", name, duration(took), extra=extra
                 )

@@ -96,6 +96,10 @@ Phase = Literal[
 ]
 """The phases of a run, as observers get them (`on_state`)."""
 
+SinkPhase = Literal["new", "unusable", "open"]
+"""Whether the sink was never opened, must be replaced before the next connection delivers, or takes
+batches."""
+
 
 class RunState:
     """Hold phase, limits and progress of one run.
@@ -172,8 +176,7 @@ class RunState:
         self._observes_slot = False
         # Rows were read, or the stream began.
         self.started = False
-        # The sink was opened once; it must be opened before the next connection delivers.
-        self.sink_open, self.sink_unopened = False, True
+        self.sink: SinkPhase = "new"
         # The limit of records left out changes that had been received.
         self.cut = False
         # The end of a transaction must still be written (`Limits.whole_transactions`).
@@ -207,18 +210,6 @@ class RunState:
         """Note that a connection was made: a broken one may come back."""
         self.linked, self._observes_slot = True, self.host.implements("on_slot")
 
-    def sink_opens(self) -> None:
-        """Record that the sink must be closed at the end."""
-        self.sink_open = True
-
-    def sink_opened(self) -> None:
-        """Note that the sink may be written to."""
-        self.sink_unopened = False
-
-    def sink_failed(self) -> None:
-        """Note that the next connection needs a new sink."""
-        self.sink_unopened = True
-
     def delivers(self, *, records: bool) -> None:
         """Note whether limits count the sink's ``records``, or changes."""
         self._counts_records = records
@@ -234,15 +225,24 @@ class RunState:
         """Note the LSN of the last transaction of which something arrived."""
         self.received_lsn = lsn
 
+    def cut_off(self, *, cut: bool, midway: bool) -> None:
+        """Record changes beyond the limit, and a missing end."""
+        self.cut, self.midway = cut, midway
+
     def confirmed(self, partition: PartitionOffset, lsn: int) -> None:
         """Note the LSN that the server got, and notify observers."""
         self.confirmed_lsn = lsn
         if self._observes_slot:
             self.slot_notice("confirmed", partition, lsn)
 
-    def cut_off(self, *, cut: bool, midway: bool) -> None:
-        """Record changes beyond the limit, and a missing end."""
-        self.cut, self.midway = cut, midway
+    def sink_enters(self, phase: SinkPhase) -> None:
+        """Note whether the sink may be written to."""
+        self.sink = phase
+
+    def sink_failed(self) -> None:
+        """Note that the next connection needs a new sink."""
+        if self.sink == "open":
+            self.sink = "unusable"
 
     def failed(self, error: Exception, *, retried: bool) -> None:
         """Notify observers of a failure."""
