@@ -67,8 +67,7 @@ class GapRepair:
     def __init__(self, profile: Profile, host: Host, *, patience_s: float = PATIENCE_S) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host
         self._patience_s = patience_s
-        self._gaps = GapCertificates(profile.engine.state_dir / profile.name)
-        self._notes = GapNotes(self._gaps, profile.name)
+        self._state_dir = profile.engine.state_dir / profile.name
         self._observed, self._ended = _SnapshotObserver(), threading.Event()
         self._refusal, self._gone = "", list[str]()
 
@@ -104,7 +103,7 @@ class GapRepair:
         remark = COMPARED_REMARK if observed.equal >= set(names) else REMARK
         if self._gone:
             remark += f" No longer captured, and not read: {', '.join(self._gone)}."
-        self._notes.close(reread, now_ms(), by="repair", remark=remark)
+        GapNotes(self._state_dir, now_ms).close(reread, by="repair", remark=remark)
         return reread
 
     def _ask(self) -> None:
@@ -115,7 +114,7 @@ class GapRepair:
                 return
         captured = engine.status().captured_tables
         try:
-            wanted = _tables(self._gaps.open()) or list(captured)
+            wanted = _tables(GapCertificates(self._state_dir).open()) or list(captured)
         except WaltapError as error:
             self._refuse(error.problem)
             return

@@ -71,7 +71,7 @@ class SourceConnection:
                 try:
                     streaming.go(after_snapshot=start.snapshot)
                 except SinkError as error:
-                    run.gaps.missed(error, delivery.offset, connector, self._state.now_ms())
+                    run.gaps.missed(error, delivery.offset, connector)
                     raise
             elif not start.stream and not state.stop.is_set():
                 delivery.write_notifications()
@@ -112,7 +112,7 @@ class SourceConnection:
         try:
             yield
         except WaltapError as error:
-            self._run.gaps.missed(error, stored, connector, self._state.now_ms())
+            self._run.gaps.missed(error, stored, connector)
             raise
 
     def _require_stored(
@@ -135,7 +135,7 @@ class SourceConnection:
         require_stored(
             self._state.profile.sink.spec.name, stored.sink_positions, found, connector.slot
         )
-        self._run.gaps.brought_back(stored, self._state.now_ms())
+        self._run.gaps.brought_back(stored)
 
     def _not_streamed(
         self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]
@@ -144,7 +144,7 @@ class SourceConnection:
         delivery = self._run.delivery
         behind = offset if delivery is None else delivery.offset
         if behind is not None and behind.snapshot is None:
-            self._run.gaps.missed(error, behind, connector, self._state.now_ms(), tables=names)
+            self._run.gaps.missed(error, behind, connector, names)
 
     def _start(
         self, connector: Connector, offset: Offset | None
@@ -168,7 +168,7 @@ class SourceConnection:
             with self._state.counts.calls.call("the beginning of a connection"):
                 self._stages.sink.begins(replace(start.completeness, continuous=continuous))
         if start.lost is not None:
-            self._run.gaps.missed(start.lost, offset, connector, self._state.now_ms())
+            self._run.gaps.missed(start.lost, offset, connector)
         if not (start.snapshot or self._state.started):
             self._run.channels.notify(INITIAL, "SKIPPED")
         if start.slot_created:
@@ -215,9 +215,7 @@ class SourceConnection:
                 state.reconnects.succeeded()
                 state.sink_retries.succeeded()
                 if run.gaps.open:
-                    run.gaps.snapshot_taken(
-                        tuple(state.counts.tables.values()), self._state.now_ms()
-                    )
+                    run.gaps.snapshot_taken(state.counts.tables.values())
                 HeartbeatTimer(state, connector, delivery).beat()
             else:
                 state.stop.set()

@@ -23,7 +23,6 @@ from waltap.pipeline.runtime.gap_notes import GapNotes
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.pipeline.setup.build import chosen_password
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.offsets.gaps import GapCertificates, GapEnd, moment
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
 from waltap.services.monitor.counts import RATE_WINDOWS_S, StreamGauges
@@ -97,7 +96,7 @@ class PipelineRun:
     def __init__(self, state: RunState, ready_file: Path | None) -> None:
         self.state = state
         self.journal = RecentEvents(state.profile.name, state.now_ms)
-        self.gaps = GapNotes(GapCertificates(state.state_dir), state.profile.name)
+        self.gaps = GapNotes(state.state_dir, state.now_ms)
         self.listeners: list[Callable[[Notification], object]] = []
         self._ready_file = ready_file
         self._next_word_s = 0.0
@@ -187,7 +186,6 @@ class PipelineRun:
 
     def _slot_given_up(self, health: SlotHealth, end_lsn: int) -> WaltapError:
         """Store the gap of a dropped slot; return its error."""
-        now_ms = self.state.now_ms()
         offset = None if self.delivery is None else self.delivery.offset
         begin = (
             "the position at which the slot was made" if offset is None else str(offset.positions)
@@ -200,14 +198,10 @@ class PipelineRun:
         )
         where = "the log"
         if offset is not None:
-            end = GapEnd(
-                lsn=lsn_text(end_lsn),
-                timeline=offset.first.timeline,
-                system_id=offset.first.system_id,
-                time=moment(now_ms),
-            )
             error, tables = SlotGivenUp(problem, certificate=where), self.state.captured_tables
-            where = self.gaps.lost(error, offset, end=end, tables=tables, now_ms=now_ms)
+            where = self.gaps.lost(
+                error, offset, end_lsn=end_lsn, server=offset.first, tables=tables
+            )
         return SlotGivenUp(problem, certificate=where)
 
     # --- observers and status ---------------------------------------------------------------------

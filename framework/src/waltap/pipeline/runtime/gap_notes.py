@@ -4,15 +4,17 @@ A gap is a range of WAL that the source can no longer send.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 
+from waltap.changes.decode.decoder import ServerInfo
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import WaltapError
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable, moment
-from waltap.ports.offsets.offset import Offset
+from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap.ports.source.connector import Connector
 from waltap.ports.source.roles import WalSource, tables_of
@@ -30,14 +32,18 @@ BACK_REMARK = "The destination has again what it had: it was brought back, and n
 class GapNotes:
     """Keep the gap certificates of one pipeline."""
 
-    def __init__(self, gaps: GapCertificates, pipeline: str) -> None:
-        self.gaps, self._pipeline = gaps, pipeline
+    def __init__(self, state_dir: Path, now_ms: Callable[[], int]) -> None:
+        self._gaps, self._now_ms, self._pipeline = (
+            GapCertificates(state_dir),
+            now_ms,
+            state_dir.name,
+        )
         self.open = 0
 
     def count(self) -> None:
         """Count the open gaps; an unreadable certificate is logged."""
         with self._logged():
-            self.open = len(self.gaps.open())
+            self.open = len(self._gaps.open())
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
@@ -52,16 +58,16 @@ class GapNotes:
         error: WaltapError,
         offset: Offset,
         *,
-        end: GapEnd,
+        end_lsn: int,
+        server: ServerInfo | PartitionOffset,
         tables: Sequence[str],
-        now_ms: int,
     ) -> str:
-        """Store a certificate for the changes after ``offset``.
+        """Store a certificate for the changes after ``offset``, up to ``end_lsn``.
 
         ``error`` is the reason. Return the certificate's path. A failure to store it is logged and never
         changes how the run ends.
         """
-        had = ""
+        had, now = "", moment(self._now_ms())
         if isinstance(error, DestinationBehind):
             had = _text(offset.sink_positions)
             offset = _ended(offset, error)
@@ -72,10 +78,13 @@ class GapNotes:
             system_id=part.system_id,
             time=moment(part.as_of_ms or None),
         )
+        end = GapEnd(
+            lsn=lsn_text(end_lsn), timeline=server.timeline, system_id=server.system_id, time=now
+        )
         # For a file name, sorted by time.
         compact = str.maketrans(".", "-", ":-")
         gap = CaptureGap(
-            identifier=moment(now_ms).partition("+")[0].translate(compact),
+            identifier=now.partition("+")[0].translate(compact),
             pipeline=self._pipeline,
             database=part.database,
             slot=part.slot,
@@ -83,17 +92,17 @@ class GapNotes:
             why=error.problem,
             begin=begin,
             end=end,
-            found=moment(now_ms),
+            found=now,
             tables=tuple(tables),
             had=had,
         )
         try:
-            noted = self.gaps.note(gap)
+            noted = self._gaps.note(gap)
         except WaltapError as failure:
             log.warning("%s", failure, extra={"pipeline": self._pipeline})
             return "the log"
         self.count()
-        path = self.gaps.folder / f"gap-{noted.identifier}.txt"
+        path = self._gaps.folder / f"gap-{noted.identifier}.txt"
         if noted.identifier == gap.identifier:
             log.warning(
                 "changes after %s up to %s are lost: %s describes the gap",
@@ -109,8 +118,6 @@ class GapNotes:
         error: WaltapError,
         offset: Offset | None,
         connector: Connector,
-        now_ms: int,
-        *,
         tables: Sequence[str] = (),
     ) -> None:
         """Store a certificate if ``error`` means that changes are lost.
@@ -127,18 +134,12 @@ class GapNotes:
             tables = tables or sorted(tables_of(connector).captured_tables().values())
             if isinstance(connector, WalSource):
                 end_lsn = connector.wal_end() or 0
-        end = GapEnd(
-            lsn=lsn_text(end_lsn),
-            timeline=connector.server.timeline,
-            system_id=connector.server.system_id,
-            time=moment(now_ms),
-        )
-        self.lost(error, offset, end=end, tables=tables, now_ms=now_ms)
+        self.lost(error, offset, end_lsn=end_lsn, server=connector.server, tables=tables)
 
-    def snapshot_taken(self, tables: Sequence[SnapshotTableProgress], now_ms: int) -> None:
+    def snapshot_taken(self, tables: Iterable[SnapshotTableProgress]) -> None:
         """Close the open gaps: a snapshot read every table again."""
         reread = {table.table: RereadTable(rows=table.rows) for table in tables}
-        self.close(reread, now_ms, by="snapshot", remark=SNAPSHOT_REMARK)
+        self.close(reread, by="snapshot", remark=SNAPSHOT_REMARK)
 
     def given_up(self) -> None:
         """Record that delivery continues to a destination that lacks data.
@@ -146,37 +147,31 @@ class GapNotes:
         To bring the destination back later closes no gap.
         """
         with self._logged():
-            for gap in self.gaps.open():
+            for gap in self._gaps.open():
                 if gap.had:
-                    self.gaps.keep(msgspec.structs.replace(gap, had=""))
+                    self._gaps.keep(msgspec.structs.replace(gap, had=""))
 
-    def brought_back(self, offset: Offset, now_ms: int) -> None:
+    def brought_back(self, offset: Offset) -> None:
         """Close the gaps of a restored destination.
 
         This holds only if nothing was delivered since the gap was found.
         """
         had = _text(offset.sink_positions)
         if had and self.open:
-            self.close({}, now_ms, by="destination", remark=BACK_REMARK, had=had)
+            self.close({}, by="destination", remark=BACK_REMARK, had=had)
 
     def close(
-        self,
-        reread: dict[str, RereadTable],
-        now_ms: int,
-        *,
-        by: str,
-        remark: str = "",
-        had: str = "",
+        self, reread: dict[str, RereadTable], *, by: str, remark: str = "", had: str = ""
     ) -> None:
         """Close every open gap, or those whose destination had ``had``."""
         with self._logged():
-            for gap in self.gaps.open():
+            for gap in self._gaps.open():
                 if had not in {"", gap.had}:
                     continue
                 closed = msgspec.structs.replace(
-                    gap, closed=moment(now_ms), by=by, remark=remark, reread=reread
+                    gap, closed=moment(self._now_ms()), by=by, remark=remark, reread=reread
                 )
-                self.gaps.keep(closed)
+                self._gaps.keep(closed)
         self.count()
 
 
