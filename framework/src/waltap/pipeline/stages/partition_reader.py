@@ -152,7 +152,7 @@ immediately (10 % of processor time).
 
 
 class PartitionReader:
-    """Move the changes of one partition's stream to the sink, behind the delivered ones.
+    """Move the changes of one partition's stream to the sink.
 
     Back-pressure is the absence of a `pull`. ``describe`` completes relations. ``batcher`` waits for
     ``waltap.linger.ms``, for a full batch, or for whole transactions.
