@@ -33,3 +33,11 @@ def test_a_plugins_choice_decides_among_them():
 def test_a_letter_that_nobody_claims_is_unknown():
     with pytest.raises(IdentityUnknown):
         ReplicaIdentities([]).of(TABLE)
+
+
+def test_an_unknown_choice_names_who_chose():
+    identities = ReplicaIdentities([], lambda _relation: "mine", lambda: "acme 1.0")
+    with pytest.raises(
+        IdentityUnknown, match="'mine', which acme 1.0 chooses for public.t, is unknown"
+    ):
+        identities.of(TABLE)

@@ -381,6 +381,12 @@ class Host:
         caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
         return bool(caller.get_hookimpls())
 
+    def implementers(self, hook: str) -> str:
+        """Return the names of the plugins that implement ``hook``."""
+        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
+        plugins = (self._plugins[each.plugin_name] for each in caller.get_hookimpls())
+        return " or ".join(map(_who, plugins))
+
     def choose(self, hook: str, **arguments: Any) -> Any:
         """Call a ``choose_*`` hook; return None if no plugin answers.
 

@@ -121,18 +121,20 @@ class ReplicaIdentities:
     All other code asks the `ReplicaIdentity` that this returns.
     """
 
-    __slots__ = ("_by_letter", "_by_name", "_choose")
+    __slots__ = ("_by_letter", "_by_name", "_choose", "_chooser")
 
     def __init__(
         self,
         specs: Iterable[IdentitySpec],
         choose: Callable[[Relation], str | None] = lambda _relation: None,
+        chooser: Callable[[], str] = lambda: "a plugin",
     ) -> None:
         """Take the plugins' specs.
 
-        ``choose`` may name the identity of a relation; without an answer its letter decides.
+        ``choose`` may name the identity of a relation; without an answer its letter decides. ``chooser``
+        names who answers.
         """
-        self._choose = choose
+        self._choose, self._chooser = choose, chooser
         self._by_name = {spec.name: spec for spec in specs}
         self._by_letter: dict[str, list[IdentitySpec]] = {}
         for spec in self._by_name.values():
@@ -147,7 +149,8 @@ class ReplicaIdentities:
             spec = self._by_name.get(chosen)
             if spec is None:
                 raise IdentityUnknown(
-                    f"replica identity {chosen!r}, which a plugin chooses for {relation.name}, is unknown"
+                    f"replica identity {chosen!r}, which {self._chooser()} chooses for {relation.name}, "
+                    "is unknown"
                 )
             return spec.factory(relation)
         claiming = self._by_letter.get(relation.identity, [])

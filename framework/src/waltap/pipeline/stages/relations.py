@@ -78,6 +78,7 @@ class DescribedRelations:
         self.identities = ReplicaIdentities(
             host.replica_identities.values(),
             lambda relation: host.choose("choose_replica_identity", relation=relation),
+            lambda: host.implementers("choose_replica_identity"),
         )
 
     def ask(self, connector: Connector) -> None:
