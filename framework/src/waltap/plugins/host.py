@@ -660,9 +660,10 @@ class Host:
         for name in known:
             function = getattr(plugin, name, None)
             marks = getattr(function, "waltap_impl", None)
-            # pluggy ignores functions without its marker.
-            if inspect.isroutine(function) and marks is None:
-                return f"{who} defines {name} without @hookimpl, so it would never be called"
+            # pluggy ignores functions without its marker, and all that is no function.
+            if callable(function) and (marks is None or not inspect.isroutine(function)):
+                lacks = "without @hookimpl" if marks is None else f"as a {type(function).__name__}"
+                return f"{who} defines {name} {lacks}, so it would never be called"
             # What a ``register_*`` hook yields is its result.
             yields = inspect.isgeneratorfunction(function) and not name.startswith("register_")
             wraps = marks is not None and (marks["wrapper"] or marks["hookwrapper"])
