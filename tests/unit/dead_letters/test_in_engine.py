@@ -4,6 +4,7 @@ memory."""
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.harness.simulated import Gone, New, new, raising
 
@@ -110,6 +111,16 @@ def test_rows_of_a_snapshot_are_letters_too(new: New, store: DeadLetterStore) ->
     assert pipeline.destination.durable == [n for n in range(1, 251) if n not in {7, 200}]
     assert [each.op for each in store.all()] == ["r", "r"]
     assert len({each.id for each in store.all()}) == 2
+
+
+def test_equal_rows_without_a_key_are_letters_each(new: New, store: DeadLetterStore) -> None:
+    pipeline = new(errors_tolerance="dead_letter")
+    keyless = msgspec.structs.replace(ITEMS, primary_key=())
+    pipeline.source.tables = {keyless: [("7", "7", "x"), ("8", "8", "x"), ("7", "7", "x")]}
+    pipeline.destination.before_write = refusing(7)
+    pipeline.run(stop_at=10.0)
+    assert pipeline.destination.durable == [8]
+    assert [(each.op, each.attempts) for each in store.all()] == [("r", 1), ("r", 1)]
 
 
 def test_what_is_no_records_fault_is_never_tolerated(new: New, store: DeadLetterStore) -> None:

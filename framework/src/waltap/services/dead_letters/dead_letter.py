@@ -203,7 +203,7 @@ class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
 
     # of the transaction; of a row: the LSN of the snapshot
     commit_lsn: int
-    # number of the change in its transaction, as positions count
+    # number of the change in its transaction, as positions count; of the row among equal ones
     index: int = 0
     partition: str = ""
     # digest of a snapshot row, which has no number
@@ -335,7 +335,8 @@ def _identifier(sink: str, location: EventLocation) -> str:
     if location.partition:
         parts.append(location.partition)
     parts.append(f"{location.commit_lsn:X}")
-    parts.append(location.row or str(location.index))
+    parts += [location.row] if location.row else []
+    parts += [str(location.index)] if location.index or not location.row else []
     text = "-".join(parts)
     return text if location.record is None else f"{text}.{location.record}"
 

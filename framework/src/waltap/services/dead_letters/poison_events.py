@@ -4,6 +4,7 @@ A batch without failures costs one call and no work per row. A failed batch is t
 (`bisect`), in order, before any later batch. The policy decides about each refused event.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -62,6 +63,8 @@ class PoisonEventHandler:
         self._policy, self._sink = policy, sink
         self._order, self._dead_letters = order, dead_letters
         self._rendered: _RenderedBatch | None = None
+        # Refused rows by the LSN of their snapshot and their digest: without a key, equal ones are many.
+        self._rows: Counter[tuple[int, str]] = Counter()
 
     def made_without(self, given: Batch, make: Make, savepoint: OrderSavepoint) -> Batch:
         """Return the batch that ``make`` renders, without failing events.
@@ -216,12 +219,13 @@ class PoisonEventHandler:
             )
         else:
             assert isinstance(part, SnapshotRows), "a heartbeat has no events"
-            form = row_form(part, where.at)
+            form, lsn = row_form(part, where.at), part.lsn or 0
+            digest, equal = row_digest(form), 0
+            if not part.relation.primary_key:
+                equal = self._rows[lsn, digest]
+                self._rows[lsn, digest] += 1
             location = EventLocation(
-                commit_lsn=part.lsn or 0,
-                partition=given.partition,
-                row=row_digest(form),
-                record=nth,
+                commit_lsn=lsn, index=equal, partition=given.partition, row=digest, record=nth
             )
         piece = alone(part, where.at, where.at + 1)
         return _PoisonEvent(error, reason or error, location, form, record, piece)
