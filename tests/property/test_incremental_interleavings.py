@@ -372,3 +372,28 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
     assert not (snapshots.state.queue or snapshots.state.awaiting_stream), "it comes to its end"
     assert not snapshots.state.chunks
     assert consumer.rows == server.states[-1]
+
+
+def test_a_suspended_snapshot_is_in_no_hurry() -> None:
+    suspended = True
+    snapshots = IncrementalSnapshots(
+        Server(positions=True),
+        None,
+        writes=False,
+        read=lambda _signal, _data: "no signals",
+        keys=lambda _relation: (),
+        identifying=lambda _relation: (0,),
+        clock=lambda: 0.0,
+        match_clock=lambda: 0.0,
+        identifier=lambda: "w",
+        match_s=1.0,
+        size=ChunkSize(CHUNK_ROWS, 0),
+        state=IncrementalState(queue=[REQUEST]),
+        suspended=lambda: suspended,
+    )
+    snapshots.resume(0)
+    assert (snapshots.suspended, snapshots.waiting, snapshots.until) == (True, False, None)
+    suspended = False
+    snapshots.resume(0)
+    assert not snapshots.suspended
+    assert snapshots.until is not None

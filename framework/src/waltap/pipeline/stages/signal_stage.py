@@ -322,7 +322,7 @@ class SignalStage:
     def resume(self) -> None:
         """Try again to read a chunk that could not be read."""
         self._blocking.close_if_late()
-        if self._watcher is not None and self._watcher.waiting:
+        if self._watcher is not None and (self._watcher.waiting or self._watcher.suspended):
             self._watcher.resume(self._now_us())
 
     def take(self, signal: Signal) -> str:

@@ -226,7 +226,8 @@ class IncrementalSnapshots:
         suspended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._undecided, self._held_by = undecided, ""
-        self._must_wait, self._suspended = suspended, False
+        # No chunk may be read now: the engine must call `resume` from time to time.
+        self._must_wait, self.suspended = suspended, False
         self._source, self._signal_table, self._writes = source, signal_table, writes
         self._until: int | None = None
         self._identifying = identifying
@@ -612,13 +613,12 @@ class IncrementalSnapshots:
         state = self.state
         self._stop()
         if not state.queue:
-            self._suspended = False
+            self.suspended = False
             return
-        self.waiting = self._must_wait()
-        if self.waiting != self._suspended:
-            self._suspended = self.waiting
-            self._notice_pause("PAUSED" if self.waiting else "RESUMED")
-        if self.waiting:
+        self.waiting, before, self.suspended = False, self.suspended, self._must_wait()
+        if self.suspended != before:
+            self._notice_pause("PAUSED" if self.suspended else "RESUMED")
+        if self.suspended:
             return
         identifier, opened = self._identifier(), _instant(now)
         while state.queue and not self._read_head(identifier):
