@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 
 from waltap.base.text import duration, size, sql_word
@@ -58,12 +59,13 @@ class HostedService:
         return f"ALTER ROLE {sql_word(user)} WITH REPLICATION"
 
 
-SERVICES = tuple(
-    HostedService(**row)
-    for row in tomllib.loads(files(__package__).joinpath("hosting.toml").read_text("utf-8"))[
-        "service"
-    ]
-)
+@cache
+def services() -> tuple[HostedService, ...]:
+    """Return the services of ``hosting.toml``."""
+    text = files(__package__).joinpath("hosting.toml").read_text("utf-8")
+    return tuple(HostedService(**row) for row in tomllib.loads(text)["service"])
+
+
 FACTS_SQL = """
 SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%s)),
        ARRAY(SELECT nspname::text FROM pg_namespace WHERE nspname = ANY(%s)),
@@ -120,16 +122,16 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
     ((roles, schemas, functions),) = catalogue.query(
         FACTS_SQL,
         tuple(
-            sorted({name for service in SERVICES for name in getattr(service, kind)})
+            sorted({name for service in services() for name in getattr(service, kind)})
             for kind in ("roles", "schemas", "functions")
         ),
     )
     settings: dict[str, str] = {}
-    names = sorted({name for service in SERVICES for name in service.settings})
+    names = sorted({name for service in services() for name in service.settings})
     with suppress(WaltapError):  # a server may hide a setting from this role
         settings = dict(catalogue.query(SETTINGS_SQL, (names,)))
     there = {"setting": settings, "role": roles, "schema": schemas, "function": functions}
-    for service in SERVICES:
+    for service in services():
         own = {
             "setting": service.settings, "role": service.roles, "schema": service.schemas,
             "function": service.functions,
@@ -139,7 +141,7 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
             if found is not None:
                 return ServerHosting(service=service, evidence=f"{kind} {found}", settings=settings)
     # The name counts only if the server has none of the services' objects.
-    for service in SERVICES:
+    for service in services():
         for each in host.split(","):
             name = each.strip().rstrip(".")
             if service.hosts is not None and re.search(service.hosts, name, re.IGNORECASE):
