@@ -170,10 +170,8 @@ class FileStore:
     def _entries(self, folder: str) -> list[tuple[str, bool]]:
         if self.local:
             return self._local_entries(folder)
-        try:
+        with self._refused("cannot be listed"):
             found = self._fs.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
-        except OSError as cause:
-            raise self._failure("cannot be listed", cause) from cause
         return sorted(
             (info.base_name, info.type == fs.FileType.Directory)
             for info in found
@@ -182,15 +180,13 @@ class FileStore:
 
     def _local_entries(self, folder: str) -> list[tuple[str, bool]]:
         # A change log is listed several times a second, so this saves a stat for each file.
-        try:
-            with os.scandir(self.path(folder)) as found:
-                return sorted(
-                    (entry.name, entry.is_dir()) for entry in found if entry.name[0] != "."
-                )
-        except FileNotFoundError:
-            return []
-        except OSError as cause:
-            raise self._failure("cannot be listed", cause) from cause
+        with (
+            self._refused("cannot be listed"),
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(self.path(folder)) as found,
+        ):
+            return sorted((entry.name, entry.is_dir()) for entry in found if entry.name[0] != ".")
+        return []
 
     def read(self, path: str) -> bytes:
         def content() -> bytes:
@@ -204,18 +200,15 @@ class FileStore:
 
         Raises: FilesUnavailable, caused by FileNotFoundError if the file is missing.
         """
-        found = self.known_size(path)
-        if found is None:
-            cause = FileNotFoundError(f"there is no file {path}")
-            raise self._failure(f"cannot give {path}", cause) from cause
+        with self._refused(f"cannot give {path}"):
+            if (found := self.known_size(path)) is None:
+                raise FileNotFoundError(f"there is no file {path}")
         return found
 
     def known_size(self, path: str) -> int | None:
         """Return the size of a file in bytes, None if the file is missing."""
-        try:
+        with self._refused(f"cannot give {path}"):
             found = self._fs.get_file_info(self.path(path))
-        except OSError as cause:
-            raise self._failure(f"cannot give {path}", cause) from cause
         return int(found.size) if found.type == fs.FileType.File else None
 
     def has(self, path: str) -> bool:
@@ -266,7 +259,7 @@ class FileStore:
                         given += 1
                         waits.succeeded()
             except OSError as cause:
-                self._refused(path, cause, waits)
+                self._wait_again(path, cause, waits)
             else:
                 return
 
@@ -291,12 +284,12 @@ class FileStore:
             try:
                 return read()
             except OSError as cause:
-                self._refused(path, cause, waits)
+                self._wait_again(path, cause, waits)
 
     def _waits(self) -> RetryBackoff:
         return RetryBackoff(waiting(), retries=self._attempts - 1, ceiling_s=LONGEST_AGAIN_S)
 
-    def _refused(self, path: str, cause: OSError, waits: RetryBackoff) -> None:
+    def _wait_again(self, path: str, cause: OSError, waits: RetryBackoff) -> None:
         """Wait before a read is repeated.
 
         Raises: FilesUnavailable if it is not repeated.
@@ -320,13 +313,9 @@ class FileStore:
                 Path(self.path(path)).unlink(missing_ok=True)
             return self._opened(self.path(path))
 
-    @contextlib.contextmanager
-    def writing(self, path: str) -> Iterator[None]:
+    def writing(self, path: str) -> contextlib.AbstractContextManager[None]:
         """Raise `FilesUnavailable` for a failed write to ``path``."""
-        try:
-            yield
-        except OSError as cause:
-            raise self._failure(f"refuses {path}", cause) from cause
+        return self._refused(f"refuses {path}")
 
     def sync(self, path: str, size: int = 0) -> None:
         """Make a closed file of ``size`` bytes durable before the next `publish`.
@@ -339,10 +328,8 @@ class FileStore:
         if size < LARGE_BYTES:
             self._files.add(path)
         else:
-            try:
+            with self._refused(f"cannot make {path} durable"):
                 sync(self.path(path))
-            except OSError as cause:
-                raise self._failure(f"cannot make {path} durable", cause) from cause
         self._unsynced.add(path.rpartition("/")[0])
 
     def forget_unsynced(self) -> None:
@@ -353,10 +340,8 @@ class FileStore:
 
     def make_durable(self) -> None:
         """Make the files given to `sync` durable now."""
-        try:
+        with self._refused("cannot make what was written durable"):
             self._make_durable()
-        except OSError as cause:
-            raise self._failure("cannot make what was written durable", cause) from cause
 
     def _make_durable(self) -> None:
         # An fsync waits for a write of the filesystem's journal. Concurrent ones share that write:
@@ -419,22 +404,14 @@ class FileStore:
         """Remove a file, if it exists."""
         self.may_write()
         self._files.discard(path)
-        try:
+        with self._refused(f"cannot remove {path}"), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(self.path(path))
-        except FileNotFoundError:
-            return
-        except OSError as cause:
-            raise self._failure(f"cannot remove {path}", cause) from cause
 
     def delete_folder(self, path: str) -> None:
         """Remove a folder and its content, if it exists."""
         self.may_write()
-        try:
+        with self._refused(f"cannot remove {path}"), contextlib.suppress(FileNotFoundError):
             self._fs.delete_dir(self.path(path))
-        except FileNotFoundError:
-            return
-        except OSError as cause:
-            raise self._failure(f"cannot remove {path}", cause) from cause
         # A removed path cannot be synchronised, and must be created again before a write.
         inside = f"{path}/"
         self._folders = {known for known in self._folders if not f"{known}/".startswith(inside)}
@@ -503,10 +480,8 @@ class FileStore:
         if self._entries("") or not self._objects:
             return
         bucket = self._base.partition("/")[0]
-        try:
+        with self._refused("cannot be reached"):
             found = self._fs.get_file_info(bucket)
-        except OSError as cause:
-            raise self._failure("cannot be reached", cause) from cause
         if found.type == fs.FileType.NotFound:
             raise BucketMissing(f"{self.location}: there is no bucket {bucket}", path=self.location)
 
@@ -556,6 +531,14 @@ class FileStore:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    @contextlib.contextmanager
+    def _refused(self, what: str) -> Iterator[None]:
+        """Raise `FilesUnavailable` for a refusal in the block."""
+        try:
+            yield
+        except OSError as cause:
+            raise self._failure(what, cause) from cause
 
     def _failure(self, what: str, cause: Exception) -> FilesUnavailable:
         kind = kind_of(cause, remote=self._remote)
