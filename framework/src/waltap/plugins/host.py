@@ -481,14 +481,9 @@ class Host:
 
         Raises: KeyError if no such plugin has the name.
         """
-        entry = next(
-            (p for p in self._plugins.values() if (p.name, p.distribution) == (name, IN_PROCESS)),
-            None,
-        )
-        if entry is None:
-            raise KeyError(name)
-        self._manager.unregister(name=entry.identifier)
-        del self._plugins[entry.identifier]
+        identifier = PluginInfo(name, IN_PROCESS, "", "").identifier
+        del self._plugins[identifier]
+        self._manager.unregister(name=identifier)
         self._forget()
 
     # --- finding and checking --------------------------------------------------------------------
@@ -616,17 +611,12 @@ class Host:
         else:
             lists = flat = list(result)
         for spec in flat:
-            if not isinstance(spec, kind.spec):
-                raise WrongSpec(
-                    f"{kind.hook} of {_who(plugin)} returned a {type(spec).__name__}",
-                    distribution=plugin.distribution,
-                    hook=kind.hook,
-                    expected=kind.spec.__name__,
-                )
-            fault = _fault(spec)
+            of_kind = isinstance(spec, kind.spec)
+            fault = _fault(spec) if of_kind else type(spec).__name__
             if fault:
+                returned = f"{kind.spec.__name__} {fault}" if of_kind else fault
                 raise WrongSpec(
-                    f"{kind.hook} of {_who(plugin)} returned a {kind.spec.__name__} {fault}",
+                    f"{kind.hook} of {_who(plugin)} returned a {returned}",
                     distribution=plugin.distribution,
                     hook=kind.hook,
                     expected=kind.spec.__name__,
