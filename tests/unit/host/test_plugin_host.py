@@ -480,6 +480,17 @@ def test_an_observer_that_raises_is_logged_once_and_the_others_are_reported(
     assert (fields["hook"], fields["plugin"]) == ("on_state", "in process:faulty")
 
 
+def test_a_hook_that_blocks_is_logged_with_its_plugin(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltap.plugins.guard.SLOW_S", 0.0)
+    host = Host(discover=False)
+    host.register(Observer(), "observer")
+    with caplog.at_level(logging.WARNING, "waltap.plugins.host"):
+        host.notify("on_state", pipeline="p", state="streaming", detail="")
+    assert "on_state of observer (in process) took" in caplog.text
+
+
 def test_the_first_opinion_wins_and_the_last_registered_is_asked_first() -> None:
     def chooser(answer: str | None) -> SimpleNamespace:
         @hookimpl

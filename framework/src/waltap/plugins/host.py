@@ -11,7 +11,7 @@ import inspect
 import logging
 import re
 import traceback
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import Distribution, entry_points
@@ -34,9 +34,10 @@ from waltap.base.plugin_errors import (
     extra_for,
     interrupts,
 )
-from waltap.base.text import in_brief, nearest
+from waltap.base.text import duration, in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
+from waltap.plugins.guard import Accept, guard, is_wrapper
 from waltap.ports.specs import (
     KIND_OF,
     KINDS,
@@ -62,121 +63,6 @@ from waltap.ports.specs import (
     TransformSpec,
     TypeSpec,
 )
-
-# Guard hook implementations, to blame the plugin that raised.
-#
-# pluggy calls implementations: it decides their order (``tryfirst``, ``trylast``), runs wrappers and stops
-# at a first result. It does not say which implementation raised. The host therefore guards each one when
-# it registers a plugin.
-
-
-Failed = Callable[[BaseException], Exception | None]
-"""Takes an implementation's exception. Returns the error to raise instead; None ignores it. Raises the
-exception itself if it is not the implementation's."""
-
-Accept = Callable[[Any], Any]
-"""Returns the result to use for an implementation's result. Raises: for a result that cannot be used."""
-
-Wrapper = Generator[None, Any, Any]
-
-
-def guard(
-    implementation: pluggy.HookImpl,
-    failed: Failed,
-    accept: Accept = lambda result: result,
-) -> None:
-    """Report an implementation's exceptions to ``failed``, results to ``accept``.
-
-    A wrapper that fails is left out, unless ``failed`` gives an error: the results of the wrapped
-    implementations pass it. Their errors pass a wrapper unchanged and are never blamed on it.
-    """
-    function: Callable[..., Any] = implementation.function
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        try:
-            return accept(function(*arguments, **named))
-        except BaseException as cause:
-            # Without an error the implementation counts as one without an answer.
-            if (error := failed(cause)) is not None:
-                raise error from cause
-            return None
-
-    def wrap(*arguments: Any, **named: Any) -> Wrapper:
-        wrapper, cause = _begun(function, arguments, named)
-        if cause is not None:
-            if (error := failed(cause)) is not None:
-                raise error from cause
-            return (yield)  # the wrapped implementations are called all the same
-        raised: BaseException | None = None
-        result: Any = None
-        try:
-            result = yield
-        except BaseException as inner:  # noqa: BLE001 - the wrapper decides about it
-            raised = inner
-        # An old-style wrapper gets an object that holds the result or the error, and may replace it.
-        held = result if implementation.hookwrapper else None
-        before = result if held is None else held.exception or held.get_result()
-        try:
-            after = _ended(wrapper, result, raised)
-            if held is None:
-                return accept(after)
-            if held.exception is None:
-                held.force_result(accept(held.get_result()))
-        except BaseException as failure:
-            # The wrapper passed the error of a wrapped implementation on.
-            if failure is raised:
-                raise
-            if (error := failed(failure)) is not None:
-                raise error from failure
-        else:
-            return None
-        if raised is not None:
-            raise raised
-        if held is None:
-            return before
-        if isinstance(before, BaseException):
-            held.force_exception(before)
-        else:
-            held.force_result(before)
-        return None
-
-    # pluggy has no public interface for this: its monitoring sees whole calls, not implementations
-    implementation.function = wrap if is_wrapper(implementation) else call  # type: ignore[misc]
-
-
-def is_wrapper(implementation: pluggy.HookImpl) -> bool:
-    """Return whether ``implementation`` wraps the others, in either style."""
-    return bool(implementation.wrapper or implementation.hookwrapper)
-
-
-def _begun(
-    function: Callable[..., Wrapper],
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-) -> tuple[Wrapper, BaseException | None]:
-    """Run a wrapper up to its ``yield``; return it and its exception."""
-    wrapper = function(*arguments, **named)
-    try:
-        next(wrapper)
-    except StopIteration:
-        return wrapper, RuntimeError("the wrapper did not yield")
-    except BaseException as cause:  # noqa: BLE001 - the caller of the wrapper decides about it
-        return wrapper, cause
-    return wrapper, None
-
-
-def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
-    """Resume a wrapper with the wrapped result or error, up to its end."""
-    try:
-        if raised is None:
-            wrapper.send(result)
-        else:
-            wrapper.throw(raised)
-    except StopIteration as stop:
-        return stop.value
-    # A second ``yield`` breaks pluggy's contract of wrappers.
-    wrapper.close()
-    raise RuntimeError("the wrapper yielded twice")
 
 
 class _PluginManager(pluggy.PluginManager):
@@ -592,8 +478,11 @@ class Host:
                 raise cause
             return failed(cause)
 
+        def slow(seconds: float) -> None:
+            logger.warning("%s of %s took %s", hook, _who(plugin), duration(seconds))
+
         accept = partial(self._accepted, plugin, kind, several=several) if kind else _answer(hook)
-        guard(implementation, judged, accept)
+        guard(implementation, judged, accept, slow)
 
     def _accepted(
         self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool

@@ -1,0 +1,130 @@
+"""Guard hook implementations, to blame the plugin that raised or blocked.
+
+pluggy calls implementations: it decides their order (``tryfirst``, ``trylast``), runs wrappers and stops
+at a first result. It does not say which implementation raised. The host therefore guards each one when
+it registers a plugin.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+import pluggy
+
+Failed = Callable[[BaseException], Exception | None]
+"""Takes an implementation's exception. Returns the error to raise instead; None ignores it. Raises the
+exception itself if it is not the implementation's."""
+
+Accept = Callable[[Any], Any]
+"""Returns the result to use for an implementation's result. Raises: for a result that cannot be used."""
+
+Wrapper = Generator[None, Any, Any]
+
+SLOW_S: Final = 10.0
+"""A call that takes longer is reported: the pipeline waits for it."""
+
+
+def guard(
+    implementation: pluggy.HookImpl,
+    failed: Failed,
+    accept: Accept,
+    slow: Callable[[float], None],
+) -> None:
+    """Report an implementation's exceptions to ``failed``, results to ``accept``.
+
+    ``slow`` gets the seconds of a call that took `SLOW_S` or longer.
+
+    A wrapper that fails is left out, unless ``failed`` gives an error: the results of the wrapped
+    implementations pass it. Their errors pass a wrapper unchanged and are never blamed on it.
+    """
+    function: Callable[..., Any] = implementation.function
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        began = time.monotonic()
+        try:
+            return accept(function(*arguments, **named))
+        except BaseException as cause:
+            # Without an error the implementation counts as one without an answer.
+            if (error := failed(cause)) is not None:
+                raise error from cause
+            return None
+        finally:
+            if (took := time.monotonic() - began) >= SLOW_S:
+                slow(took)
+
+    def wrap(*arguments: Any, **named: Any) -> Wrapper:
+        wrapper, cause = _begun(function, arguments, named)
+        if cause is not None:
+            if (error := failed(cause)) is not None:
+                raise error from cause
+            return (yield)  # the wrapped implementations are called all the same
+        raised: BaseException | None = None
+        result: Any = None
+        try:
+            result = yield
+        except BaseException as inner:  # noqa: BLE001 - the wrapper decides about it
+            raised = inner
+        # An old-style wrapper gets an object that holds the result or the error, and may replace it.
+        held = result if implementation.hookwrapper else None
+        before = result if held is None else held.exception or held.get_result()
+        try:
+            after = _ended(wrapper, result, raised)
+            if held is None:
+                return accept(after)
+            if held.exception is None:
+                held.force_result(accept(held.get_result()))
+        except BaseException as failure:
+            # The wrapper passed the error of a wrapped implementation on.
+            if failure is raised:
+                raise
+            if (error := failed(failure)) is not None:
+                raise error from failure
+        else:
+            return None
+        if raised is not None:
+            raise raised
+        if held is None:
+            return before
+        if isinstance(before, BaseException):
+            held.force_exception(before)
+        else:
+            held.force_result(before)
+        return None
+
+    # pluggy has no public interface for this: its monitoring sees whole calls, not implementations
+    implementation.function = wrap if is_wrapper(implementation) else call  # type: ignore[misc]
+
+
+def is_wrapper(implementation: pluggy.HookImpl) -> bool:
+    """Return whether ``implementation`` wraps the others, in either style."""
+    return bool(implementation.wrapper or implementation.hookwrapper)
+
+
+def _begun(
+    function: Callable[..., Wrapper],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> tuple[Wrapper, BaseException | None]:
+    """Run a wrapper up to its ``yield``; return it and its exception."""
+    wrapper = function(*arguments, **named)
+    try:
+        next(wrapper)
+    except StopIteration:
+        return wrapper, RuntimeError("the wrapper did not yield")
+    except BaseException as cause:  # noqa: BLE001 - the caller of the wrapper decides about it
+        return wrapper, cause
+    return wrapper, None
+
+
+def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
+    """Resume a wrapper with the wrapped result or error, up to its end."""
+    try:
+        if raised is None:
+            wrapper.send(result)
+        else:
+            wrapper.throw(raised)
+    except StopIteration as stop:
+        return stop.value
+    # A second ``yield`` breaks pluggy's contract of wrappers.
+    wrapper.close()
+    raise RuntimeError("the wrapper yielded twice")
