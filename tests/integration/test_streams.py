@@ -66,6 +66,21 @@ def refused(made: Sink, kind: type[SinkError], *calls: str) -> SinkError:
     return found.value
 
 
+WRONG_HOSTS = (".", "a..b", "x" * 64, "[::1", "localhost:99999", "localhost:abc")
+
+
+@pytest.mark.parametrize("host", WRONG_HOSTS)
+def test_an_address_without_a_host_is_a_mistake_of_the_profile(host: str, tmp_path: Path) -> None:
+    good = "nats://localhost:4222"
+    for name, given in (
+        ("redis", {"address": host}),
+        ("nats-jetstream", {"url": f"{good},tls://{host}"}),
+        ("kinesis", {"region": "x", "endpoint": f"http://{host}"}),
+    ):
+        with pytest.raises(ValueError, match="cannot be read"):
+            sink(name, tmp_path, **given)
+
+
 # --- Redis ----------------------------------------------------------------------------------------
 
 

@@ -157,13 +157,13 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def whole_address(text: str | None) -> str | None:
-    """Return an address unchanged if its parts can be read.
+    """Return an address, with or without a scheme, unchanged if its parts can be read.
 
     Raises: ValueError, which quotes no part of it: the address may contain a password.
     """
     try:
         # A special character in a password splits the address at the wrong character.
-        parts = urlsplit(text or "")
+        parts = urlsplit(text if text and "://" in text else f"//{text or ''}")
         port = parts.port
         (parts.hostname or "").encode("idna")  # as the resolver does, with errors of its own
     except ValueError:

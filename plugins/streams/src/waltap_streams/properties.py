@@ -5,7 +5,10 @@ Names are Debezium Server's where the meaning is the same.
 
 from typing import Literal
 
+from pydantic import field_validator
+
 from waltap.base.property import Maybe, MaybeList, Positive, Properties, Switch, Whole, declare
+from waltap.base.redaction import whole_address
 
 
 class RedisProperties(Properties):
@@ -69,6 +72,8 @@ class RedisProperties(Properties):
         summary="How long to wait for a connection, and for an answer.",
     )
 
+    _full_address = field_validator("address")(whole_address)
+
 
 class NatsProperties(Properties):
     """The NATS server, and the stream of JetStream."""
@@ -118,6 +123,11 @@ class NatsProperties(Properties):
         summary="How long to wait for a connection, and for an acknowledgement.",
     )
 
+    @field_validator("url")
+    @classmethod
+    def _full_addresses(cls, urls: str) -> str:
+        return ",".join(whole_address(url) or "" for url in urls.split(","))
+
 
 class KinesisProperties(Properties):
     """The Kinesis service, and the stream of each record."""
@@ -163,3 +173,5 @@ class KinesisProperties(Properties):
         default=10_000,
         summary="How long to wait for a connection, and for an answer.",
     )
+
+    _full_address = field_validator("endpoint")(whole_address)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -58,13 +59,11 @@ class RedisServer(StreamServer["Redis"]):
             from redis.backoff import NoBackoff
             from redis.retry import Retry
         given = self._properties
-        host, _, port = given.address.rpartition(":")
-        if not port.isdigit() or not host:
-            host, port = given.address, "6379"
+        address = urlsplit(f"//{given.address}")
         timeout = given.timeout_ms / 1000
         return Redis(
-            host=host.strip("[]"),
-            port=int(port),
+            host=address.hostname or "",
+            port=address.port or 6379,
             db=given.db_index,
             username=given.user,
             password=given.password,

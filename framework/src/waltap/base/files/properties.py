@@ -1,6 +1,9 @@
 """Properties of an object store, shared by all components with files."""
 
+from pydantic import field_validator
+
 from waltap.base.property import Maybe, Positive, Properties, Switch, declare
+from waltap.base.redaction import whole_address
 
 
 class StorageProperties(Properties):
@@ -51,3 +54,5 @@ class StorageProperties(Properties):
         default=5000,
         summary="How long the store may take to accept a connection (S3).",
     )
+
+    _full_address = field_validator("storage_endpoint")(whole_address)
