@@ -16,6 +16,7 @@ from waltap.base.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.base.redaction import hide, looks_secret, redacted, without
 from waltap.cli.commands.run import run
 from waltap.config.layers import RawProfile, load, read_tables
+from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 
@@ -353,6 +354,21 @@ def test_secrets_are_cut_out_of_texts_and_short_ones_where_they_are_quoted() -> 
     assert without("it is long-one-indeed", ["long-one-indeed"]) == "it is ***"
     assert not looks_secret("credentials.profile")
     assert looks_secret("credentials.profile.token")
+
+
+def test_the_salt_of_a_hash_is_hidden_in_the_name_of_its_property() -> None:
+    source = {
+        "type": "postgres",
+        "database.dbname": "d",
+        "column.mask.hash.SHA-256.with.salt.pepper": "public.t.v",
+        "column.mask.hash.v2.MD7.with.salt.pepper": "public.t.v",
+    }
+    found = survey(read_tables({"source": source, "sink": {"type": "null"}}), Host())
+    shown = f"{[each.name for each in found.explained]} {redacted(str(found.error()))}"
+    assert shown.count(".with.salt.***") == 2
+    assert "pepper" not in shown
+    advice = "column.mask.hash.SHA-256.with.salt.SALT = public.t.v"
+    assert redacted(advice) == advice
 
 
 # --- examples/profiles -----------------------------------------------------------------------------

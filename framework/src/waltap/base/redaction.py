@@ -34,6 +34,8 @@ ASSIGNED = re.compile(
     r"('(?:[^'\\]|\\.)*'?|[^\s&;,'\"`]+)"
 )
 """``password=…`` in a query or in libpq's key=value form."""
+SALT = re.compile(r"(\.with\.salt\.)(?!SALT\b)[^\s=,;)'\"`]+")
+"""The salt of hashes, which is a part of its property's name."""
 
 HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 
@@ -92,7 +94,7 @@ def redacted(text: str) -> str:
         for form in forms:
             text = text.replace(form, HIDDEN)
     text = USERINFO.sub(rf"\1:{HIDDEN}@", text)
-    return ASSIGNED.sub(rf"\1{HIDDEN}", text)
+    return ASSIGNED.sub(rf"\1{HIDDEN}", SALT.sub(rf"\1{HIDDEN}", text))
 
 
 def without(text: str, secrets: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from waltap.base.property import Properties, declarations
+from waltap.base.redaction import redacted
 from waltap.changes.capture.java_regex import java_pattern, split_patterns
 from waltap.config.profile import Component, Profile, TransformUse
 
@@ -30,7 +31,6 @@ _SINGLE = frozenset({"table", "topics", "unrenamed"})
 """Patterns that are the complete value, commas included."""
 
 _SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
-_SALT = re.compile(r"(?<=\.with\.salt\.).+")
 MASKS = "column.mask."
 
 
@@ -43,7 +43,7 @@ class UnmatchedPattern:
     kind: str
 
     def __str__(self) -> str:
-        return f"{self.pattern} ({_SALT.sub('…', self.name)})"
+        return f"{self.pattern} ({redacted(self.name)})"
 
     @property
     def masks(self) -> bool:

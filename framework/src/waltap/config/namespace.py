@@ -505,7 +505,7 @@ class Namespace:
     ) -> None:
         self._findings.explained.append(
             ExplainedProperty(
-                name=f"{self._prefix}{name}",
+                name=redacted(f"{self._prefix}{name}"),
                 value=value,
                 origin=origin,
                 component=component,
