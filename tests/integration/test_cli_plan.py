@@ -166,6 +166,8 @@ def test_tables_join_and_leave_a_pipeline_and_names_that_are_none_change_nothing
     pipeline: PipelineRig,
 ) -> None:
     database, seen = pipeline.database, pipeline.destination
+    early = pipeline.command("tables", "add", "FILE", "public.t", "--no-snapshot")
+    assert early.stdout == "p: public.t is streamed by the first start\n"
     pipeline.catch_up()
     database.execute("CREATE TABLE hidden (id int PRIMARY KEY)")
     for names, reported in (

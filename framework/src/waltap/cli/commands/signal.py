@@ -165,8 +165,9 @@ def add(
     with connected(profile, host) as (connector, stages):
         table_ids = _table_ids(tables, connector, stages)
         added = published_by(connector).publish(table_ids, wanted=True) or []
+        others = "is streamed already" if stages.store.load() else "is streamed by the first start"
         for table_id in table_ids:
-            what = "is streamed from now on" if table_id in added else "is streamed already"
+            what = "is streamed from now on" if table_id in added else others
             echo(f"{profile.name}: {printable('.'.join(table_id))} {what}")
         if snapshot:
             _read(profile, stages, table_ids)
