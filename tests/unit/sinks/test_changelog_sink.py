@@ -478,6 +478,29 @@ def test_an_older_copy_in_the_place_of_the_log_is_noticed(log: WrittenLog, tmp_p
         log.open(has_offset=has_offset).close()  # without a stored offset a new epoch begins
 
 
+@pytest.mark.parametrize("how", [{"has_offset": False}, {"has_offset": True, "repairs": True}])
+def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(
+    log: WrittenLog, tmp_path: Path, how: dict[str, bool]
+) -> None:
+    """Positions of the epoch that the copy lacks are not used again."""
+    place, copy = Path(log.path), tmp_path / "copy"
+    with log.open():
+        log.flush(people(log.db, 1))
+        shutil.copytree(place, copy)
+    with log.open():
+        for number in (2, 3):
+            log.flush(people(log.db, number))
+    within, reached = (step.log_position for step in log.manifests()[1:])
+    shutil.rmtree(place)
+    copy.rename(place)
+    with log.open(**how):
+        log.flush(people(log.db, 4))
+    for seen in (within, reached):
+        (step,) = log.log.manifests(seen)
+        assert step.log_position.epoch == reached.epoch + 1
+    assert [step.log_position.epoch for step in log.manifests()] == [1, 3]
+
+
 # --- reading and retiring -----------------------------------------------------------------------------
 
 

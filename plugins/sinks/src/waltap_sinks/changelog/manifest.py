@@ -186,6 +186,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             entry.external_snapshot for entry in self.tables if entry.external_snapshot
         )
 
+    def renews(self, reached: LogPosition) -> bool:
+        """Return whether it begins an epoch in an older copy of a log.
+
+        The copy lacks the manifests up to ``reached``, which a reader has seen.
+        """
+        return self.previous < reached and reached.epoch < self.log_position.epoch
+
     def encode(self) -> bytes:
         """Return the manifest as one line of JSON with its checksum."""
         version = WITH_EXTERNAL_ROWS if self.external_snapshots else VERSION

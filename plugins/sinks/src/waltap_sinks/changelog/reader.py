@@ -233,7 +233,7 @@ class ChangeLog:
                 if until is not None and log_position > until:
                     return
                 manifest = self._load(path)
-                if manifest.previous != previous:
+                if manifest.previous != previous and not manifest.renews(previous):
                     gap = self._gap(previous, manifest, expired=previous == began)
                     break
                 previous, missed = log_position, False

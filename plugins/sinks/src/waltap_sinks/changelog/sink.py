@@ -204,12 +204,10 @@ class ChangeLogSink(Sink):
         self._start_bucket()
         # Segments without a manifest are of a crash; their changes come again.
         log.remove_started_after(last)
-        if not self._context.has_offset:
-            self._epoch = last.log_position.epoch + 1
-            return None
-        # The log is an older copy: the same LSNs come again, so they must not continue its epoch.
-        if published is not None and last.log_position < published:
-            self._epoch = published.epoch + 1
+        newest = max(last.log_position, published or NOTHING)
+        # In an older copy the same LSNs come again, so they must not continue its epoch.
+        if not self._context.has_offset or last.log_position < newest:
+            self._epoch = newest.epoch + 1
             return None
         self._epoch = last.log_position.epoch
         if last.snapshot is not None and not last.snapshot.complete:

@@ -35,7 +35,9 @@ def reached(before: OutputState, manifests: Iterable[Manifest]) -> dict[int, int
     found = dict(before.reached_by or [(before.log_position.epoch, 0)])
     for each in manifests:
         if each.previous.epoch < each.log_position.epoch:
-            found[each.log_position.epoch] = max(each.previous.end_lsn, *found.values())
+            # an older copy of the log ends before what was applied
+            ends = each.previous.end_lsn, before.log_position.end_lsn
+            found[each.log_position.epoch] = max(*ends, *found.values())
     return found
 
 
