@@ -20,12 +20,13 @@ from tests.harness.shop import Shop
 
 from waltap.config.layers import read_debezium, read_tables
 from waltap.config.resolve import resolve
-from waltap.errors import ConfigurationError
+from waltap.errors import ConfigurationError, StopRequested
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import OffsetUnreadable
 from waltap_kafka.errors import KafkaOffsetTopicUnusable
 from waltap_kafka.offset_store import KafkaOffsetStore
 from waltap_kafka.plugin import register_offset_stores
+from waltap_kafka.position_record import last_value
 from waltap_kafka.properties import KafkaOffsetProperties
 from waltap_testing.offset_store_suite import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
 
@@ -161,6 +162,33 @@ def test_two_stores_are_a_contradiction() -> None:
     tables = {"name": "p", "source": source, "offsets": {"type": "file"}, "sink": {"type": "null"}}
     with pytest.raises(ConfigurationError, match=r"waltap\.offset\.store: contradicts type = file"):
         resolve(read_tables(tables), Host())
+
+
+def test_a_leader_that_does_not_answer_is_no_missing_position(
+    private_kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client then gives no offset, and no error either."""
+    settings = {"bootstrap.servers": private_kafka.bootstrap}
+    admin = AdminClient(settings)
+
+    def last(*, stops: bool = False) -> bytes | None:
+        return last_value(settings, admin, topic, "k", lambda: stops)
+
+    create(private_kafka.bootstrap, NewTopic(topic, 1))
+    producer = Producer(settings)
+    producer.produce(topic, b"v", b"k")
+    assert producer.flush(60) == 0
+    assert last() == b"v"
+    private_kafka.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr("waltap_kafka.position_record.ASK_S", 0.5)
+        with pytest.raises(StopRequested):
+            last(stops=True)
+        patch.setattr("waltap_kafka.position_record.WAIT_S", 1.0)
+        with pytest.raises(KafkaException):
+            last()
+    private_kafka.start()
+    assert last() == b"v"
 
 
 def test_a_broker_that_is_away_for_a_while_stops_no_run(

@@ -6,6 +6,7 @@ The sink writes it in the same Kafka transaction as the data.
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -21,12 +22,15 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from waltap.base.decode_errors import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
-from waltap_kafka.client import REFUSALS, kafka_error
+from waltap.errors import StopRequested
+from waltap_kafka.client import REFUSALS, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
 PARTITION: Final = 0
 VERSION: Final = 1
 WAIT_S: Final = 120.0
+# Limit of one question about an offset; it is repeated until `WAIT_S` ends.
+ASK_S: Final = 10.0
 STEP_S: Final = 0.25
 # Records of the first attempt from the end; the last position is usually among them.
 FIRST_READ: Final = 64
@@ -42,6 +46,8 @@ PASSING: Final = frozenset(
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError._TRANSPORT,
         KafkaError._TIMED_OUT,
+        # No leader is known.
+        KafkaError._NOENT,
     }
 )
 
@@ -73,24 +79,21 @@ def encode(pipeline: str, positions: Positions) -> bytes:
 def last_position(
     settings: Mapping[str, object],
     client: AdminClient,
-    topic: str,
-    key: str,
+    failures: KafkaFailures,
     pipeline: str | None,
     stopping: Callable[[], bool],
 ) -> Positions | None:
-    """Return the last committed position under ``key``.
+    """Return the last committed position of the transactional id.
 
     None means that there is none. The position must belong to ``pipeline``; None accepts any
     pipeline. The caller has ended its own open transactions, so all committed records are final.
-    Raises: KafkaPositionUnusable.
+    Raises: KafkaPositionUnusable, KafkaUnreachable, KafkaRefused, StopRequested.
     """
+    topic, key = failures.position_topic, failures.transactional_id
     try:
         found = last_value(settings, client, topic, key, stopping)
     except KafkaException as raised:
-        raise KafkaPositionUnusable(
-            f"the position in topic {topic} cannot be read: {kafka_error(raised).str()}",
-            topic=topic,
-        ) from raised
+        raise failures.refused(kafka_error(raised)) from raised
     if not found:
         return None
     stored = _decoded(found, topic)
@@ -112,11 +115,11 @@ def last_value(
 ) -> bytes | None:
     """Return the last value under ``key``.
 
-    b"" means that it was deleted, None that there is none. Raises: KafkaException.
+    b"" means that it was deleted, None that there is none. Raises: KafkaException, StopRequested.
     """
     partition = TopicPartition(topic, PARTITION)
-    first = _offset(client, partition, OffsetSpec.earliest())
-    end = _offset(client, partition, OffsetSpec.latest())
+    first = _offset(client, partition, OffsetSpec.earliest(), stopping)
+    end = _offset(client, partition, OffsetSpec.latest(), stopping)
     reader = Consumer(
         {
             **settings,
@@ -139,22 +142,41 @@ def last_value(
         reader.close()
 
 
-def _offset(client: AdminClient, partition: TopicPartition, spec: OffsetSpec) -> int:
+def _offset(
+    client: AdminClient, partition: TopicPartition, spec: OffsetSpec, stopping: Callable[[], bool]
+) -> int:
     """Return the first or last offset of the partition. It includes open transactions."""
     deadline = time.monotonic() + WAIT_S
     while True:
         futures = client.list_offsets(
             {partition: spec},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=WAIT_S,
+            request_timeout=ASK_S,
         )
+        error = None
         try:
-            return int(futures[partition].result(2 * WAIT_S).offset)
+            offset = int(futures[partition].result(2 * ASK_S).offset)
         except KafkaException as raised:
+            error = kafka_error(raised)
             # A new topic has no leader for a moment, or an epoch that the client does not know.
-            if kafka_error(raised).code() not in PASSING or time.monotonic() > deadline:
+            if error.code() not in PASSING:
                 raise
+        else:
+            # A leader that does not answer in time gives no error, and no offset.
+            if offset >= 0:
+                return offset
+        _check_wait(deadline, error or "the leader does not answer", stopping)
         time.sleep(STEP_S)
+        with suppress(KafkaException):  # the client does not ask for the new leader by itself
+            client.list_topics(partition.topic, ASK_S)
+
+
+def _check_wait(deadline: float, problem: object, stopping: Callable[[], bool]) -> None:
+    """Check whether to continue waiting. Raises: KafkaException, StopRequested."""
+    if stopping():
+        raise StopRequested
+    if time.monotonic() > deadline:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, str(problem)))
 
 
 def _read(
@@ -171,10 +193,7 @@ def _read(
     deadline = time.monotonic() + WAIT_S
     at = start
     while at < end:
-        if time.monotonic() > deadline or stopping():
-            raise KafkaException(
-                KafkaError(KafkaError._TIMED_OUT, f"offset {at} of {end} was reached")
-            )
+        _check_wait(deadline, f"offset {at} of {end} was reached", stopping)
         message = reader.poll(STEP_S)
         if message is None:
             continue

@@ -68,15 +68,14 @@ class KafkaTransactions:
                     f"topic {name} does not exist, and topic.creation.enable is false", topic=name
                 )
             topics.create(position_topic(name))
-        identity, stopping = failures.transactional_id, self._context.stopping
-        has_offset, pipeline = self._context.has_offset, self._context.pipeline
+        has_offset = self._context.has_offset
         # A pipeline without a stored offset starts from the beginning, so any older position is
         # deleted.
-        whose = pipeline if has_offset else None
-        held = last_position(settings, admin, name, identity, whose, stopping)
+        whose = self._context.pipeline if has_offset else None
+        held = last_position(settings, admin, failures, whose, self._context.stopping)
         if held is not None and not has_offset:
             self._producer.begin_transaction()
-            self._producer.produce(name, None, identity.encode(), PARTITION)
+            self._producer.produce(name, None, failures.transactional_id.encode(), PARTITION)
             self._until_done(self._producer.commit_transaction, INIT_S)
             held = None
         self._committed = held
