@@ -3,17 +3,19 @@
 import json
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.http_receiver import notification_of
 from tests.harness.kafka import WAIT_SECONDS, create, read_all
 from tests.harness.servers.kafka import Kafka
 
+from waltap.errors import SinkError
 from waltap.ports.notifications import Notification
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.errors import KafkaSignalTopicMissing
+from waltap_kafka.errors import KafkaSignalTopicMissing, KafkaUnreachable
 from waltap_kafka.plugin import register_notification_channels, register_signal_channels
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 from waltap_testing import (
@@ -79,6 +81,84 @@ class TestKafkaSignals(SignalChannelSuite):
         return SignalChannelRig(SIGNALS, properties, send, spoil=lambda: put(prefix, b'[{"id": '))
 
 
+def signal_value(identifier: str) -> bytes:
+    return json.dumps({"id": identifier, "type": "log"}).encode()
+
+
+def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_others(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The markers of its transactions are no records, and are never delivered."""
+    monkeypatch.setattr("waltap_kafka.channels.READ_S", WAIT_SECONDS)
+    prefix = kafka.topic_name("shop")
+    topic = f"{prefix}-signal"
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": prefix})
+    producer.init_transactions(WAIT_SECONDS)
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    deadline = time.monotonic() + WAIT_SECONDS
+    found: list[str] = []
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, signal_value(end.__name__), prefix)
+        assert producer.flush(WAIT_SECONDS) == 0
+        assert channel.poll() == []
+        end(WAIT_SECONDS)
+    while not found:  # the broker writes the marker in its own time
+        found = [signal.identifier for signal in channel.poll()]
+    assert found == ["commit_transaction"]
+    assert channel.poll() == []
+    channel.close()
+    assert time.monotonic() < deadline
+
+
+class LostAnswer:
+    """A consumer whose first commit is carried out, and reported as lost."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer, self._lost = consumer, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def commit(self, **given: Any) -> None:
+        self._consumer.commit(**given)
+        if not self._lost:
+            self._lost = True
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the link is gone"))
+
+
+def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka: Kafka) -> None:
+    prefix = kafka.topic_name("shop")
+    topic = f"{prefix}-signal"
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    channel._consumer = LostAnswer(channel._consumer)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, signal_value("1"), prefix)
+    assert producer.flush(WAIT_SECONDS) == 0
+    with pytest.raises(KafkaUnreachable, match="the link is gone"):
+        channel.poll()
+    assert [signal.identifier for _ in range(2) for signal in channel.poll()] == ["1"]
+    channel.close()
+
+
+def test_brokers_that_are_away_are_no_missing_topic(private_kafka: Kafka) -> None:
+    prefix = private_kafka.topic_name("shop")
+    topic = f"{prefix}-signal"
+    create(private_kafka.bootstrap, NewTopic(topic, 1))
+    knows_the_group(private_kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    channel = SIGNALS.factory(signal_properties(private_kafka.bootstrap, prefix))
+    assert channel.poll() == []
+    private_kafka.kill()
+    for _ in range(3):
+        with pytest.raises(KafkaUnreachable):
+            channel.poll()
+    channel.close()
+
+
 def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, kafka.topic_name("shop")))
     with pytest.raises(KafkaSignalTopicMissing, match="-signal"):
@@ -114,6 +194,22 @@ def test_signals_of_a_topic_that_was_made_anew_are_read(kafka: Kafka) -> None:
         admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
     group.close()
     channel.close()
+
+
+class EndedProducer:
+    """A producer with a fatal error, which its calls raise as the client does."""
+
+    def flush(self, _seconds: float) -> int:
+        raise KafkaException(KafkaError(KafkaError._FATAL, "the client has ended"))
+
+
+def test_a_client_that_has_ended_is_reported_at_the_close() -> None:
+    names = ("bootstrap.servers", "topic")
+    given = {f"notification.kafka.{name}": "127.0.0.1:1" for name in names}
+    channel = NOTIFICATIONS.factory(KafkaNotificationProperties.model_validate(given))
+    channel._producer = EndedProducer()
+    with pytest.raises(SinkError, match="the client has ended"):
+        channel.close()
 
 
 class TestKafkaNotifications(NotificationChannelSuite):

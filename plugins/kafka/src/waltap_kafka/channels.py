@@ -13,7 +13,7 @@ from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
 from waltap.ports.signals.inbox import parsed_signal
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.client import KafkaClients, kafka_error
+from waltap_kafka.client import RAISED, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 
@@ -56,41 +56,36 @@ class KafkaSignals:
             {
                 "group.id": f"{properties.group}-{properties.prefix}",
                 "enable.auto.commit": False,
-                "enable.partition.eof": False,
+                "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
             }
         )
         self._at: int | None = None
+        # Records before `_at` whose commit has no answer yet.
+        self._uncommitted: list[Message] = []
 
     def poll(self) -> list[Signal]:
         """Return the signals that have arrived. Raises: SinkError."""
         consumer = self._consumer
         if consumer is None:
             return []
-        partition = TopicPartition(self._topic, PARTITION)
         try:
-            first, end = consumer.get_watermark_offsets(partition, ASK_S)
-            at = self._begin(consumer, partition, first, end)
-            if at >= end:
+            if not self._uncommitted and not self._read(consumer):
                 consumer.poll(0)
                 return []
-            messages = self._read(consumer, end)
             # Commit before the pipeline acts: a crash must not repeat a signal.
-            if messages:
-                assert self._at is not None
-                done = TopicPartition(self._topic, PARTITION, self._at)
-                consumer.commit(offsets=[done], asynchronous=False)
+            done = TopicPartition(self._topic, PARTITION, self._at or 0)
+            consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
-            self._at = None  # records after the last commit are read again
             error = kafka_error(raised)
             if error.code() in PASSING:
                 return []
+            # The client has this code for brokers that are away, too.
             if error.code() == KafkaError._UNKNOWN_PARTITION:
-                raise KafkaSignalTopicMissing(
-                    f"topic {self._topic}, for signals, does not exist", topic=self._topic
-                ) from raised
+                self._require_topic(consumer)
             raise self._clients.failure(raised, self._topic) from raised
         self._clients.watch.passed()
+        messages, self._uncommitted = self._uncommitted, []
         return [signal for each in messages if (signal := self._signal(each)) is not None]
 
     def close(self) -> None:
@@ -98,41 +93,60 @@ class KafkaSignals:
         if consumer is not None:
             consumer.close()
 
-    def _begin(self, consumer: Consumer, partition: TopicPartition, first: int, end: int) -> int:
-        """Return the offset of the next record, and read from there."""
+    def _require_topic(self, consumer: Consumer) -> None:
+        """Ask a broker whether the topic exists.
+
+        Raises: KafkaSignalTopicMissing, or the SinkError of the link.
+        """
+        try:
+            found = consumer.list_topics(self._topic, ASK_S).topics[self._topic]
+        except KafkaException as raised:
+            raise self._clients.failures.refused(kafka_error(raised)) from raised
+        if found.error is not None:
+            raise KafkaSignalTopicMissing(
+                f"topic {self._topic}, for signals, does not exist", topic=self._topic
+            )
+
+    def _read(self, consumer: Consumer) -> bool:
+        """Read the records that arrive in time, up to the end of the topic.
+
+        Return whether there is something to commit. Raises: KafkaException.
+        """
+        partition = TopicPartition(self._topic, PARTITION)
+        first, end = consumer.get_watermark_offsets(partition, ASK_S)
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
         # Without a commit the offset is negative. Retention may have deleted a committed one. One
         # beyond the end is of a former topic of that name, whose commits the broker deletes.
         at = noted.offset if first <= noted.offset <= end else first
+        if at == end:
+            return False
+        # After a failure, records behind the last commit are read again.
         if at != self._at:
-            self._at = at
-            consumer.assign([TopicPartition(partition.topic, partition.partition, at)])
-        return at
-
-    def _read(self, consumer: Consumer, end: int) -> list[Message]:
-        """Return the records before ``end`` that arrive in time."""
-        found: list[Message] = []
+            consumer.assign([TopicPartition(self._topic, PARTITION, at)])
+        self._at, found = at, list[Message]()
         deadline = time.monotonic() + READ_S
-        assert self._at is not None
         while self._at < end and len(found) < MOST and time.monotonic() < deadline:
-            message = consumer.poll(STEP_S)
-            if message is None:
-                continue
-            error = message.error()
-            if error is not None:
-                if error.retriable():
-                    continue
-                raise KafkaException(error)
-            found.append(message)
-            self._at = (message.offset() or 0) + 1
+            self._take(consumer.poll(STEP_S), found)
         if self._properties.poll_timeout_ms:
-            message = consumer.poll(min(ASK_S, self._properties.poll_timeout_ms / 1000))
-            if message is not None and message.error() is None:
-                found.append(message)
-                self._at = (message.offset() or 0) + 1
-        return found
+            self._take(consumer.poll(min(ASK_S, self._properties.poll_timeout_ms / 1000)), found)
+        self._uncommitted = found
+        return self._at != at
+
+    def _take(self, message: Message | None, found: list[Message]) -> None:
+        """Add a record to ``found`` and advance. Raises: KafkaException."""
+        if message is None:
+            return
+        error, offset = message.error(), message.offset() or 0
+        if error is None:
+            found.append(message)
+            self._at = offset + 1
+        # The end is behind markers of transactions, which are no records.
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._at = max(self._at or 0, offset)
+        elif not error.retriable():
+            raise KafkaException(error)
 
     def _signal(self, message: Message) -> Signal | None:
         # Another pipeline's signal: Debezium shares one topic by key.
@@ -179,7 +193,7 @@ class KafkaNotifications:
         try:
             producer.produce(self._topic, orjson.dumps(notification.document()), key)
             producer.poll(0)
-        except KafkaException as raised:
+        except RAISED as raised:
             raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
         except BufferError as raised:
             raise SinkError(
@@ -195,7 +209,10 @@ class KafkaNotifications:
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        unsent = producer.flush(CLOSE_S)
+        try:
+            unsent = producer.flush(CLOSE_S)
+        except RAISED as raised:
+            raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
         self._log_failures()
         if unsent:
             raise SinkError(
