@@ -251,3 +251,29 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
     p.catch_up()
     assert "new snapshot" not in caplog.text
     assert_equal(database, "shifted")
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["change first", "change last"])
+def test_rows_whose_columns_are_in_doubt_are_read_again(
+    database: Database, tmp_path: Path, early: bool
+) -> None:
+    """Nothing shows whether a change came before or after a column like the dropped one was added."""
+    p = begun(
+        database, tmp_path,
+        "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)",
+    )  # fmt: skip
+    again, change = (
+        "ALTER TABLE t DROP v; ALTER TABLE t ADD v int;",
+        "UPDATE t SET v = 3 WHERE id = 2;",
+    )
+    database.execute(
+        f"BEGIN; {change}{again} COMMIT" if early else f"BEGIN; {again}{change} COMMIT"
+    )
+
+    def rows(schema: str) -> list[tuple[object, ...]]:
+        return database.execute(f"SELECT id, v FROM {schema}.t ORDER BY id")
+
+    with p.running() as run:
+        run.until(lambda: rows("replica") == rows("public"), "the rows that are read again")
+        database.execute("UPDATE t SET v = 4 WHERE id = 1")
+        run.until(lambda: rows("replica") == rows("public"), "the next change")

@@ -78,6 +78,8 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
     attributes: tuple[tuple[str, "DataType", int], ...] = ()
     # The composite type had further attributes.
     attributes_dropped: bool = False
+    # How values are stored, which a dropped column's catalogue row keeps; "": not known.
+    layout: str = ""
 
 
 def below_domains(data_type: DataType, typmod: int = -1) -> tuple[DataType, int]:

@@ -337,6 +337,7 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
         resumes_snapshots=not pauses and all(one.resumes_snapshots for one in each),
         restarts_tables=all(one.restarts_tables for one in each),
         typed_columns=all(one.typed_columns for one in each),
+        follows_numbers=any(one.follows_numbers for one in each),
     )
 
 

@@ -215,6 +215,7 @@ class PipelineStages:
             resumes_snapshot=self.sink.capabilities.resumes_snapshots,
             restarts_tables=self.sink.capabilities.restarts_tables,
             typed_columns=self.sink.capabilities.typed_columns,
+            follows_numbers=self.sink.capabilities.follows_numbers,
             made=made,
             reconnects=reconnects,
             repairs=repairs,

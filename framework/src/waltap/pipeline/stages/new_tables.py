@@ -263,9 +263,10 @@ class NewTables:
                 self._save()
 
     def returned(self, relation: Relation) -> None:
-        """Have the next poll join a table that had another name, which is not captured.
+        """Have the next poll join a table whose rows in the sinks may differ.
 
-        Its next change follows a gap already. Raises: SinkError.
+        It had another name, which is not captured, or ambiguous columns. Its next change follows a
+        gap already. Raises: SinkError.
         """
         if self._known is None:
             return
@@ -274,6 +275,7 @@ class NewTables:
         self._captured.discard(identifier)
         self._known.left_out.append(identifier)
         self._names[identifier] = ("", "")
+        self._unsaved = True
 
     def _capture(self, identifier: str, name: str) -> None:
         self._captured.add(identifier)

@@ -54,6 +54,8 @@ class SinkCapabilities:
     restarts_tables: bool = False
     # Reads columns as they are (`RowBlock.arrays`). Otherwise values would become text first.
     typed_columns: bool = False
+    # Knows columns by `Column.number`. The rows of a table whose numbers are ambiguous are read again.
+    follows_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

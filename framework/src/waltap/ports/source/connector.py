@@ -151,6 +151,8 @@ class ConnectorContext:
     restarts_tables: bool = False
     # Whether the sinks read a snapshot's columns as values of their Arrow types.
     typed_columns: bool = False
+    # Whether a sink knows columns by their numbers (`SinkCapabilities.follows_numbers`).
+    follows_numbers: bool = False
     # Whether a start with a lost position continues at a new slot without a snapshot.
     repairs: bool = False
     # The connector records here which objects this run created.
@@ -163,8 +165,8 @@ class ConnectorContext:
     owned_objects: OwnedObjects = field(default_factory=OwnedObjects)
     # Call it with each described relation that the server announces in the stream.
     announced: "Callable[[Relation], None]" = lambda _relation: None
-    # Call it with one of them that had changes under a name that is not captured
-    # (`RelationMemory.returns`).
+    # Call it with one of them that had changes under a name that is not captured, or with
+    # ambiguous columns (`RelationMemory.returns`).
     returned: "Callable[[Relation], None]" = lambda _relation: None
     # Call it with the OID of a dropped relation and an LSN after which none of its rows commits.
     forget: "Callable[[int, int], None]" = lambda _oid, _lsn: None

@@ -132,7 +132,8 @@ SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typelem::int8, t.typbaset
          SELECT array_agg(a.attname::text || E'\\t' || a.atttypid::int8 || E'\\t' || a.atttypmod
                           || E'\\t' || a.attnum ORDER BY a.attnum)
            FROM pg_attribute a
-          WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END
+          WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END,
+       concat(t.typlen, t.typalign, t.typbyval, t.typcollation <> 0)
   FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE t.oid = ANY(%s)
 """
@@ -170,7 +171,9 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
        (SELECT rt.xmin::text FROM pg_type rt WHERE rt.oid = c.reltype),
        coalesce((SELECT sa.xmin::text FROM pg_attribute sa
                   WHERE sa.attrelid = c.oid AND sa.attnum = -1), '0'), c.relfrozenxid::text,
-       (SELECT array_agg(ARRAY[da.attnum::text, da.xmin::text]) FROM pg_attribute da
+       (SELECT array_agg(ARRAY[da.attnum::text, da.xmin::text, da.atttypmod::text,
+                               concat(da.attlen, da.attalign, da.attbyval, da.attcollation <> 0)])
+          FROM pg_attribute da
          WHERE da.attrelid = c.oid AND da.attnum > 0 AND da.attisdropped),
        EXISTS (SELECT FROM pg_attribute sa
                 WHERE sa.attrelid = c.oid AND sa.attnum = -1 AND sa.cmin::text = '0')
@@ -268,6 +271,8 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
     made_first: bool = False
     # Number of a dropped column → the transaction that last wrote its row.
     dropped: dict[int, int] = {}
+    # Number of a dropped column → `DataType.layout` and modifier of its last type.
+    layouts: dict[int, tuple[str, int]] = {}
     # False while another session locks the table; its columns then have no defaults here.
     defaults_known: bool = True
 
@@ -717,7 +722,8 @@ class PostgresCatalogue:
             named=int(by[1]),
             made=int(by[2]),
             frozen=int(by[3]),
-            dropped={int(number): int(xid) for number, xid in by[4] or ()},
+            dropped={int(number): int(xid) for number, xid, *_ in by[4] or ()},
+            layouts={int(number): (text, int(typmod)) for number, _, typmod, text in by[4] or ()},
             made_first=by[5],
             defaults_known=defaults is not None,
         )
@@ -743,9 +749,9 @@ class PostgresCatalogue:
         """Build one type after the types that it refers to; none contains itself."""
         if oid in self._types or oid not in raw:
             return self._types.get(oid)
-        number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts = raw[
-            oid
-        ]
+        (
+            number, schema, name, kind, element, base, typmod, delimiter, is_array, labels, parts, layout
+        ) = raw[oid]  # fmt: skip
         attributes, last = [], 0
         for part in parts or ():
             attribute, type_oid, modifier, last = part.rsplit("\t", 3)
@@ -764,6 +770,7 @@ class PostgresCatalogue:
             delimiter=delimiter,
             attributes=tuple(attributes),
             attributes_dropped=int(last) != len(parts or ()),
+            layout=layout,
         )
         self._types[oid] = made
         return made

@@ -1,29 +1,41 @@
 """Numbers of a relation's columns as of a change.
 
 The wire lists columns in the order of their numbers, which it lacks. The catalogue has the present
-columns by number and the numbers of dropped ones, memory has the columns of the last description.
-Of all assignments in order, the one that supposes the fewest other events is chosen.
+columns by number and the rows of dropped ones, memory has the columns of the last description. Of
+all assignments in order, the one that supposes the fewest other events is chosen. It is ambiguous
+where another one supposes hardly more.
 """
 
 from collections.abc import Mapping
 from itertools import count
+from operator import itemgetter
 from typing import Final
 
-from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.catalog.evidence import WRAP, CatalogVersion
 
-# Costs: no change can do it; a column of that time is not in the wire; a column has no number;
-# it has one that is made up; memory should have had it; the transaction adds it later; a column
-# was dropped before the transaction that last wrote its row; a column got another type.
+# Costs: no change can do it; the order of transactions forbids it; a column has no number, or one
+# that is made up; memory should have had it; it got another type, another name or a dropped
+# column's name; a change of another column's type wrote a dropped one's row, which memory shows or
+# not; a savepoint's id is of the transaction itself; the transaction's own DDL comes later.
 _IMPOSSIBLE: Final = 1000
-_ABSENT: Final = 10
-_UNKNOWN: Final = 6
-_MADE: Final = 0.5
-_UNSEEN: Final = 4
-_OWN: Final = 1.5
-_REWRITTEN: Final = 0.5
-_RETYPED: Final = 3.5
+_FORBIDDEN: Final = 10
+_UNKNOWN: Final = 8
+_MADE: Final = 1
+_UNSEEN: Final = 8
+_RETYPED: Final = 4
+_RENAMED: Final = 1
+_REWRITTEN: Final = 4
+_REWRITTEN_BESIDE: Final = 0.5
+_NESTED: Final = 1.5
+_OWN: Final = 0.5
+
+# An assignment is ambiguous if another one costs at most so much more.
+_MARGIN: Final = 2
+
+# Savepoints that a transaction is supposed to have between its first command and a drop.
+_SAVEPOINTS: Final = 3
 
 # Wire columns without a number that are considered where every column could have one.
 _SLACK: Final = 3
@@ -31,9 +43,12 @@ _SLACK: Final = 3
 # Numbers above those that PostgreSQL gives.
 _BEYOND: Final = 1600
 
+# A cost, and the numbers in a linked list.
+_Way = tuple[float, object]
+
 
 class ColumnNumbers:
-    """Number the columns of one relation; ``table`` is its description now.
+    """Number the columns of ``wire``; ``table`` is its description now.
 
     ``gone``: the relation no longer exists. Its columns need only differ from each other, so also
     columns that nothing describes get numbers.
@@ -41,106 +56,131 @@ class ColumnNumbers:
 
     def __init__(
         self,
+        wire: Relation,
         table: CatalogTable | None,
         remembered: Relation | None,
         moment: CatalogVersion,
+        types: Mapping[int, DataType],
         *,
         gone: bool = False,
     ) -> None:
-        self._missing = gone
-        self._unknown = _MADE if gone else _UNKNOWN
+        self._gone, self._unknown = gone, _MADE if gone else _UNKNOWN
         self._now = by_number(table.relation) if table else {}
         self._then = by_number(remembered) if remembered else {}
         self._names = {column.name for column in self._then.values()}
         self._newest = max(self._then, default=0)
-        # Number of a present column → whether its last change is later, None if that is unknown;
-        # the same of columns that were dropped, if that may be later.
-        self._later = dict[int, bool | None]()
-        self._gone = dict[int, bool | None]()
-        if table is None:
-            return
-        written = {n: xids[0] for n, xids in table.changed.items() if xids} | table.dropped
-        certain = _dropped_by_last_writer(written, table.dropped)
-        for number, xid in written.items() if moment.xid else ():
-            # The transaction's own DDL may precede the change or follow it.
-            later = True if moment.precedes(xid) else False if _older(xid, moment.xid) else None
-            if number in self._now:
-                self._later[number] = later
-            elif later is not False:
-                self._gone[number] = later if number in certain else None
-
-    def of(self, wire: Relation) -> dict[int, int]:
-        """Return index in ``wire`` → number."""
-        columns = wire.columns
-        numbers = sorted(self._now.keys() | self._gone.keys() if self._now else self._then)
-        spare = abs(len(numbers) - len(columns)) + _SLACK
-        # Number of assigned columns → the least cost, and numbers in a linked list.
-        best: dict[int, tuple[float, object]] = {
-            n: (n * self._unknown, None) for n in range(_SLACK)
-        }
-        for place, number in enumerate(numbers):
-            found: dict[int, tuple[float, object]] = {}
-            for done in range(max(0, place - spare), min(place + spare, len(columns)) + 1):
-                if done in best:
-                    cost, chain = best[done]
-                    last = done == len(columns)
-                    found[done] = cost + self._left_out(number, last=last), chain
-                if done and done - 1 in best:
-                    cost, chain = best[done - 1]
-                    cost += self._is(columns[done - 1], number)
-                    if done not in found or cost <= found[done][0]:
-                        found[done] = cost, (chain, done - 1, number)
-                if done and done - 1 in found:
-                    cost, chain = found[done - 1]
-                    if done not in found or cost + self._unknown < found[done][0]:
-                        found[done] = cost + self._unknown, chain
-            best = found
-        costs = (
-            (cost + self._unknown * (len(columns) - done), chain)
-            for done, (cost, chain) in best.items()
-        )
-        chain = min(costs, key=lambda each: each[0], default=(0, None))[1]
-        numbered: dict[int, int] = {}
+        self._types, self._layouts = types, table.layouts if table else {}
+        # Number → the cost of a drop before the change, and of an addition after it.
+        self._early, self._late = dict[int, float](), dict[int, float]()
+        if table is not None and moment.xid:
+            self._date(table, moment)
+        ways = self._ways(wire.columns)
+        chain = ways[0][1]
+        # Index in ``wire`` → number.
+        self.found = dict[int, int]()
         while isinstance(chain, tuple):
             chain, at, number = chain
-            numbered[at] = number
-        if self._missing:
+            self.found[at] = number
+        # Without its transaction, or a table, nothing decides and nothing could be read again.
+        self.ambiguous = bool(table and moment.xid) and (
+            len(self.found) < len(wire.columns)
+            or (len(ways) > 1 and ways[1][0] <= ways[0][0] + _MARGIN)
+        )
+        if gone:
             free = count(max(_BEYOND, self._newest) + 1 if self._then else 1)
-            numbered = {n: numbered.get(n) or next(free) for n in range(len(columns))}
-        return numbered
+            self.found = {
+                n: self.found.get(n) or next(free) for n, _column in enumerate(wire.columns)
+            }
+
+    def _date(self, table: CatalogTable, moment: CatalogVersion) -> None:
+        """Find the costs of additions and drops from the writers of the columns' rows."""
+        written = {n: xids[0] for n, xids in table.changed.items() if xids} | table.dropped
+        for number, xid in written.items():
+            # The transaction's own DDL may precede the change or follow it.
+            later, before = moment.precedes(xid), _older(xid, moment.xid)
+            if number in self._now:
+                self._late[number] = 0 if later else _IMPOSSIBLE if before else _OWN
+            elif later:
+                cost = self._rewritten(number, xid, written)
+                nested = (xid - moment.xid) % WRAP <= _SAVEPOINTS
+                self._early[number] = min(cost, _NESTED) if nested else cost
+            elif not before:
+                self._early[number] = 0
+
+    def _rewritten(self, number: int, xid: int, written: Mapping[int, int]) -> float:
+        """Return the cost of ``xid`` having only rewritten a dropped column's row.
+
+        Up to PostgreSQL 17, ALTER COLUMN TYPE writes the rows of all columns from its own on.
+        """
+        oldest = max((n for n, other in written.items() if _older(other, xid)), default=0)
+        altered = [n for n in written if oldest < n < number]
+        known = [n for n in altered if n in self._now and n in self._then]
+        retyped = [n for n in known if self._now[n].type_oid != self._then[n].type_oid]
+        if any(written[n] == xid for n in retyped):
+            return _REWRITTEN_BESIDE
+        return _REWRITTEN if retyped or len(known) < len(altered) else _FORBIDDEN
+
+    def _ways(self, columns: tuple[Column, ...]) -> list[_Way]:
+        """Return the cheapest assignments, the best one first."""
+        numbers = sorted(self._now.keys() | self._early.keys() if self._now else self._then)
+        spare = abs(len(numbers) - len(columns)) + _SLACK
+        # Number of assigned columns → the two cheapest ways.
+        best: dict[int, list[_Way]] = {0: [(0, None)]}
+        for place, number in enumerate(numbers):
+            found: dict[int, list[_Way]] = {}
+            for done in range(max(0, place - spare), min(place + spare, len(columns)) + 1):
+                left_out = self._left_out(number, last=done == len(columns))
+                ways = [(cost + left_out, chain) for cost, chain in best.get(done, ())]
+                if done:
+                    cost = self._is(columns[done - 1], number)
+                    ways += [
+                        (cost + so_far, (chain, done - 1, number))
+                        for so_far, chain in best.get(done - 1, ())
+                    ]
+                    # New columns follow those that were known of a table that is gone.
+                    if not self._gone:
+                        ways += [(c + _UNKNOWN, chain) for c, chain in found.get(done - 1, ())]
+                found[done] = sorted(ways, key=itemgetter(0))[:2]
+            best = found
+        return sorted(
+            (
+                (cost + self._unknown * (len(columns) - done), chain)
+                for done, ways in best.items()
+                for cost, chain in ways
+            ),
+            key=itemgetter(0),
+        )
 
     def _is(self, column: Column, number: int) -> float:
         """Return the cost of ``column`` being the one with ``number``."""
         now, then, cost = self._now.get(number), self._then.get(number), 0.0
         if now is not None:
-            cost += _differs(column, now)
-            if cost and self._later.get(number) is False:
+            cost = _differs(column, now)
+            if cost and (now.generated or self._late.get(number) == _IMPOSSIBLE):
                 return _IMPOSSIBLE
+        elif number in self._layouts:
+            data_type = self._types.get(column.type_oid)
+            layout = data_type.layout if data_type is not None else ""
+            if layout and (layout, column.typmod) != self._layouts[number]:
+                cost = _RETYPED
+            cost += 0 if self._early[number] else _OWN
         if then is not None:
             return cost + _differs(column, then)
         if self._then and number <= self._newest:
             return cost + _UNSEEN
-        return cost + (now is None or column.name in self._names)
+        return cost + _RENAMED * (column.name in self._names)
 
     def _left_out(self, number: int, *, last: bool) -> float:
         """Return the cost of ``number`` being of no column of the wire.
 
         ``last``: all columns of the wire have lower ones.
         """
-        now = self._now.get(number)
+        now, known = self._now.get(number), number in self._then
         if now is None:
-            later, known = self._gone.get(number), number in self._then
-            if later and not last:
-                return _ABSENT
-            if known:
-                return _UNSEEN if later else 1
-            return _REWRITTEN if number in self._gone and not (later or last) else 0
-        if now.generated or (number < self._newest and number not in self._then):
+            return 0 if last and not known else self._early.get(number, 1)
+        if now.generated or (number < self._newest and not known):
             return 0
-        later = self._later.get(number, True)
-        if later is False or not last:
-            return _ABSENT
-        return _UNSEEN if number in self._then else 0 if later else _OWN
+        return self._late.get(number, 0) if last and not known else _FORBIDDEN
 
 
 def by_number(relation: Relation) -> dict[int, Column]:
@@ -150,28 +190,8 @@ def by_number(relation: Relation) -> dict[int, Column]:
 
 def _differs(column: Column, other: Column) -> float:
     """Return the cost of a rename and of another type, which is the rarer one."""
-    return (column.name != other.name) + _RETYPED * (column.type_oid != other.type_oid)
-
-
-def _dropped_by_last_writer(written: Mapping[int, int], dropped: Mapping[int, int]) -> set[int]:
-    """Return the dropped columns whose row was last written by the drop.
-
-    Up to PostgreSQL 17, ALTER COLUMN TYPE writes the rows of all columns from its own on. An older
-    row shows that it did not.
-    """
-    found, downwards = set(), sorted(written, reverse=True)
-    for number, xid in dropped.items():
-        # The first column below that another transaction wrote, or that may have been altered.
-        stop = next(
-            (n for n in downwards if n < number and (written[n] != xid or n not in dropped)), None
-        )
-        if (
-            stop is None
-            or _older(written[stop], xid)
-            or any(_older(written[n], xid) for n in written if n > number)
-        ):
-            found.add(number)
-    return found
+    renamed, retyped = column.name != other.name, column.type_oid != other.type_oid
+    return _RENAMED * renamed + _RETYPED * retyped
 
 
 def _older(xid: int, than: int) -> bool:

@@ -77,7 +77,8 @@ class RelationDescriber:
     """Describe the relations of one connection's stream.
 
     ``delivers_prepared``: the pipeline delivers rows at PREPARE TRANSACTION, when the transaction's
-    work is not visible and may never be. ``stopping`` ends a wait early.
+    work is not visible and may never be. ``follows_numbers``: a sink knows columns by their
+    numbers. ``stopping`` ends a wait early.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class RelationDescriber:
         memory: RelationMemory,
         *,
         delivers_prepared: bool = False,
+        follows_numbers: bool = False,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._catalogue, self._memory = catalogue, memory
         self._ahead = TablesAhead(catalogue)
         self._delivers_prepared, self._stopping = delivers_prepared, stopping
+        self._follows_numbers = follows_numbers
         # The last transaction that became visible.
         self._moment = CatalogVersion()
         # OIDs that this session has described.
@@ -111,6 +114,7 @@ class RelationDescriber:
             catalogue,
             context.memory,
             delivers_prepared=context.delivers_prepared,
+            follows_numbers=context.follows_numbers,
             stopping=context.stopping,
         )
 
@@ -124,17 +128,27 @@ class RelationDescriber:
         types = self._types(wire, remembered)
         if present is not None and remembered is not None:
             moment = self._latest(moment, present)
-            moment = moment.reaching(shown_writers(wire, present, remembered), present.writers)
         again = wire.oid in self._described
+        # A start describes the tables that it does not know, and the stream may lag behind that.
+        ahead = not again and remembered is not None and moment.precedes(remembered.xid)
+        numbers = ColumnNumbers(
+            wire,
+            present,
+            None if ahead and present else remembered,
+            moment,
+            types,
+            gone=bool(present is None and wire.oid and not self._catalogue.exists(wire.oid)),
+        )
+        if present is not None and remembered is not None:
+            moment = moment.reaching(shown_writers(wire, present, remembered), present.writers)
         described = joined(
             wire,
             present,
             remembered,
             types,
             moment,
+            numbers=numbers.found,
             again=again,
-            ahead=not again and remembered is not None and moment.precedes(remembered.xid),
-            gone=bool(present is None and wire.oid and not self._catalogue.exists(wire.oid)),
             rule=self._catalogue.properties.key_index,
         )
         if wire.oid:
@@ -143,7 +157,20 @@ class RelationDescriber:
                 self._unsettle(wire, remembered)
             self._described.add(wire.oid)
             self._memory.put(msgspec.structs.replace(described, xid=wire.xid))
+            if numbers.ambiguous and self._follows_numbers and not self._delivers_prepared:
+                self._read_again(wire)
         return described
+
+    def _read_again(self, wire: Relation) -> None:
+        """Have the table's rows read again, since columns may have wrong numbers."""
+        log.warning(
+            "columns of %s were dropped and added, and nothing shows which ones its changes have: "
+            "values may be in the wrong columns until its rows are read again",
+            wire.name,
+            extra={"table": wire.name},
+        )
+        self._memory.hide(wire.oid)
+        self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def _present(self, wire: Relation) -> tuple[CatalogTable | None, CatalogVersion]:
         """Return the catalogue's table, read after ``wire`` is visible.
@@ -358,19 +385,15 @@ def joined(
     types: Mapping[int, DataType],
     moment: CatalogVersion,
     *,
+    numbers: Mapping[int, int],
     again: bool,
-    ahead: bool,
-    gone: bool,
     rule: KeyRule,
 ) -> Relation:
     """Return ``wire``, completed from the other descriptions.
 
-    ``again``: this session has described the relation before. So parts that the catalogue lacks
-    were dropped before this announcement. ``ahead``: ``remembered`` is of a later transaction.
-    ``gone``: the table does not exist.
+    ``numbers``: index of a column → its number. ``again``: this session has described the relation
+    before. So parts that the catalogue lacks were dropped before this announcement.
     """
-    then_known = None if ahead and present else remembered
-    numbers = ColumnNumbers(present, then_known, moment, gone=gone).of(wire)
     now = by_number(present.relation) if present else {}
     matched = {n: now[number] for n, number in numbers.items() if number in now}
     before = remembered.columns if remembered else ()

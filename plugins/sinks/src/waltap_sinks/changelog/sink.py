@@ -92,6 +92,7 @@ class ChangeLogSink(Sink):
         resumes_snapshots=True,
         restarts_tables=True,
         typed_columns=True,
+        follows_numbers=True,
     )
 
     def __init__(

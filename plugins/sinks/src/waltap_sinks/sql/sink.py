@@ -92,7 +92,9 @@ class SqlSink(Sink):
     `flush` waits for it.
     """
 
-    capabilities = SinkCapabilities(records=False, exactly_once=True, whole_transactions=True)
+    capabilities = SinkCapabilities(
+        records=False, exactly_once=True, whole_transactions=True, follows_numbers=True
+    )
 
     def __init__(self, properties: SqlProperties, context: SinkContext) -> None:
         self._properties, self._context = properties, context
