@@ -9,14 +9,8 @@ from typing import Any
 WAIT_S = 240.0
 
 
-def endless(ended: threading.Event) -> Iterator[None]:
-    """Give rounds of work until ``ended``."""
-    while not ended.is_set():
-        yield
-
-
 class RoundPortions:
-    """Give rounds of work in portions, so that a slow pipeline is never far behind the writers."""
+    """Give workers rounds in portions that they share, so that a slow pipeline is never far behind them."""
 
     def __init__(self, size: int) -> None:
         self._size, self._left = size, threading.Semaphore(0)

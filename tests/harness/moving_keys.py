@@ -3,11 +3,10 @@
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psycopg
-from tests.harness.meanwhile import endless
+from tests.harness.meanwhile import RoundPortions
 from tests.harness.servers.postgres import Database
 
 KEYS = 40
@@ -18,16 +17,12 @@ TABLE = (
 )
 
 
-def move_keys(
-    database: Database,
-    ended: threading.Event,
-    rounds: Callable[[threading.Event], Iterable[None]] = endless,
-) -> None:
+def move_keys(database: Database, portions: RoundPortions, ended: threading.Event) -> None:
     """Write a transaction a round until ``ended``; a commit takes a while, so that readers see it late."""
     chance = random.Random()
     with database.connect(autocommit=True) as connection:
         connection.execute("SET commit_delay = 8000; SET commit_siblings = 0")
-        for _ in rounds(ended):
+        for _ in portions(ended):
             try:
                 with connection.transaction():
                     for _ in range(chance.randint(1, 4)):

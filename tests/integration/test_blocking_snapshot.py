@@ -69,27 +69,24 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
 
 def test_a_snapshot_beside_writers_loses_no_change(pipeline: PipelineRig) -> None:
     """A writer goes on all the time: every insert arrives as one, also those that the rows contain."""
-    database = pipeline.database
-    begun = threading.Event()
+    database, portions = pipeline.database, RoundPortions(300)
 
     def write(ended: threading.Event) -> None:
         with database.connect(autocommit=True) as connection:
-            number = 1000
-            while not ended.is_set():
-                number += 1
+            for number, _ in enumerate(portions(ended), 1001):
                 connection.execute("INSERT INTO t VALUES (%s, 'new')", (number,))
                 connection.execute("UPDATE t SET v = v || '.' WHERE id = %s", (number % 300,))
                 connection.execute("DELETE FROM t WHERE id = %s", (number - 50,))
-                if number == 1100:
-                    begun.set()
 
     with pipeline.running() as run:
         with meanwhile(write):
-            assert begun.wait(120)
+            portions.add()
+            run.until(lambda: 1100 in pipeline.destination.ids("t", "c"), "the writer")
+            portions.add()
             ask(pipeline, "t")
             run.until(lambda: completed(run), "the snapshot")
-            so_far = len(pipeline.destination.events)
-            run.until(lambda: len(pipeline.destination.events) > so_far + 300, "the stream")
+            portions.add()
+            run.until(lambda: 1900 in pipeline.destination.ids("t", "c"), "the stream")
         database.execute("INSERT INTO u VALUES (99)")
         run.until(lambda: 99 in pipeline.destination.ids("u"), "the end of the stream")
     inserted = pipeline.destination.ids("t", "c")
@@ -126,8 +123,8 @@ def test_rows_follow_every_change_that_they_contain(pipeline: PipelineRig) -> No
 def equal_beside_snapshots(
     pipeline: PipelineRig,
     folder: Path,
-    *writers: Callable[[threading.Event], None],
     portions: RoundPortions,
+    *writers: Callable[[threading.Event], None],
 ) -> None:
     """Take snapshots, each beside a portion of the ``writers``, and compare source and target."""
     database, target = pipeline.database, folder / "target.db"
@@ -148,23 +145,22 @@ def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
 ) -> None:
     """A key change that the rows contained, and that came again, gave rows the large values of others."""
     portions = RoundPortions(150)
-    write = partial(move_keys, pipeline.database, rounds=portions)
-    equal_beside_snapshots(pipeline, tmp_path, write, write, write, portions=portions)
+    write = partial(move_keys, pipeline.database, portions)
+    equal_beside_snapshots(pipeline, tmp_path, portions, write, write, write)
 
 
 def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: PipelineRig) -> None:
     """The batch that is written then goes on behind the place of the rows."""
-    database = pipeline.database
+    database, portions = pipeline.database, RoundPortions(500)
 
     def write(ended: threading.Event) -> None:
         with database.connect(autocommit=True) as connection:
-            for number in itertools.count(1000):
+            for number, _ in enumerate(portions(ended), 1000):
                 connection.execute("INSERT INTO u VALUES (%s)", (number,))
-                if ended.is_set():
-                    break
 
     with meanwhile(write):
         for _ in range(5):
+            portions.add()
             with pipeline.running() as run:
 
                 def stop(batch: Batch, run: Run = run) -> None:
@@ -200,8 +196,8 @@ def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
                 connection.execute(next(statements).format(number=number // 4))
                 ended.wait(0.05)
 
-    write = partial(move_keys, database, rounds=portions)
-    equal_beside_snapshots(pipeline, tmp_path, write, write, alter, portions=portions)
+    write = partial(move_keys, database, portions)
+    equal_beside_snapshots(pipeline, tmp_path, portions, write, write, alter)
 
 
 @pytest.mark.parametrize("first", [None, "id < 10"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.harness.meanwhile import in_background, meanwhile
+from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.moving_keys import TABLE, move_keys, same_in
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
@@ -212,12 +212,14 @@ def test_a_table_has_its_rows_while_keys_move_beside_snapshots_on_a_standby(
     settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
     pipeline = PipelineRig(pair.there, tmp_path, settings)
     blocking = {"data-collections": ["public.moving"], "type": "blocking"}
-    write = partial(move_keys, pair.database)
+    portions = RoundPortions(150)
+    write = partial(move_keys, pair.database, portions)
     with contextlib.ExitStack() as stack:
         with meanwhile(pair.show_transactions):
             run = stack.enter_context(pipeline.running())
         with meanwhile(write, write, write):
             for times in range(1, 13):
+                portions.add()
                 assert run.engine.signal("execute-snapshot", blocking).result(WAIT_S).accepted
                 run.until(
                     lambda n=times: (

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from tests.harness.chunks import around_chunk
-from tests.harness.meanwhile import in_background, meanwhile
+from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 from tests.harness.servers.postgres import Cluster
+
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 
 CHUNK = "incremental.snapshot.chunk.size"
 READ_ONLY = {"read.only": "true", "signal.data.collection": None}
@@ -97,11 +99,12 @@ def test_a_table_under_change_arrives_whole(
         " FROM generate_series(1, 300) g"
     )
 
+    portions = [RoundPortions(15) for _ in range(3)]  # of whole transactions: none stays open
+
     def write(number: int, stop: threading.Event) -> None:
         with database.connect(autocommit=number > 0) as connection:
-            turn = number
-            while not stop.wait(0.005):  # a pipeline on a busy machine must keep up
-                turn += 7
+            for n, _ in enumerate(portions[number](stop)):
+                turn = number + 7 * n
                 row = turn * 3 + number if not number else turn * 31
                 old, moving = row % 300 // 3 * 3 + number, turn * 7 % 300 // 3 * 3 + number
                 connection.execute("UPDATE t SET v = 'w%s' WHERE id = %s", [turn, old])
@@ -115,14 +118,22 @@ def test_a_table_under_change_arrives_whole(
                     " (SELECT FROM t WHERE id = %s)",
                     [moving, moving + 10000],
                 )
-                if not number and not turn % 5:
+                if not number and n % 5 == 4:
                     connection.commit()
             connection.commit()
 
+    def more(batch: Batch) -> None:
+        if any(isinstance(part, SnapshotRows) for part in batch.parts):
+            for each in portions:
+                each.add()
+
+    for each in portions:
+        each.add()
+    pipeline.destination.before_write = more
     with pipeline.running(**settings) as run:
         with meanwhile(*(partial(write, number) for number in range(3))):
             asked(run, "t")
-            run.until(lambda: finished(run), "the end of the snapshot", within=300)
+            run.until(lambda: finished(run), "the end of the snapshot")
     pipeline.catch_up(**settings)
     assert pipeline.destination.table("t") == pipeline.database.rows("t")
     assert len(chunks(pipeline)) > 15

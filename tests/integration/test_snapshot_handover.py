@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.harness.meanwhile import in_background, meanwhile
+from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -24,16 +24,14 @@ DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 
 
 @contextmanager
-def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
-    """Insert, update and delete from ``count`` connections while the block lasts; each has ids of its
+def writers(database: Database, portions: RoundPortions) -> Iterator[list[list[int]]]:
+    """Insert, update and delete from three connections while the block lasts; each has ids of its
     own, some transactions take long, some roll back. Yields the ids inserted so far."""
-    inserted: list[list[int]] = [[] for _ in range(count)]
+    inserted: list[list[int]] = [[], [], []]
 
     def write(number: int, stop: threading.Event) -> None:
         with database.connect(autocommit=False) as connection:
-            turn = 0
-            while not stop.is_set():
-                turn += 1
+            for turn, _ in enumerate(portions(stop), 1):
                 first = (number + 1) * 1_000_000 + turn * 10
                 ids = range(first, first + 1 + turn % 5)
                 with connection.cursor() as cursor:
@@ -48,7 +46,7 @@ def writers(database: Database, count: int = 3) -> Iterator[list[list[int]]]:
                     connection.commit()
                     inserted[number].extend(ids)
 
-    with meanwhile(*(partial(write, number) for number in range(count))):
+    with meanwhile(*(partial(write, number) for number in range(3))):
         yield inserted
 
 
@@ -70,11 +68,15 @@ def test_rows_written_during_the_snapshot_arrive_once(pipeline: PipelineRig, way
         pipeline.settings |= {"plugin.name": way, "slot.takeover": "true"}
         database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE busy")
         database.execute(f"SELECT pg_create_logical_replication_slot('{pipeline.slot}', '{way}')")
-    with writers(database) as inserted:
-        until(lambda: all(len(ids) > 100 for ids in inserted), "changes that wait")
+    portions = RoundPortions(900)
+    with writers(database, portions) as inserted:
+        portions.add()
+        until(lambda: sum(map(len, inserted)) > 300, "changes that wait")
+        portions.add()
         with pipeline.running() as run:
-            marks = [len(ids) + 50 for ids in inserted]
-            until(lambda: all(len(i) > m for i, m in zip(inserted, marks)), "more writes")
+            mark = sum(map(len, inserted)) + 150
+            portions.add()
+            until(lambda: sum(map(len, inserted)) > mark, "more writes")
             run.stop()
     pipeline.catch_up(**{"snapshot.mode": "initial"})
     rows = database.execute("SELECT id::text, v FROM busy")

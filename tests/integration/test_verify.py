@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from click.testing import Result
-from tests.harness.meanwhile import meanwhile
+from tests.harness.meanwhile import RoundPortions, meanwhile
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
@@ -199,23 +199,23 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
 @pytest.mark.parametrize("destination", ["postgres", "file", "maria", "changelog"], indirect=True)
 def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
     """One row is written again and again, others now and then; one that is wrong is found all the same."""
-    database = destination.database
+    database, portions = destination.database, RoundPortions(1000)
 
     def write(stop: threading.Event) -> None:
         with psycopg.connect(database.dsn, autocommit=True) as connection:
-            n = 0
-            while not stop.wait(0.002):  # a pipeline on a busy machine must keep up
-                n += 1
+            for n, _ in enumerate(portions(stop)):
                 connection.execute("UPDATE pairs SET n = n + 1 WHERE a = 1")
                 connection.execute("UPDATE pairs SET n = n + 1 WHERE a = %s", [2 + n % 250])
 
     destination.pipeline.catch_up()
     with destination.pipeline.running() as run, meanwhile(write):
+        portions.add()
         destination.says(patience=60.0)
         if destination.pipeline.settings["sink.type"] == "sql":
             destination.spoil("UPDATE pairs SET n = -5 WHERE a = 280")
 
             def seen() -> bool:  # a pipeline that is behind for these seconds gives no verdict
+                portions.add()
                 code, output = destination.verify(patience=3.0)
                 return code == 1 and "a=280" in output
 
