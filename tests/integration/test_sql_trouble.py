@@ -77,9 +77,9 @@ def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place: Place, tmp_pat
     before = connections(port)
     with contextlib.closing(place.opened(tmp_path)):
         (own,) = connections(port) - before
-        until(lambda: probed_soon(own, port), "the sink's own probes", within=10)
+        until(lambda: probed_soon(own, port), "the sink's own probes")
         if place.kind == "postgresql":
-            until(lambda: probed_soon(port, own), "the target's probes", within=10)
+            until(lambda: probed_soon(port, own), "the target's probes")
 
 
 # --- tables that do not take a change ---

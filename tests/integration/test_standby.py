@@ -19,8 +19,10 @@ from waltap.pipeline.runtime.leadership import LeaseLost
 from waltap.pipeline.runtime.lock import PipelineRunning, StateFolderGone
 from waltap_postgres.replication.slot import ReplicationSlot, SlotAdmin
 
-STANDBY = {"waltap.standby": True, "waltap.lease.ms": 10_000}
+STANDBY = {"waltap.standby": True, "waltap.lease.ms": 60_000}
 """A machine that is busy must not lose the lease where a test does not mean it to."""
+SHORT = {"waltap.lease.ms": 10_000}
+"""For tests that wait until a lease has expired."""
 
 
 class Pair:
@@ -80,8 +82,8 @@ def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair: Pair) -> None:
 
 def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> None:
     server = pair.database.server
-    for each in (pair.first, pair.second):
-        each.settings["waltap.lease.ms"] = 5000
+    pair.first.settings |= SHORT
+    pair.second.settings |= SHORT
     with (
         Proxy(server.host, server.port) as proxy,
         pair.running(
@@ -109,6 +111,8 @@ def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> Non
 
 def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pair) -> None:
     """Its owner is well, and does not know yet: the standby must wait for as long as it may write."""
+    pair.first.settings |= SHORT
+    pair.second.settings |= SHORT
     with pair.running() as (first, second):
         pair.insert(1)
         came(first, pair.first.destination, 1)
