@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness import command
+from tests.harness.command import Command
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 
 from waltap.changes.transactions.transaction import Batch, Heartbeat
@@ -113,14 +113,14 @@ def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(
 ) -> None:
     settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
     database = pipeline.database
-    with (
-        database.connect(autocommit=False) as other,
-        pipeline.running(**settings, **{"database.query.timeout.ms": 3000}) as run,
-    ):
-        other.execute(f"ALTER PUBLICATION {pipeline.slot} SET (publish = 'insert')")
-        run.stop()
-        assert (database.slots(), pipeline.offset()) == ({}, None)
-        assert "publications that this run made stay" in caplog.text
+    database.psql(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE 'it is wanted'; END$$;"
+        "CREATE EVENT TRIGGER refuse ON sql_drop EXECUTE FUNCTION refuse()"
+    )
+    pipeline.catch_up(**settings)
+    assert (database.slots(), pipeline.offset()) == ({}, None)
+    assert "publications that this run made stay: WT-2009 it is wanted" in caplog.text
     pipeline.catch_up(**settings)
     assert (database.slots(), publications(pipeline), pipeline.offset()) == (
         {},
@@ -214,16 +214,11 @@ def lines(folder: Path) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> subprocess.Popen[str]:
+def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> Command:
     """Start ``waltap run`` on the pipeline's database, with JSON lines as its sink."""
-    path = pipeline.file(
-        **{"sink.type": "jsonl", "sink.path": str(pipeline.folder / "out.jsonl"), **settings}
-    )
-    return subprocess.Popen(
-        [sys.executable, "-m", "waltap", "run", str(path), "--ready-file", "ready", *options],
-        cwd=pipeline.folder, env={**os.environ, "COLUMNS": "160"},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    path = pipeline.file(**{"sink.type": "jsonl", "sink.path": "out.jsonl", **settings})
+    words = ("run", path, "--ready-file", "ready", *options)
+    return command.start(*words, cwd=pipeline.folder, environment=os.environ | {"COLUMNS": "160"})
 
 
 def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: PipelineRig) -> None:

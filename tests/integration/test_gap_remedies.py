@@ -1,13 +1,12 @@
 """Remedies that take several steps, carried out as they are printed: what a publication or a destination lacked
 for a while, and a table that somebody writes to."""
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.harness.pipeline import QUICK, PipelineRig, until
+from tests.harness import command
+from tests.harness.pipeline import QUICK, WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database, queries
 from tests.harness.sql import pipeline as to_replica
 
@@ -72,10 +71,10 @@ def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snap
     database.execute("DELETE FROM t WHERE id > 1")
     ((skipped,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
     done(pipeline, "offsets", "set", "FILE", skipped, "--yes")
-    command = [sys.executable, "-m", "waltap", "run", str(pipeline.file())]
-    with subprocess.Popen(command, cwd=pipeline.folder, stderr=subprocess.DEVNULL) as running:
-        compared = pipeline.command("verify", "FILE", "--patience", "8")
-        running.terminate()
+    running = command.start("run", pipeline.file(), cwd=pipeline.folder)
+    compared = pipeline.command("verify", "FILE", "--patience", "8")
+    running.terminate()
+    running.wait(WAIT_S)
     assert compared.returncode == 1, compared.stdout
     assert "only in the destination: (id=2)" in compared.stdout
     done(pipeline, "run", "FILE", "--until-idle", "0.3", "--set", "snapshot.mode=always")

@@ -466,7 +466,7 @@ def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(pl
         flushed(made, 2, place.record(b"2"))
     assert gone.value.retry is RetryVerdict.RECONNECT
     made.close()
-    assert flushed(place.opened(**impatient), 2, place.record(b"2")) == at(2)
+    assert flushed(place.opened(), 2, place.record(b"2")) == at(2)
     assert place.keys() == [b"2"]
 
 

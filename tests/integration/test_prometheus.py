@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,26 +55,21 @@ def scraped(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT generate_series(1, 50);"
             "CREATE TABLE left_out (id int); ALTER TABLE left_out REPLICA IDENTITY FULL"
         )
-        profile = _profile(database, folder)
-        command = [sys.executable, "-m", "waltap", "run", str(profile), f"--http=127.0.0.1:{port}"]
-        with (folder / "log").open("w") as log, subprocess.Popen(command, stderr=log) as run:
+        with _shop(database, folder).process(f"run FILE --http=127.0.0.1:{port}"):
             try:
                 made = Prometheus.create(targets=[f"127.0.0.1:{port}"], rules=ALERTS)
             except (MissingProgram, ChildFailed) as reason:
-                run.terminate()
                 missing(f"no Prometheus: {reason}")
             try:
                 _fill(made, database)
                 yield made
             finally:
                 made.remove()
-                run.terminate()
-                run.wait(120)
     finally:
         database.drop()
 
 
-def _profile(database: Database, folder: Path) -> Path:
+def _shop(database: Database, folder: Path) -> Shop:
     shop = Shop(folder, database)
     shop.source |= {"status.update.interval.ms": 200, "skipped.operations": "none"}
     shop.sinks = [
@@ -84,7 +77,7 @@ def _profile(database: Database, folder: Path) -> Path:
         {"type": "null", "name": "nowhere"},
     ]
     shop.more = '[[transforms]]\ntype = "filter"\ntables = "public.left_out"\n'
-    return shop.path
+    return shop
 
 
 def _fill(made: Prometheus, database: Database) -> None:

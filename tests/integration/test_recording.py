@@ -1,14 +1,15 @@
 """A stream is recorded, and runs again without its server: the same changes arrive."""
 
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.harness.command import waltap
+from tests.harness import command
+from tests.harness.command import Command, waltap
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Destination, Event, PipelineRig, until
+from tests.harness.pipeline import WAIT_S, Destination, Event, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.decoder import ServerInfo
@@ -118,22 +119,28 @@ def test_a_recording_gives_the_same_changes_and_ends_where_it_was_cut_off(
     assert found == live[: len(found)]
 
 
+@contextmanager
+def recorder(database: Database, folder: Path, *options: str) -> Iterator[Command]:
+    """Record the database's transactions in a process while the block lasts."""
+    words = ("record", database.dsn, "s.recording", "--ready-file", "ready", *options)
+    process = command.start(*words, cwd=folder)
+    try:
+        until(lambda: (folder / "ready").exists() or process.poll() is not None, "the recorder")
+        assert process.poll() is None, process.errors()
+        yield process
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+
+
 def test_the_commands(database: Database, tmp_path: Path) -> None:
     """One process records, another replays with nothing but the file."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
-    ready = tmp_path / "ready"
-    command = [
-        *(sys.executable, "-m", "waltap", "record", database.dsn, "s.recording"),
-        *("--ready-file", str(ready), "--max-records", "7"),
-    ]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
-        until(lambda: ready.exists() or process.poll() is not None, "the recorder")
-        assert process.poll() is None, process.stderr and process.stderr.read()
+    with recorder(database, tmp_path, "--max-records", "7") as process:
         # whole transactions are replayed: the record of the second comes when the first is whole
         database.psql("BEGIN; INSERT INTO t VALUES (1); UPDATE t SET id = 2; DELETE FROM t; COMMIT")
         database.psql("INSERT INTO t VALUES (3)")
-        process.communicate(timeout=120)
-        assert process.returncode == 0
+        assert process.wait(WAIT_S) == 0
     done = waltap("replay", "s.recording", "--sink", "jsonl:out.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = [each["value"] and each["value"]["op"] for each in records(tmp_path / "out.jsonl")]
@@ -146,25 +153,17 @@ def test_a_recorder_that_ends_early_leaves_its_transactions(
 ) -> None:
     """A second connection cannot continue: the slot was temporary, and the error names that."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
-    ready, path = tmp_path / "ready", tmp_path / "s.recording"
-    command = [
-        *(sys.executable, "-m", "waltap", "record", database.dsn, "s.recording"),
-        *("--ready-file", str(ready)),
-    ]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            until(lambda: ready.exists() or process.poll() is not None, "the recorder")
-            for number in (1, 2):
-                database.psql(f"INSERT INTO t VALUES ({number})")
-                until(lambda number=number: len(marks(path)) >= number, "the transaction")
-            if end != "killed":
-                database.execute(
-                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                    " WHERE database = current_database()"
-                )
-                assert "it was temporary" in process.communicate(timeout=120)[1]
-        finally:
-            process.kill()
+    path = tmp_path / "s.recording"
+    with recorder(database, tmp_path) as process:
+        for number in (1, 2):
+            database.psql(f"INSERT INTO t VALUES ({number})")
+            until(lambda number=number: len(marks(path)) >= number, "the transaction")
+        if end != "killed":
+            database.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE database = current_database()"
+            )
+            assert "it was temporary" in process.communicate()[1]
     done = waltap("replay", "s.recording", "--sink", "jsonl:out.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [each["value"]["after"]["id"] for each in records(tmp_path / "out.jsonl")] == [1, 2]

@@ -6,21 +6,22 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from tests.harness import command
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline import Limits
-from waltap_postgres.replication import transport
+from waltap_postgres.replication import stream, transport
+from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.snapshot import copy_pieces
 
 STOP_S = 30.0
@@ -225,15 +226,10 @@ def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: PipelineRig) -> 
     database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 5000) g")
     path = pipeline.file(**{"sink.type": "jsonl"})
     reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "waltap", "run", path],
-        cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    with os.fdopen(writing, "wb") as out:
+        process = command.start("run", path, cwd=folder, out=out)
+        until(lambda: not select.select([], [out], [], 0)[1], "the pipe to be full")
     try:
-        try:
-            until(lambda: not select.select([], [writing], [], 0)[1], "the pipe to be full")
-        finally:
-            os.close(writing)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=STOP_S)
         with os.fdopen(reading, "rb", closefd=False) as pipe:
@@ -296,14 +292,29 @@ def test_a_network_that_passes_nothing_is_waited_for(pipeline: PipelineRig, prox
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=180)
 
 
-def test_a_quiet_stream_is_no_dead_link(pipeline: PipelineRig, proxy: Proxy) -> None:
+def test_a_quiet_stream_is_no_dead_link(
+    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The server answers when it is asked: for several timeouts nothing happens, and nothing breaks."""
-    database = pipeline.database
-    quiet = {"waltap.receive.timeout.ms": 6000, "status.update.interval.ms": 3_600_000}
-    with pipeline.running(**quiet, **through(proxy)) as run:
-        began = time.monotonic()
-        run.until(lambda: time.monotonic() > began + 14, "two timeouts")
-        database.execute("INSERT INTO t VALUES (1)")
+    silent: list[ReplicationStream] = []
+    listen, jumped = ReplicationStream._listen, 0
+
+    def now() -> float:
+        return time.monotonic() + jumped
+
+    def listens(made: ReplicationStream) -> None:
+        silent[:] = [made]
+        listen(made)
+
+    monkeypatch.setattr(ReplicationStream, "_listen", listens)
+    monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=now, time_ns=time.time_ns))
+    quiet = {"waltap.receive.timeout.ms": 300_000, "status.update.interval.ms": 3_600_000}
+    with pipeline.running(**quiet) as run:
+        run.until(lambda: silent, "silence")
+        for _ in range(4):
+            jumped += 200  # an answer is asked for after 150 s
+            run.until(lambda: now() - silent[0]._heard < 140, "the answer")
+        pipeline.database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
         assert run.notices.failures == []
 
