@@ -51,7 +51,6 @@ RARE: Final = {
     r"integration/test_cli_refusals.py::test_used_up": "the other refusals",
     r"integration/test_slot_monitor.py::test_(?!a_slot_that_the|the_limit|a_held).*oldest": "PostgreSQL 18",
     r"integration/test_sink_held.py::test_an_object\w+\[(?!delta)": "Delta Lake, and the SQL target",
-    r"integration/test_waiting_ends.py::test_a_quiet_stream": "a query that waits longer than the timeout",
     r"integration/test_newest_server.py::test_a_key_whose_delete": "the same on Parquet, test_spark_lake.py",
     r"integration/test_plugins_new.py::test_the_tests_of_a_package_pass_as_made\[(?!check)": "a check",
     r"integration/test_sql_history.py::test_(?!random).*\[(sqlite|duckdb)": "PostgreSQL, MariaDB, and random work",
