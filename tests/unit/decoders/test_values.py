@@ -1,6 +1,9 @@
 """Histories and values that decoders give, and what they say of tables."""
 
+import gc
 import math
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -405,3 +408,32 @@ def test_messages_out_of_order_are_refused(plugin: str, steps: list[Any]) -> Non
     with pytest.raises(DecodeError) as caught:
         decode(plugin, relation(), steps)
     assert caught.value.lsn == LSN
+
+
+def _beside(plugin: str, name: str) -> list[bytes]:
+    """Return a transaction with a row of a table that is not captured."""
+    if plugin == "decoderbufs":
+        row = wire.datum("id", 23, wire.int32(1))
+        return [wire.begin(), wire.insert(row, table=f"public.{name}"), wire.commit()]
+    relation = table([("id", 23, True)])
+    payloads = WIRES["wal2json 2"][1](relation, [("B",), ("I", ("1",)), ("C",)])
+    return [each.replace(b'"table":"t"', f'"table":"{name}"'.encode()) for each in payloads]
+
+
+@pytest.mark.parametrize("make", [wal2json, decoderbufs])
+def test_names_of_tables_that_are_not_captured_do_not_stay(make: Callable[..., Decoder]) -> None:
+    decoder = make(captures=lambda _schema, _table: False)
+
+    def kept_after(names: range) -> int:
+        for name in names:
+            decoder.feed([(LSN, each) for each in _beside(decoder.name, f"job_{name:05}")])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    kept_after(range(256))
+    tracemalloc.start()
+    try:
+        before = kept_after(range(256, 512))
+        assert kept_after(range(512, 1536)) < before + 20_000
+    finally:
+        tracemalloc.stop()

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.decode.decoder import DecoderContext
 from waltap.changes.decode.message import Begin, Message, OldTuple, RelationSeen
 from waltap.changes.decode.relation import Column, Relation
@@ -28,6 +29,9 @@ from waltap_decoders.row_facts import (
 # Limit of tables without an OID. They were already dropped when the catalogue was asked, so the
 # catalogue cannot report later that they are gone.
 MAX_UNKNOWN = 256
+
+# Limit of names that are kept with what follows from them. A database may create tables without end.
+MAX_NAMES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class NamedRelations:
         self._retirement = RelationRetirement(context)
         self._valid_until = context.valid_until
         self._name_resolution = context.name_resolution
-        self._captured: dict[tuple[str, str], bool] = {}
+        self._captured = BoundedDict[tuple[str, str], bool](MAX_NAMES)
         self._current: dict[tuple[str, str], _NamedVersion] = {}
         # Names of tables without an OID, the oldest first.
         self._unknown: dict[tuple[str, str], None] = {}
@@ -136,7 +140,7 @@ class NamedRelations:
             self._round_began = self.epoch
         # A materialized view may have become a table since the last transaction.
         while self._views:
-            del self._captured[self._views.pop()]
+            self._captured.pop(self._views.pop(), None)
         due = self._retirement.due(lsn) if self._retirement.pending else frozenset()
         if self._valid_until:
             expired = {oid for oid, until in self._valid_until.items() if until <= lsn}
@@ -152,7 +156,6 @@ class NamedRelations:
         for relation in gone:
             name = relation.table_id
             del self._current[name]
-            self._captured.pop(name, None)
             self._unknown.pop(name, None)
         if due:
             self._grown()
@@ -333,14 +336,7 @@ class NamedRelations:
             schema=schema,
             table=table,
             columns=tuple(
-                Column(
-                    name=column.name,
-                    type_oid=column.type_oid,
-                    typmod=column.typmod,
-                    in_identity=identity == "f" or column.name in key,
-                    nullable=column.nullable,
-                    number=column.number,
-                )
+                msgspec.structs.replace(column, in_identity=identity == "f" or column.name in key)
                 for column in columns
             ),
             identity=identity,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Never
 
+from waltap.base.cache import BoundedDict
 from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame, codec_of
 from waltap.changes.decode.message import (
     Begin,
@@ -31,7 +32,7 @@ from waltap_decoders.decoderbufs.row_message_pb2 import (
     RowMessage,
 )
 from waltap_decoders.decoderbufs.row_messages import examine, fail, is_text, read
-from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
+from waltap_decoders.named_relations import MAX_NAMES, NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
 
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"').fullmatch
@@ -88,7 +89,7 @@ class DecoderBufs(Decoder):
         self._codec = codec_of(context.server.encoding)
         self._relations = NamedRelations(context)
         self._plans = RowPlans[DatumKind](self._relations)
-        self._tables: dict[str, tuple[str, str]] = {}
+        self._tables = BoundedDict[str, tuple[str, str]](MAX_NAMES)
         self._begin: Begin | None = None
 
     def start_options(self) -> dict[str, str]:
