@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
@@ -195,18 +195,6 @@ class SlotMonitorDependencies:
     warn_if_stalled: Callable[[], None] = lambda: None
 
 
-@dataclass(slots=True)
-class _MonitorState:
-    """The monitor's state between two readings."""
-
-    readings: deque[SlotReading] = field(default_factory=lambda: deque(maxlen=MOST_READINGS))
-    due: bool = False
-    paused: bool = False
-    action: str = ""
-    reported: str = ""
-    disk_reported: bool = False
-
-
 class SlotMonitor:
     """Monitor the slot of one run.
 
@@ -217,7 +205,10 @@ class SlotMonitor:
         self._properties, self._about = properties, dependencies
         self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
         self._lock = threading.Lock()
-        self._memory = _MonitorState()
+        # Between two readings, under the lock.
+        self._readings: deque[SlotReading] = deque(maxlen=MOST_READINGS)
+        self._due = self._paused = self._disk_reported = False
+        self._action = self._reported = ""
         self._confirm_now = threading.Event()
         self._wake, self._end = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -258,7 +249,7 @@ class SlotMonitor:
 
     def pauses_snapshots(self) -> bool:
         """Return whether incremental snapshots must wait; any thread may call it."""
-        return self._memory.paused
+        return self._paused
 
     def apply_properties(self, properties: EngineProperties) -> None:
         """Apply the properties ``waltap.wal.*`` from the next reading on.
@@ -269,9 +260,9 @@ class SlotMonitor:
             if _POLICY(properties) == _POLICY(self._properties):
                 return
             if properties.wal_action != "pause":
-                self._memory.paused = False
+                self._paused = False
             self._properties = properties
-            self._memory.action, self._memory.disk_reported = "", False
+            self._action, self._disk_reported = "", False
             self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
 
     # --- its own thread ---------------------------------------------------------------------------
@@ -300,7 +291,7 @@ class SlotMonitor:
             if self._end.is_set():
                 break
             self._about.warn_if_stalled()
-            if self._about.open_watch is None or not (self._memory.due or self._outdated()):
+            if self._about.open_watch is None or not (self._due or self._outdated()):
                 continue
             try:
                 watch = watch or self._about.open_watch()
@@ -319,7 +310,7 @@ class SlotMonitor:
         if self._outdated():
             self.take(watch.read())
         with self._lock:
-            due, self._memory.due = self._memory.due, False
+            due, self._due = self._due, False
             health = self.health
         if not due or health is None:
             return
@@ -337,7 +328,7 @@ class SlotMonitor:
         self._about.notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
 
     def _outdated(self) -> bool:
-        readings = self._memory.readings
+        readings = self._readings
         return (
             not readings or self._about.monotonic() - readings[-1][0] >= 1.5 * self._about.every_s
         )
@@ -347,7 +338,7 @@ class SlotMonitor:
     def _judged(
         self, slot: SlotStatus, orphans: tuple[str, ...]
     ) -> tuple[SlotHealth, ThresholdCrossing | None]:
-        readings, now = self._memory.readings, self._about.monotonic()
+        readings, now = self._readings, self._about.monotonic()
         while readings and now - readings[0][0] > WINDOW_S:
             readings.popleft()
         if len(readings) > 1 and now - readings[-2][0] < WINDOW_S / MOST_READINGS:
@@ -376,7 +367,7 @@ class SlotMonitor:
             seconds_left=predicted.seconds,
             stalled_seconds_left=predicted.stalled_seconds,
             level=self._thresholds.level,
-            action=self._memory.action,
+            action=self._action,
             invalidation=slot.invalidation,
             orphans=orphans,
         )
@@ -385,8 +376,8 @@ class SlotMonitor:
         properties = self._properties
         disk = slot.disk_bytes if properties.wal_disk is None else octets(properties.wal_disk)
         budget = budget_bytes(properties.wal_budget, disk)
-        if budget is None and properties.wal_budget is not None and not self._memory.disk_reported:
-            self._memory.disk_reported = True
+        if budget is None and properties.wal_budget is not None and not self._disk_reported:
+            self._disk_reported = True
             log.warning(
                 "waltap.wal.budget is %s, and the size of the disk that the server's WAL is on is not "
                 "known here: set waltap.wal.disk",
@@ -408,37 +399,37 @@ class SlotMonitor:
             self._about.notify("WAL_CALM", **_members(health))
         if crossing.acts:
             self._begin_to_act(health)
-        elif self._memory.paused and health.level != "acted":
-            self._memory.paused, self._memory.action = False, ""
+        elif self._paused and health.level != "acted":
+            self._paused, self._action = False, ""
             log.info("incremental snapshots continue", extra=self._extra())
         elif health.level == "ok":
-            self._memory.action = ""
+            self._action = ""
 
     def _begin_to_act(self, health: SlotHealth) -> None:
-        action, memory = self._properties.wal_action, self._memory
+        action = self._properties.wal_action
         if action == "advance":
             self._done("what is delivered is confirmed at once; what is not is kept", health)
             self._confirm_now.set()
-        elif action == "pause" and not memory.paused:
-            memory.paused = True
+        elif action == "pause" and not self._paused:
+            self._paused = True
             self._done("incremental snapshots are paused", health)
         elif action == "drop":
             self._done("the slot is dropped", health)
         if action in {"advance", "drop"}:
-            memory.due = True
+            self._due = True
             self._wake.set()
 
     def _done(self, what: str, health: SlotHealth) -> None:
         """Log and notify an action once."""
-        if self._memory.action != what:
-            self._memory.action = what
+        if self._action != what:
+            self._action = what
             self.health = replace(health, action=what)
             log.warning("slot %s: %s", health.name, what, extra=self._extra())
             self._about.notify("WAL_ACTION", **_members(health), action=self._properties.wal_action)
 
     def _warn_once(self, what: str) -> None:
-        if self._memory.reported != what:
-            self._memory.reported = what
+        if self._reported != what:
+            self._reported = what
             log.warning("the slot monitor: %s", what, extra=self._extra())
 
     def _extra(self) -> dict[str, str]:

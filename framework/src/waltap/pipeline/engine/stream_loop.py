@@ -172,7 +172,11 @@ class StreamEnd:
     ) -> None:
         self._state, self._readers, self._delivery = state, readers, delivery
         self._stream = readers[0].stream
-        self._lsn, self._silence = state.limits.until_lsn, _silence(state, connector)
+        self._lsn, self._silence = state.limits.until_lsn, None
+        if state.limits.until_idle is not None:
+            slot, now = connector.slot(), state.clock.monotonic()
+            target = slot.server_lsn if slot else 0
+            self._silence = IdleDetector(state.limits.until_idle, target, now=now)
 
     @property
     def asks(self) -> bool:
@@ -202,14 +206,6 @@ class StreamEnd:
         if self._silence is None or not self._idle:
             return False
         return self._silence.lasted(now, self._stream.idle_lsn())
-
-
-def _silence(state: RunState, connector: Connector) -> IdleDetector | None:
-    if state.limits.until_idle is None:
-        return None
-    slot = connector.slot()
-    target = slot.server_lsn if slot else 0
-    return IdleDetector(state.limits.until_idle, target, now=state.clock.monotonic())
 
 
 POLL_S = 0.25

@@ -148,19 +148,11 @@ def _start_refused(found: list[PreflightCheck]) -> bool:
 
 
 def _expected(check: PreflightCheck) -> PreflightCheck:
-    """Return the check of a running pipeline's slot."""
-    if not _slot_in_use(check):
+    """Return the check of a running pipeline, whose slot a process reads."""
+    error = check.error if check.name == "replication slot" else None
+    if error is None or error.retry is not RetryVerdict.RECONNECT:
         return check
     return PreflightCheck.ok(check.name, f"{check.found}: this pipeline, which runs")
-
-
-def _slot_in_use(check: PreflightCheck) -> bool:
-    """Return whether a check fails only while a process reads the slot."""
-    return (
-        check.name == "replication slot"
-        and check.error is not None
-        and check.error.retry is RetryVerdict.RECONNECT
-    )
 
 
 def _of_a_standby(stages: PipelineStages, found: list[PreflightCheck]) -> list[PreflightCheck]:

@@ -61,14 +61,9 @@ class BlockingSnapshot:
         return None if self.later is None else self.later.reading.until
 
     @property
-    def due(self) -> bool:
-        """Return whether rows belong at this place of the stream."""
-        return self.later is not None and self.later.due
-
-    def reached(self) -> None:
-        """Record that the stream has reached `until`."""
-        if self.later is not None:
-            self.later.due = True
+    def waits(self) -> bool:
+        """Return whether the rows belong at a later place of the stream."""
+        return self.later is not None and not self.later.due
 
     def split(
         self, parts: Sequence[TransactionPart]
@@ -135,7 +130,7 @@ class BlockingSnapshot:
     def close_if_late(self) -> None:
         """Close a snapshot that the stream does not reach soon, since it locks its tables."""
         now = self._state.clock.monotonic()
-        if self.later is None or self.later.due or now < self._close_at:
+        if not self.waits or now < self._close_at:
             return
         log.info(
             "blocking snapshot: the stream is behind; its tables are read when it has caught up"

@@ -195,24 +195,21 @@ class DescribedRelations:
         before = self._left_out.get(relation.oid, ())
         names = self.left_out(relation)
         if names and names != before:
-            log.warning(
-                "columns of %s are left out, nothing maps their types: %s; `waltap doctor FILE` says "
-                "what delivers them",
-                relation.name, ", ".join(names),
-                extra={"pipeline": self._pipeline, "table": relation.name},
-            )  # fmt: skip
-        if bare := self._unmasked(relation):
-            log.warning(
-                "%s", bare.problem, extra={"pipeline": self._pipeline, "table": relation.name}
+            self._log(
+                relation,
+                f"columns of {relation.name} are left out, nothing maps their types: "
+                f"{', '.join(names)}; `waltap doctor FILE` says what delivers them",
             )
+        if bare := self._unmasked(relation):
+            self._log(relation, bare.problem)
         warned = set(self._warned)
-        for warning in self.identity_warnings(relation):
-            if warning not in warned:
-                log.warning(
-                    "replica identity: %s: %s; %s",
-                    warning.relation, warning.what, warning.remedy,
-                    extra={"pipeline": self._pipeline, "table": warning.relation},
-                )  # fmt: skip
+        for each in self.identity_warnings(relation):
+            if each not in warned:
+                text = f"replica identity: {each.relation}: {each.what}; {each.remedy}"
+                self._log(relation, text)
+
+    def _log(self, relation: Relation, text: str) -> None:
+        log.warning("%s", text, extra={"pipeline": self._pipeline, "table": relation.name})
 
     def _keep_masks(self, before: Relation, now: Relation) -> None:
         """Check that masked columns stay masked under other names.
@@ -232,12 +229,11 @@ class DescribedRelations:
         gone = _names(before) - self._sent(before) - _names(now)
         new = self._sent(now) - _names(before)
         if self.capture.properties.column_exclude and gone and new:
-            log.warning(
-                "column.exclude.list left out %s of %s, which has no such column now and has new ones, "
-                "which are delivered: %s",
-                ", ".join(sorted(gone)), now.name, ", ".join(sorted(new)),
-                extra={"pipeline": self._pipeline, "table": now.name},
-            )  # fmt: skip
+            self._log(
+                now,
+                f"column.exclude.list left out {', '.join(sorted(gone))} of {now.name}, which has no "
+                f"such column now and has new ones, which are delivered: {', '.join(sorted(new))}",
+            )
 
     def _mask_lost(
         self, before: Relation, now: Relation, lost: list[str], found: list[str]
@@ -247,7 +243,7 @@ class DescribedRelations:
             f"column.truncate.* fits {', '.join(f'{now.name}.{name}' for name in found)}"
         )
         if self.capture.properties.unmatched_masks == "warn":
-            log.warning("%s", problem, extra={"pipeline": self._pipeline, "table": now.name})
+            self._log(now, problem)
             return
         unfit = self._unmasked(now)
         if unfit is not None:  # the pattern fits, the type does not

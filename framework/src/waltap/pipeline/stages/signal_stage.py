@@ -258,9 +258,8 @@ class SignalStage:
     @property
     def blocking(self) -> bool:
         """Return whether `read_at_once` has something to do."""
-        if self._watcher is None or not self._watcher.state.blocking:
-            return False
-        return self._blocking.until is None or self._blocking.due
+        watcher = self._watcher
+        return watcher is not None and bool(watcher.state.blocking) and not self._blocking.waits
 
     def process(
         self, parts: Sequence[TransactionPart]
@@ -290,12 +289,13 @@ class SignalStage:
         if delivery.unflushed_since is None:
             delivery.keep_signals()
             self._unsaved = False
-        if self._blocking.until is not None:
-            if lsn >= self._blocking.until:
-                self._blocking.reached()
+        later = self._blocking.later
+        if later is not None and later.reading.until is not None:
+            if lsn >= later.reading.until:
+                later.due = True
                 self.read_at_once()
             else:
-                self._advance_wal(watcher, self._blocking.until)
+                self._advance_wal(watcher, later.reading.until)
             return
         if watcher.until is None:
             return
