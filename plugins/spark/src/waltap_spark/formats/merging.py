@@ -27,14 +27,7 @@ from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
-from waltap_spark.formats.shared import (
-    SharedWork,
-    at_versions,
-    begin,
-    fitted_to,
-    make_room,
-    together,
-)
+from waltap_spark.formats.shared import SharedWork, at_versions, fitted_to, together
 from waltap_spark.formats.stepwise import (
     ROWS,
     SIGN,
@@ -151,27 +144,17 @@ class MergingFormat(StepwiseFormat):
             refuse_alike(learnt.name, [*learnt.columns, *LOG_FIELDS, *learnt.mode.columns])
         if not learnt.stored_table.targets:
             return self._created(commit, learnt)
-        renamed = change.renames and {
-            old: new for old, new in change.renames.items() if old in stored
-        }
-        if learnt.place is not None:
-            shared = SharedWork(self, commit, learnt)
-            shared.evolve(renamed, change.forgets, rows=not change.replaces)
-            return shared.table
+        renamed = {old: new for old, new in change.renames.items() if old in stored}
         if learnt.columns == stored and not renamed and stored.keys().isdisjoint(change.forgets):
             return learnt
-        work = TableWriter(self, commit, learnt)
-        if renamed:
-            work.rename(renamed)
-        work.drop(change.forgets)
-        work.add(rows=not change.replaces)
-        work.retype()
+        work = self._work(commit, learnt)
+        work.evolve(renamed, change.forgets, rows=not change.replaces)
         return work.table
 
     def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
         """Write history, then overwrite the rows."""
         work = self._work(commit, table)
-        self._log(work, table, rows)
+        self._log(work, rows)
         if table.mode.name != "append":
             work.overwrite("current", partial(rows.rows, table), rows.fresh_here(table))
         return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
@@ -180,7 +163,7 @@ class MergingFormat(StepwiseFormat):
         """Write history, then the net changes, in the cheapest way."""
         work, mode = self._work(commit, table), table.mode
         epoch, continuity_id = rows.group.epoch, rows.group.continuity_id
-        self._log(work, table, rows)
+        self._log(work, rows)
         if mode.name == "append":
             return work.done(epoch=epoch, continuity_id=continuity_id)
         unbroken = work.table.stored_table.continuity_id == continuity_id
@@ -191,48 +174,40 @@ class MergingFormat(StepwiseFormat):
         elif meets_none(table, rows.group):
             work.insert("current", partial(rows.rows, table), rows.fresh_here(table))
         elif empties:
-            work.overwrite("current", partial(self._remaining_rows, commit, table, rows))
+            work.overwrite("current", partial(self._remaining_rows, work, rows))
         elif not table.key:
-            work.exchange(self._exchanged(commit, table, rows))
+            work.exchange(self._exchanged(work, rows))
         else:
-            self._put_or_merge(commit, table, rows, work)
+            self._put_or_merge(work, rows)
         if empties or not work.table.stored_table.epoch:
             return work.done(epoch=epoch, continuity_id=continuity_id)
         return work.done(
             epoch=work.table.stored_table.epoch, continuity_id=continuity_id if unbroken else ""
         )
 
-    def _put_or_merge(
-        self, commit: CommitContext, table: TableState, rows: GroupRows, work: TableWriter
-    ) -> None:
+    def _put_or_merge(self, work: TableWriter, rows: GroupRows) -> None:
         """Write the net changes in the cheapest possible way."""
-        base = partial(self.read, commit.spark, table, "current")
-        if self._replaced(commit, table, rows, work, base):
+        table, spark = work.table, work.commit.spark
+        base = partial(self.read, spark, table, "current")
+        if self._replaced(work, rows, base):
             return
         listed = rows.listed(table)
         fit = listed is not None or rows.only_puts
-        replace = self._replacer(commit.spark, table, listed=listed is not None) if fit else None
+        replace = self._replacer(spark, table, listed=listed is not None) if fit else None
         compacted = rows.compacted(table, base, live=replace is not None)
         if replace is not None:
             work.put(replace, compacted, listed)
         else:
             work.merge(compacted)
 
-    def _replaced(
-        self,
-        commit: CommitContext,
-        table: TableState,
-        rows: GroupRows,
-        work: TableWriter,
-        base: Callable[[], DataFrame],
-    ) -> bool:
+    def _replaced(self, work: TableWriter, rows: GroupRows, base: Callable[[], DataFrame]) -> bool:
         """Write few net changes without Spark; return whether the format did."""
-        mode = table.mode
+        table, mode = work.table, work.table.mode
         if table.place is not None or mode.keeps_past or mode.columns:
             return False
         target = table.stored_table.targets["current"]
         net = partial(rows.compacted_here, table, base)
-        write = self.replacing(commit.spark, target, table.key, net)
+        write = self.replacing(work.commit.spark, target, table.key, net)
         if write is not None:
             work.take("current", write, ROWS)
         return write is not None
@@ -543,8 +518,9 @@ class MergingFormat(StepwiseFormat):
             columns = ", ".join(self.declared(stored[what]))
             action = partial(self._made, commit.spark, table, free.at, columns, layouts[what])
             if table.place is not None:
-                make_room(self, commit, table, what, free.at, action)
-                action = partial(begin, self, commit, table, what, free.at)
+                shared = SharedWork(self, commit, table)
+                shared.make_room(what, free.at, action)
+                action = partial(shared.begin, what, free.at)
             target = self.take(commit, table, free, action, "create")
             targets[what] = target
         by = {name for layout in layouts.values() for name in layout.columns}
@@ -552,26 +528,27 @@ class MergingFormat(StepwiseFormat):
         return table.with_storage(targets=targets, columns=dict(table.columns), divided=divided)
 
     @staticmethod
-    def _log(work: TableWriter, table: TableState, rows: GroupRows) -> None:
+    def _log(work: TableWriter, rows: GroupRows) -> None:
+        table = work.table
         if table.mode.history:
             work.insert("changes", partial(rows.log, table), rows.read_here(table))
 
-    def _remaining_rows(
-        self, commit: CommitContext, table: TableState, rows: GroupRows
-    ) -> DataFrame:
+    def _remaining_rows(self, work: TableWriter, rows: GroupRows) -> DataFrame:
         """Return the rows after changes that include a truncate."""
-        base = self.read(commit.spark, table, "current")
+        table = work.table
+        base = self.read(work.commit.spark, table, "current")
         if table.key:
             return rows.compacted(table, lambda: base, live=True)
         changes, base = rows.changes(table, base)
         return copies(table, [rows.group], base, changes)
 
-    def _exchanged(self, commit: CommitContext, table: TableState, rows: GroupRows) -> DataFrame:
+    def _exchanged(self, work: TableWriter, rows: GroupRows) -> DataFrame:
         """Return rows to remove and add, for a table without key.
 
         A row with `GONE` removes all rows that are equal to it.
         """
-        changes, base = rows.changes(table, self.read(commit.spark, table, "current"))
+        table = work.table
+        changes, base = rows.changes(table, self.read(work.commit.spark, table, "current"))
         names = list(table.columns)
         alike = [distinguishing(name, kind) for name, kind in table.comparable.items()]
         row = changes.where("_op <> 't'")

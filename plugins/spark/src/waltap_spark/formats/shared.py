@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.formats.stepwise import RACES, ROWS, StepwiseFormat, stored_columns, whats
-from waltap_spark.formats.table_format import CommitContext, What
+from waltap_spark.formats.table_format import What
 from waltap_spark.formats.work import TableWriter, inserted, literal, of, selected
 from waltap_spark.schema.expression import column_of, quoted, temp
 from waltap_spark.schema.schema import (
@@ -33,93 +33,6 @@ from waltap_spark.schema.schema import (
 from waltap_spark.state.output import TableState, TargetMapping, TargetTable
 
 CREATION_POLL_S: Final = 0.25
-
-
-def make_room(
-    tables: StepwiseFormat,
-    commit: CommitContext,
-    table: TableState,
-    what: What,
-    at: str,
-    create: Callable[[], object],
-) -> None:
-    """Create the target, or add columns of ``table`` to it.
-
-    Raises: SourcesDiffer, FormatLimit.
-    """
-    target = TargetTable(at=at)
-
-    def made() -> None:
-        if tables.commits(commit.spark, target) is None:
-            _create_or_wait(tables, commit.spark, target, create)
-        _widen(tables, commit, table, what, at)
-
-    with tables.alone(at), tables.noted(commit.spark, tables.note(commit, table, 0, target)):
-        tables.beside_others(commit, table, target, made)
-
-
-def _create_or_wait(
-    tables: StepwiseFormat, spark: SparkSession, target: TargetTable, create: Callable[[], object]
-) -> None:
-    """Create the target, or wait for another output that creates it."""
-    try:
-        create()
-    except PySparkException:
-        # The other one's files are there before a catalogue has the name.
-        for _ in range(RACES):
-            time.sleep(CREATION_POLL_S)
-            if tables.commits(spark, target) is not None:
-                return
-        raise
-
-
-def _widen(
-    tables: StepwiseFormat, commit: CommitContext, table: TableState, what: What, at: str
-) -> None:
-    """Add the columns of ``table`` to an existing target."""
-    spark = commit.spark
-    there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
-    called = {name.lower(): name for name in there}
-    wanted = tables.all_columns(table, what)
-    new: dict[str, str] = {}
-    for name, kind in wanted.items():
-        if called.get(name.lower(), name) != name:
-            raise FormatLimit(
-                f"{at} has columns {called[name.lower()]} and, of {table.name}, {name}, which "
-                "differ by case alone"
-            )
-        if name not in there:
-            new[name] = kind
-    grown: dict[str, str] = {}
-    for name, has in there.items():
-        kind = tables.stored(wanted.get(name, has))
-        common = common_type(has, kind)
-        grows = common is not None and (
-            tables.widens(has, tables.stored(common)) or new_fields(has, tables.stored(common))
-        )
-        alike = common is not None and same_type(common, has)
-        if not alike and not grows:
-            raise SourcesDiffer(
-                f"column {name} of {table.name} is {kind}, and {has} in {at}, which cannot hold both"
-            )
-        if common is not None and not alike:
-            grown[name] = tables.stored(common)
-    if new:
-        tables.add_columns(spark, at, new)
-    for name, kind in grown.items():
-        fields = new_fields(there[name], kind)
-        if fields:
-            tables.add_fields(spark, at, [((name, *way), type_) for way, type_ in fields])
-        else:
-            tables.widen_column(spark, at, name, kind)
-
-
-def begin(
-    tables: StepwiseFormat, commit: CommitContext, table: TableState, what: What, at: str
-) -> None:
-    """Write a commit without rows: the table's first one."""
-    listed = ", ".join(map(quoted, tables.all_columns(table, what)))
-    commit.spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
 
 
 def together(
@@ -186,6 +99,78 @@ class SharedWork(TableWriter):
         assert self.table.place is not None
         return self.table.place
 
+    def make_room(self, what: What, at: str, create: Callable[[], object]) -> None:
+        """Create the target, or add the table's columns to it.
+
+        Raises: SourcesDiffer, FormatLimit.
+        """
+        tables, target = self._format, TargetTable(at=at)
+
+        def made() -> None:
+            if tables.commits(self._spark, target) is None:
+                self._create_or_wait(target, create)
+            self._widen(what, at)
+
+        note = tables.note(self.commit, self.table, 0, target)
+        with tables.alone(at), tables.noted(self._spark, note):
+            tables.beside_others(self.commit, self.table, target, made)
+
+    def _create_or_wait(self, target: TargetTable, create: Callable[[], object]) -> None:
+        """Create the target, or wait for another output that creates it."""
+        try:
+            create()
+        except PySparkException:
+            # The other one's files are there before a catalogue has the name.
+            for _ in range(RACES):
+                time.sleep(CREATION_POLL_S)
+                if self._format.commits(self._spark, target) is not None:
+                    return
+            raise
+
+    def _widen(self, what: What, at: str) -> None:
+        """Add the table's columns to an existing target."""
+        tables, spark = self._format, self._spark
+        there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
+        called = {name.lower(): name for name in there}
+        wanted = tables.all_columns(self.table, what)
+        new: dict[str, str] = {}
+        for name, kind in wanted.items():
+            if called.get(name.lower(), name) != name:
+                raise FormatLimit(
+                    f"{at} has columns {called[name.lower()]} and, of {self.table.name}, {name}, "
+                    "which differ by case alone"
+                )
+            if name not in there:
+                new[name] = kind
+        grown: dict[str, str] = {}
+        for name, has in there.items():
+            kind = tables.stored(wanted.get(name, has))
+            common = common_type(has, kind)
+            grows = common is not None and (
+                tables.widens(has, tables.stored(common)) or new_fields(has, tables.stored(common))
+            )
+            alike = common is not None and same_type(common, has)
+            if not alike and not grows:
+                raise SourcesDiffer(
+                    f"column {name} of {self.table.name} is {kind}, and {has} in {at}, which cannot "
+                    "hold both"
+                )
+            if common is not None and not alike:
+                grown[name] = tables.stored(common)
+        if new:
+            tables.add_columns(spark, at, new)
+        for name, kind in grown.items():
+            fields = new_fields(there[name], kind)
+            if fields:
+                tables.add_fields(spark, at, [((name, *way), type_) for way, type_ in fields])
+            else:
+                tables.widen_column(spark, at, name, kind)
+
+    def begin(self, what: What, at: str) -> None:
+        """Write a commit without rows: the table's first one."""
+        listed = ", ".join(map(quoted, self._format.all_columns(self.table, what)))
+        self._spark.sql(f"INSERT INTO {at} ({listed}) SELECT {listed} FROM {at} LIMIT 0")
+
     @property
     def own_rows(self) -> str:
         return f"{quoted(self._place.column)} = {literal(self._place.source, 'string')}"
@@ -249,7 +234,7 @@ class SharedWork(TableWriter):
         called = {renames.get(name, name): kind for name, kind in had.items()}
         if called != have or renames or gone:
             for what in whats(self.table):
-                make_room(self._format, self._commit, self.table, what, self.at(what), _is_there)
+                self.make_room(what, self.at(what), _is_there)
         lost = [name for name in gone if name in called]
         for what in whats(self.table) if renames or lost else ():
             self._move(what, renames, lost)

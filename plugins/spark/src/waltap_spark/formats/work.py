@@ -70,7 +70,7 @@ class TableWriter:
     """Steps of one table, one after the other."""
 
     def __init__(self, tables: StepwiseFormat, commit: CommitContext, table: TableState) -> None:
-        self._format, self._commit, self.table = tables, commit, table
+        self._format, self.commit, self.table = tables, commit, table
         self._spark = commit.spark
 
     @property
@@ -98,7 +98,7 @@ class TableWriter:
     def take(self, what: str, action: Callable[[], object], kind: str) -> None:
         """Write one step of a kind (`CommitNote.kind`)."""
         now = self.table.stored_table.targets[what]
-        target = self._format.take(self._commit, self.table, now, action, kind)
+        target = self._format.take(self.commit, self.table, now, action, kind)
         self.table = self.table.with_storage(
             targets={**self.table.stored_table.targets, what: target}
         )
@@ -214,6 +214,13 @@ class TableWriter:
         """Change columns of the rows and of the history, by one step of each."""
         for what in whats(self.table):
             self.take(what, partial(change, self._spark, self.at(what), *given), kind)
+
+    def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
+        """Rename, drop, add and retype columns; ``rows`` have values for existing rows."""
+        self.rename(renames)
+        self.drop(gone)
+        self.add(rows=rows)
+        self.retype()
 
     def rename(self, renames: Mapping[str, str]) -> None:
         """Rename columns, also when they exchange names."""
