@@ -10,8 +10,8 @@ retention, however long the table was idle.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -22,8 +22,7 @@ from waltap_spark.errors import CommitBegun, TableUnknown
 from waltap_spark.formats.choice import choice_of
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.session.session import prepare
-from waltap_spark.state.modes import ModeRules, TableMode
-from waltap_spark.state.output import OutputState, SparkOutput, TableState
+from waltap_spark.state.output import OutputState, SparkOutput
 from waltap_spark.state.version_maps import committed
 
 
@@ -36,16 +35,6 @@ class MaintenanceResult:
     after: int = 0
     # Why the table was left alone, "" when it was maintained.
     skipped: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AsMade(ModeRules):
-    """Keeps tables in their stored modes, whatever a profile says."""
-
-    tables: Mapping[str, TableState] = field(default_factory=dict)
-
-    def of(self, table: str) -> TableMode:
-        return self.tables[table].mode
 
 
 def take(output: SparkOutput) -> OutputState:
@@ -78,10 +67,9 @@ def maintain(
     """
     state = take(output)
     try:
-        modes = _AsMade(tables=state.tables)
         # These limits make every pending change due for compaction.
         options = ApplyOptions(
-            compact_rows=0, compact_share=0.0, compact_sets=1, retention_s=retention_s, modes=modes
+            compact_rows=0, compact_share=0.0, compact_sets=1, retention_s=retention_s
         )
         log = ChangeLog(output.store.reached_alike(state.changelog))
         choice = choice_of(state)
