@@ -10,7 +10,7 @@
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore
 from waltap.errors import WaltapError
-from waltap_sinks.changelog.manifest import LogPosition
+from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.errors import (
@@ -99,10 +99,13 @@ class LiveTables:
         return self._state
 
     @property
+    def _tables(self) -> Mapping[str, TableState]:
+        return {} if self._state is None else self._state.tables
+
+    @property
     def names(self) -> list[str]:
         """Return the tables (``schema.table``) that have or had rows."""
-        tables = self._state.tables if self._state is not None else {}
-        return sorted(name for name, table in tables.items() if table.columns)
+        return sorted(name for name, table in self._tables.items() if table.columns)
 
     @property
     def positions(self) -> dict[str, LogPosition]:
@@ -110,14 +113,12 @@ class LiveTables:
 
         Suspended tables are at an earlier position than the commit; all others are at its position.
         """
-        state = self._state
-        return {} if state is None else {n: _position(each, state) for n, each in _sorted(state)}
+        return {name: self._position(each) for name, each in sorted(self._tables.items())}
 
     @property
     def problems(self) -> dict[str, WaltapError]:
         """Return errors by name of the tables that raise."""
-        state = self._state
-        found = {} if state is None else {n: self._problem(each) for n, each in _sorted(state)}
+        found = {name: self._problem(each) for name, each in sorted(self._tables.items())}
         return {name: problem for name, problem in found.items() if problem is not None}
 
     @property
@@ -126,7 +127,7 @@ class LiveTables:
         return list(self._sharers())
 
     def _sharers(self) -> dict[str, list[TableState]]:
-        return {} if self._state is None else sharers(self._state.tables.values())
+        return sharers(self._tables.values())
 
     def current(self, name: str, *, allow_stale: bool | None = None) -> DataFrame:
         """Return a table's rows as its mode keeps them.
@@ -212,13 +213,10 @@ class LiveTables:
 
     def _problem(self, *tables: TableState) -> WaltapError | None:
         """Return the reason why a table lacks the source's rows."""
-        state = self._state
-        if state is None:
-            return None
         for table in tables:
-            at = _position(table, state)
-            if table.failed and (at < state.log_position or not table.columns):
-                text = f"{table.name} is suspended at {at}, and others are at {state.log_position}"
+            at, newest = self._position(table), self._newest
+            if table.failed and (at < newest or not table.columns):
+                text = f"{table.name} is suspended at {at}, and others are at {newest}"
                 output = self.output.location
                 return TableSuspended(
                     f"{text}: {table.failed.rstrip('.')}", output=output, position=str(at)
@@ -229,6 +227,15 @@ class LiveTables:
                 text = f"{table.name} needs a new snapshot: {'; '.join(table.stale)}"
                 return SnapshotNeeded(text, table=table.name)
         return None
+
+    @property
+    def _newest(self) -> LogPosition:
+        return NOTHING if self._state is None else self._state.log_position
+
+    def _position(self, table: TableState) -> LogPosition:
+        """Return the position of a table's rows in the commit."""
+        own = table.log_position
+        return min(own, self._newest) if table.failed and own else self._newest
 
     def _require_fresh(self, name: str, allow_stale: bool | None) -> None:
         """Raise the problem of ``name``, or warn of it once.
@@ -249,19 +256,6 @@ class LiveTables:
         if not table.columns:
             raise TableUnknown(f"no row of {name} was seen yet", known=", ".join(self.names))
         return table
-
-
-def _sorted(state: OutputState) -> list[tuple[str, TableState]]:
-    return sorted(state.tables.items())
-
-
-def _position(table: TableState, state: OutputState) -> LogPosition:
-    """Return the position of a table's rows in the commit ``state``."""
-    return (
-        min(table.log_position, state.log_position)
-        if table.failed and table.log_position
-        else state.log_position
-    )
 
 
 def _refusing(frame: DataFrame, problem: WaltapError) -> DataFrame:

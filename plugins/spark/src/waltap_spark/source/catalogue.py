@@ -95,6 +95,16 @@ def logged_tables(
     return dict(sorted(found.items()))
 
 
+def logged_or_none(
+    log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
+) -> dict[str, TableEntry]:
+    """Return `logged_tables`, none if the log has none of them."""
+    try:
+        return logged_tables(log, options, until)
+    except TableNotLogged:
+        return {}
+
+
 def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
     for count in () if everything else MANIFEST_COUNTS:
         steps = log.newest(count)

@@ -24,7 +24,7 @@ from waltap_spark.source.catalogue import (
     SOURCE,
     arrow_types,
     beside,
-    logged_tables,
+    logged_or_none,
     table_types,
 )
 from waltap_spark.source.hosted import HostedEngine
@@ -98,10 +98,7 @@ def profiles_struct(options: SourceOptions) -> StructType:
 def _tables(host: HostedEngine, options: SourceOptions) -> dict[str, dict[str, str]]:
     log, found = host.log, {}
     if log.exists():
-        try:
-            logged = logged_tables(log, options)
-        except TableNotLogged:
-            logged = {}
+        logged = logged_or_none(log, options)
         found = {name: table_types(log, entry) for name, entry in logged.items()}
         if options.table in found:
             return found

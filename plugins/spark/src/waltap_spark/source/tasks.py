@@ -13,8 +13,8 @@ from waltap.base.files.properties import StorageProperties
 from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
-from waltap_spark.errors import ChangesMissing, ColumnsGrew, TableNotLogged
-from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_tables
+from waltap_spark.errors import ChangesMissing, ColumnsGrew
+from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_or_none
 from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
 from waltap_spark.source.rows import RowLimits, SegmentRows, batches
 
@@ -119,7 +119,7 @@ class TaskPlanner:
         """
         self._options, self._log = options, log
         self._log_position = log.end if known is None else known
-        entries = _logged(log, options, known)
+        entries = logged_or_none(log, options, known)
         names = [name for name in struct.names if name not in OWN]
         tables = (
             {options.table: names}
@@ -184,7 +184,7 @@ class TaskPlanner:
         ChangesMissing.
         """
         options, last = self._options, log.last()
-        newest = _logged(log, options)
+        newest = logged_or_none(log, options)
         start = start_log_position(log, options.start, last)
         end = end_log_position(log, options.end)
         # The schema has the columns up to this position; later ones raise before a task starts.
@@ -293,12 +293,3 @@ class TaskPlanner:
             tasks[-1].segments.append(segment)
             rows += segment.rows
         return tasks
-
-
-def _logged(
-    log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
-) -> dict[str, TableEntry]:
-    try:
-        return logged_tables(log, options, until)
-    except TableNotLogged:
-        return {}
