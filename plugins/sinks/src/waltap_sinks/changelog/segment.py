@@ -310,65 +310,61 @@ class TableBuffer:
             commit_ts, xid = [commit_ts[n] for n in take], [xid[n] for n in take]
             sequence = [sequence[n] for n in take]
         columns = self.version.codec.arrays(rows.tuples)
-        self.misfits.update(self.version.misfits())
-        unchanged = pa.nulls(count, pa.list_(pa.string()))
-        if rows.updates:
-            per_row, names = self.version.unchanged(rows.tuples)
-            if names:
-                unchanged = pa.array(per_row, pa.list_(pa.string()))
-                self.unchanged.update(dict.fromkeys(names))
+        unchanged, names = self.version.unchanged(rows.tuples) if rows.updates else ([], ())
+        self.unchanged.update(dict.fromkeys(names))
         if isinstance(rows.operations, str):
-            operations = pa.repeat(pa.scalar(rows.operations, pa.string()), count)
             self.operations[rows.operations] += count
             self.put_in = commit_lsn[-1]
         else:
-            operations = pa.array(rows.operations, pa.string())
             self.operations.update(rows.operations)
             self._find_reused_key(rows, commit_lsn)
-        subs = [rows.subs] * count if isinstance(rows.subs, int) else rows.subs
         if NO_XID in xid:
             xids = pa.array([None if value == NO_XID else value for value in xid], pa.int64())
         else:
             xids = integer_array("q", xid, pa.int64())
-        columns += [
-            operations,
+        own = (
+            rows.operations,
             integer_array("q", commit_lsn, pa.int64()),
             integer_array("i", sequence, pa.int32()),
-            integer_array("b", subs, pa.int8()),
+            rows.subs,
             integer_array("q", lsns, pa.int64()),
             integer_array("q", commit_ts, pa.timestamp("us", tz="UTC")),
             xids,
-            unchanged,
-        ]
+            unchanged if names else None,
+        )
         self.key_changes += rows.key_changes
-        self._keep(columns, count)
+        self._keep(columns, own, count)
 
     def _append_block(
         self, rows: Sequence[Tuple] | RowBlock, own: tuple[object, ...], lsn: int
     ) -> None:
         """Add rows of one operation, with the columns of the log.
 
-        ``own`` are the values of `LOG_COLUMNS`, each an array or the value of all rows. ``lsn`` is
-        the commit LSN.
+        ``own`` is as in `_keep`, ``lsn`` the commit LSN.
         """
         count = len(rows)
         if count == 0:
             return
-        columns = self.version.codec.arrays(rows)
+        self.operations[str(own[0])] += count
+        self.put_in = lsn
+        self._keep(self.version.codec.arrays(rows), own, count)
+
+    def _keep(self, columns: "list[pa.Array]", own: tuple[object, ...], count: int) -> None:
+        """Keep rows of the table's ``columns``.
+
+        ``own`` are the values of `LOG_COLUMNS`, each of every row or one of all rows.
+        """
+        self.misfits.update(self.version.misfits())
         kinds = self.version.segment_schema.types[len(columns) :]
         for value, kind in zip(own, kinds, strict=True):
             if value is None:
                 columns.append(pa.nulls(count, kind))
-            elif isinstance(value, np.ndarray):
+            elif isinstance(value, pa.Array):
+                columns.append(value)
+            elif isinstance(value, (list, np.ndarray)):
                 columns.append(pa.array(value, kind))
             else:
                 columns.append(_repeated(value, kind, 1 << count.bit_length()).slice(0, count))
-        self.misfits.update(self.version.misfits())
-        self.operations[str(own[0])] += count
-        self.put_in = lsn
-        self._keep(columns, count)
-
-    def _keep(self, columns: "list[pa.Array]", count: int) -> None:
         batch = pa.RecordBatch.from_arrays(columns, schema=self.version.segment_schema)
         self.batches.append(batch)
         self.rows += count
