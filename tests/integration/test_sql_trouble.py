@@ -131,6 +131,27 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
     target.close()
 
 
+def test_an_index_on_a_part_of_a_column_is_no_key(maria: Place, tmp_path: Path) -> None:
+    """It would let two rows of one key in."""
+    maria.execute("CREATE TABLE people (id int, name text, note text, UNIQUE (name(3), id))")
+    maria.refuses(SqlTableUnfit, tmp_path, filled(["1", "a", None]), "no unique index on `id`")
+
+
+def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(
+    maria: Place, tmp_path: Path
+) -> None:
+    """The server would end the connection for it, and again after each reconnect."""
+    ((most,),) = maria.execute("SELECT @@max_allowed_packet")
+    source, target = Model(), maria.opened(tmp_path)
+    first = source.inserted(PEOPLE, ["1", "a", None])
+    large = source.inserted(PEOPLE, ["2", "ä" * (most // 2), None])
+    target.write(batch(first))
+    with pytest.raises(SqlValueUnfit, match="max_allowed_packet"):
+        target.write(batch(large))
+    assert target.flush() == Position(first.end_lsn)
+    target.close()
+
+
 @SERVERS
 def test_a_column_that_is_too_narrow_is_reported_or_widened(place: Place, tmp_path: Path) -> None:
     place.execute(TABLE.format("name varchar(3), note text"))

@@ -66,17 +66,17 @@ NUMBERS: Final = {
     SqlUnreachable: (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0),
     SqlValueUnfit: (1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140),
 }
+TOO_LARGE: Final = 1153
 MEANINGS: Final = {number: kind for kind, numbers in NUMBERS.items() for number in numbers}
 COLUMNS: Final = """
-    SELECT column_name, column_type, extra, collation_name FROM information_schema.columns
+    SELECT column_name, column_type, extra, collation_name, table_type
+    FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
     WHERE table_schema = database() AND table_name = %s ORDER BY ordinal_position
 """
+# A part of a column, or an expression, has no name.
 INDEXES: Final = """
-    SELECT index_name, column_name FROM information_schema.statistics
-    WHERE table_schema = database() AND table_name = %s AND non_unique = 0 AND sub_part IS NULL
-"""
-ALL_INDEXES: Final = """
-    SELECT index_name, column_name FROM information_schema.statistics
+    SELECT index_name, IF(sub_part IS NULL, coalesce(column_name, ''), ''), non_unique
+    FROM information_schema.statistics
     WHERE table_schema = database() AND table_name = %s ORDER BY index_name, seq_in_index
 """
 ENGINE: Final = """
@@ -90,6 +90,18 @@ WIDER: Final = (
     ("varchar", "text", "longtext"),
     ("varbinary", "blob", "longblob"),
 )
+
+
+class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
+    """Refuse a statement for which the server would end the connection."""
+
+    def _query(self, q: Any) -> int:
+        most = self.connection.max_allowed_packet
+        # A character has four bytes at most.
+        if 4 * len(q) >= most and len(q.encode() if isinstance(q, str) else q) >= most:
+            text = f"the row is larger than the server's max_allowed_packet of {most} bytes"
+            raise pymysql.DataError(TOO_LARGE, text)
+        return int(super()._query(q))
 
 
 class MysqlTarget(SqlTarget):
@@ -114,6 +126,7 @@ class MysqlTarget(SqlTarget):
             "client_flag": CLIENT.FOUND_ROWS,
             "connect_timeout": 10,
             "autocommit": False,
+            "cursorclass": _Cursor,
             "init_command": "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,"
             "NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO'",
         }
@@ -137,8 +150,8 @@ class MysqlTarget(SqlTarget):
         self.collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
         self.word_type = f"varchar(191) {self.collated}"
         self.text_type = f"longtext {self.collated}"
-        ((folding,),) = self.run("SELECT @@lower_case_table_names")
-        self.ignores_table_case = bool(folding)
+        ((folding, most),) = self.run("SELECT @@lower_case_table_names, @@max_allowed_packet")
+        self.ignores_table_case, self._raw.max_allowed_packet = bool(folding), most
         if self._properties.foreign_keys == "auto":
             self.run("SET SESSION foreign_key_checks = 0")
 
@@ -168,18 +181,14 @@ class MysqlTarget(SqlTarget):
                 settable="GENERATED" not in extra.upper(),
                 collation="" if self._is_exact(collation) else collation,
             )
-            for column, kind, extra, collation in info
+            for column, kind, extra, collation, _table in info
         }  # fmt: skip
         unique: dict[str, set[str]] = {}
-        for index, column in self.run(INDEXES, [name.name]):
-            unique.setdefault(index, set()).add(column)
-        ((kind,),) = self.run(
-            "SELECT table_type FROM information_schema.tables"
-            " WHERE table_schema = database() AND table_name = %s",
-            [name.name],
-        )
+        for index, column, repeats in self.run(INDEXES, [name.name]):
+            if not repeats:
+                unique.setdefault(index, set()).add(column)
         return TargetDescription(
-            columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in kind
+            columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in info[0][4]
         )
 
     def obstacles(self, name: TargetName) -> list[WriteObstacle]:
@@ -295,7 +304,7 @@ class MysqlTarget(SqlTarget):
             return
         # DDL commits by itself, so a crash may have left the table without its index.
         found: dict[str, list[str]] = {}
-        for name, column in self.run(ALL_INDEXES, [shape.name.name]):
+        for name, column, _repeats in self.run(INDEXES, [shape.name.name]):
             found.setdefault(name, []).append(column.casefold())
         wanted = [name.casefold() for name in indexed(shape)]
         if wanted not in (columns[: len(wanted)] for columns in found.values()):
@@ -323,6 +332,8 @@ class MysqlTarget(SqlTarget):
         return MEANINGS.get(number)
 
     def error_text(self, error: BaseException) -> str:
+        if error.args and error.args[0] == TOO_LARGE:
+            return str(error.args[1])
         # The server quotes values: entry 'VALUE', value: 'VALUE'.
         return re.sub(r"(entry|value:?) '(?:[^']|'')*'", r"\1", super().error_text(error))
 
