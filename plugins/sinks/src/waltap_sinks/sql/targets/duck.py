@@ -47,11 +47,6 @@ KEYS: Final = """
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')
 """
-VIEWS: Final = """
-    SELECT count(*) FROM duckdb_views()
-    WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(view_name) = lower(%s)
-      AND database_name = current_database()
-"""
 MADE: Final = """
     SELECT sql FROM duckdb_tables()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
@@ -142,14 +137,13 @@ class DuckTarget(SqlTarget):
         info = self.run(COLUMNS, parameters)
         if not info:
             return None
-        ((views,),) = self.run(VIEWS, parameters)
         unique = tuple(frozenset(names) for (names,) in self.run(KEYS, parameters))
-        ((made,),) = self.run(MADE, parameters) or (("",),)
+        ((made,),) = self.run(MADE, parameters) or (("",),)  # a view has none
         columns = {
             column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
             for column, kind in info
         }
-        return TargetDescription(columns, unique, is_table=not views)
+        return TargetDescription(columns, unique, is_table=bool(made))
 
     def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))

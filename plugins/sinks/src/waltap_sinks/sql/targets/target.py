@@ -339,13 +339,11 @@ class SqlTarget(abc.ABC):
         self.create_schema(new)
         assert new.schema is not None
         schema = self.quoted(new.schema)
-        if old.name != new.name:  # either schema may have a table of the other name
-            between = old._replace(name=f"{new.name[:40]}_waltap_moves")
-            self.rename_table(old, between.name)
-            self.run(f"ALTER TABLE {self.quoted_table(between)} SET SCHEMA {schema}")
-            self.rename_table(new._replace(name=between.name), new.name)
-        else:
-            self.run(f"ALTER TABLE {self.quoted_table(old)} SET SCHEMA {schema}")
+        # Either schema may have a table of the other name.
+        between = old._replace(name=with_suffix(new.name, "_waltap_moves"))
+        self.rename_table(old, between.name)
+        self.run(f"ALTER TABLE {self.quoted_table(between)} SET SCHEMA {schema}")
+        self.rename_table(new._replace(name=between.name), new.name)
 
     def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
         """Return ``tables``, those that others reference first."""
