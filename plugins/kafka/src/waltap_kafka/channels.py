@@ -13,7 +13,7 @@ from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
 from waltap.ports.signals.inbox import parsed_signal
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.client import RAISED, KafkaClients, kafka_error
+from waltap_kafka.client import PASSING, RAISED, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 
@@ -25,18 +25,6 @@ READ_S: Final = 10.0
 STEP_S: Final = 0.1
 # Limit of one poll; the next poll reads the rest.
 MOST: Final = 500
-# Codes of a broker that has just started; the next poll asks again.
-PASSING: Final = frozenset(
-    {
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
-)
 
 
 class KafkaSignals:
@@ -77,11 +65,11 @@ class KafkaSignals:
             done = TopicPartition(self._topic, PARTITION, self._at or 0)
             consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
-            error = kafka_error(raised)
-            if error.code() in PASSING:
+            code = kafka_error(raised).code()
+            if code in PASSING:  # the next poll asks again
                 return []
             # The client has this code for brokers that are away, too.
-            if error.code() == KafkaError._UNKNOWN_PARTITION:
+            if code == KafkaError._UNKNOWN_PARTITION:
                 self._require_topic(consumer)
             raise self._clients.failure(raised, self._topic) from raised
         self._clients.watch.passed()

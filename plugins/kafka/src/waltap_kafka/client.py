@@ -46,14 +46,21 @@ REFUSALS: Final = frozenset(
         KafkaError.SECURITY_DISABLED,
     }
 )
+AWAY: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
+)
 # Errors of a connection: librdkafka itself connects again.
-LINKS: Final = frozenset(
+LINKS: Final = AWAY | {KafkaError._AUTHENTICATION}
+# Brief states of a broker that has just started, or of a new topic.
+PASSING: Final = frozenset(
     {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._SSL,
-        KafkaError._AUTHENTICATION,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
 
@@ -127,9 +134,6 @@ FENCED: Final = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 )
 MISSING: Final = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
-AWAY: Final = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
-)
 # The topic refuses the records as they are, so sending them again does not help.
 UNFIT: Final = frozenset(
     {

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import StopRequested
-from waltap_kafka.client import REFUSALS, KafkaFailures, kafka_error
+from waltap_kafka.client import PASSING, REFUSALS, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
 PARTITION: Final = 0
@@ -35,21 +35,13 @@ STEP_S: Final = 0.25
 # Records of the first attempt from the end; the last position is usually among them.
 FIRST_READ: Final = 64
 
-# Brief states of a broker or a new topic: the request is repeated.
-PASSING: Final = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        # No leader is known.
-        KafkaError._NOENT,
-    }
-)
+# The question is repeated; _NOENT: no leader is known.
+REPEATED: Final = PASSING | {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._NOENT,
+}
 
 
 class _StoredPosition(msgspec.Struct):
@@ -159,7 +151,7 @@ def _offset(
         except KafkaException as raised:
             error = kafka_error(raised)
             # A new topic has no leader for a moment, or an epoch that the client does not know.
-            if error.code() not in PASSING:
+            if error.code() not in REPEATED:
                 raise
         else:
             # A leader that does not answer in time gives no error, and no offset.

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from waltap.base.property import MaybeList, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
@@ -13,6 +13,18 @@ from waltap_kafka.client_settings import client_settings
 GROUP = re.compile(r"topic\.creation\.([^.]+)\.(.+)")
 # Names of topics that a broker accepts.
 LEGAL = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+
+OF_OFFSETS = "offset.storage.producer."
+
+
+def _settings(prefix: str) -> AfterValidator:
+    """Return the check that a client's settings have equivalents."""
+
+    def checked(given: dict[str, str]) -> dict[str, str]:
+        client_settings(given, prefix)
+        return given
+
+    return AfterValidator(checked)
 
 
 class KafkaSinkProperties(Properties):
@@ -75,7 +87,7 @@ class KafkaSinkProperties(Properties):
         default=5000,
         summary="How long a stop waits for an absent broker; the next run sends the rest again.",
     )
-    producer: dict[str, str] = declare_family(
+    producer: Annotated[dict[str, str], _settings("producer.")] = declare_family(
         "producer.NAME",
         pattern=r"producer\..+",
         summary="Any property of librdkafka, and properties of the Java producer that have an equivalent.",
@@ -114,11 +126,6 @@ class KafkaSinkProperties(Properties):
             )
         return self
 
-    @model_validator(mode="after")
-    def _producer_has_equivalents(self) -> "KafkaSinkProperties":
-        client_settings(self.producer, "producer.")
-        return self
-
     def idle_names(self, names: Callable[[str], Sequence[str]]) -> Iterator[tuple[str, str]]:
         for name, value in self.creation_settings.items():
             if name.endswith((".include", ".exclude")) and (topics := names("topics")):
@@ -138,9 +145,6 @@ class KafkaSinkProperties(Properties):
             for name, value in self.creation_settings.items()
             if name.startswith(prefix)
         }
-
-
-OF_OFFSETS = "offset.storage.producer."
 
 
 class KafkaOffsetProperties(Properties):
@@ -166,17 +170,12 @@ class KafkaOffsetProperties(Properties):
         ge=-1,
         summary="Replicas of a topic that is created; -1: as the broker has it.",
     )
-    client: dict[str, str] = declare_family(
+    client: Annotated[dict[str, str], _settings(OF_OFFSETS)] = declare_family(
         "offset.storage.producer.NAME",
         pattern=r"offset\.storage\.producer\..+",
         summary="Any property of librdkafka for the client of offsets, such as SASL and TLS, "
         "and equivalents of the Java producer's.",
     )
-
-    @model_validator(mode="after")
-    def _client_has_equivalents(self) -> "KafkaOffsetProperties":
-        client_settings(self.client, OF_OFFSETS)
-        return self
 
 
 class KafkaSignalProperties(Properties):
@@ -209,17 +208,12 @@ class KafkaSignalProperties(Properties):
         default=0,
         summary="How long to wait for more records at the end of the topic.",
     )
-    consumer: dict[str, str] = declare_family(
+    consumer: Annotated[dict[str, str], _settings("signal.consumer.")] = declare_family(
         "signal.consumer.NAME",
         pattern=r"signal\.consumer\..+",
         summary="Any property of librdkafka for the consumer of signals, and properties of the Java "
         "consumer that have an equivalent.",
     )
-
-    @model_validator(mode="after")
-    def _consumer_has_equivalents(self) -> "KafkaSignalProperties":
-        client_settings(self.consumer, "signal.consumer.")
-        return self
 
 
 class KafkaNotificationProperties(Properties):
@@ -236,14 +230,9 @@ class KafkaNotificationProperties(Properties):
         "type, aggregate_type, additional_data and timestamp.",
         examples=("shop-notifications",),
     )
-    producer: dict[str, str] = declare_family(
+    producer: Annotated[dict[str, str], _settings("notification.producer.")] = declare_family(
         "notification.producer.NAME",
         pattern=r"notification\.producer\..+",
         summary="Any property of librdkafka for the producer of notifications, and properties of the Java "
         "producer that have an equivalent.",
     )
-
-    @model_validator(mode="after")
-    def _producer_has_equivalents(self) -> "KafkaNotificationProperties":
-        client_settings(self.producer, "notification.producer.")
-        return self

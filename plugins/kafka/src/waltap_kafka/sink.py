@@ -119,9 +119,7 @@ class KafkaSink(Sink):
 
         Raises: ConfigurationError, KafkaUnreachable, KafkaRefused.
         """
-        made = self._new_producer()
-        cluster = self._clients.reach(made)
-        brokers = len(cluster.brokers)
+        brokers = len(self._clients.reach(self._new_producer()).brokers)
         servers = self._properties.servers
         found = f"{servers}: {brokers} {'broker' if brokers == 1 else 'brokers'}"
         if self._context.takes_over and not self._once:

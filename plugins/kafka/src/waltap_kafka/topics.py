@@ -17,7 +17,7 @@ from waltap.base.redaction import redacted
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.changes.events.event import Record
 from waltap.errors import SinkError
-from waltap_kafka.client import REFUSALS, kafka_error
+from waltap_kafka.client import AWAY, REFUSALS, kafka_error
 from waltap_kafka.errors import (
     KafkaNotDelivered,
     KafkaRecordTooLarge,
@@ -96,21 +96,22 @@ class TopicCreator:
         """
         if name in self.known:
             return
-        if not self.exists(name):
-            if not self._creates:
-                raise KafkaTopicMissing(
-                    f"topic {name} does not exist, and topic.creation.enable is false", topic=name
-                )
-            self.create(self._rules.new_topic(name))
+        self.create(self._rules.new_topic(name))
         self._ask_limit(name)
         self.known.add(name)
 
     def create(self, topic: NewTopic) -> None:
-        """Create ``topic`` and wait until it is visible.
+        """Create ``topic`` if it is missing and wait until it is visible.
 
         A topic that another client created is accepted.
         """
         name = topic.topic
+        if self.exists(name):
+            return
+        if not self._creates:
+            raise KafkaTopicMissing(
+                f"topic {name} does not exist, and topic.creation.enable is false", topic=name
+            )
         try:
             self._client.create_topics([topic], request_timeout=WAIT_S)[name].result(2 * WAIT_S)
         except KafkaException as raised:
@@ -160,12 +161,7 @@ class TopicCreator:
             return self._refused(error)
         # During a restart every broker may be fenced, so that no broker can get a replica.
         fenced = error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
-        if (
-            fenced
-            or error.retriable()
-            or error.code()
-            in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
-        ):
+        if fenced or error.retriable() or error.code() in AWAY | {KafkaError._TIMED_OUT}:
             return KafkaNotDelivered(text)
         return KafkaTopicUnusable(text, topic=name)
 

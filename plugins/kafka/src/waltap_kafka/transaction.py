@@ -15,7 +15,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import RAISED, KafkaFailures, kafka_error
-from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
+from waltap_kafka.errors import KafkaNotDelivered
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
 
@@ -62,12 +62,7 @@ class KafkaTransactions:
         failures = self._failures
         self._until_done(self._producer.init_transactions, INIT_S)
         name = failures.position_topic
-        if not topics.exists(name):
-            if not failures.creates_topics:
-                raise KafkaTopicMissing(
-                    f"topic {name} does not exist, and topic.creation.enable is false", topic=name
-                )
-            topics.create(position_topic(name))
+        topics.create(position_topic(name))
         has_offset = self._context.has_offset
         # A pipeline without a stored offset starts from the beginning, so any older position is
         # deleted.
