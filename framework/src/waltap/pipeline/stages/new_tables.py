@@ -276,6 +276,8 @@ class NewTables:
         self._known.left_out.append(identifier)
         self._names[identifier] = ("", "")
         self._unsaved = True
+        # The run may end before the next poll.
+        self.save_known()
 
     def _capture(self, identifier: str, name: str) -> None:
         self._captured.add(identifier)
