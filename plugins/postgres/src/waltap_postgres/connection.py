@@ -623,20 +623,16 @@ class PostgresSession:
 
     def error(self, result: "pq.abc.PGresult", *, streaming: bool = False) -> WaltapError:
         """Return the error for a failed result. ``streaming`` is as for `server_error`."""
-        fields = pq.DiagnosticField
-        sqlstate = (result.error_field(fields.SQLSTATE) or b"").decode()
-        function = (result.error_field(fields.SOURCE_FUNCTION) or b"").decode()
-        message = result.error_field(fields.MESSAGE_PRIMARY) or result.error_message
-        text = message.decode("utf-8", "replace").strip()
-        if not sqlstate:
-            return unreachable(text, self.properties)
-        if self.replication and sqlstate == "42601" and NO_WALSENDER.search(text):
+        error = psycopg.errors.error_from_result(result)
+        if error.sqlstate is None:
+            return unreachable(str(error), self.properties)
+        text = error.diag.message_primary or ""
+        if self.replication and error.sqlstate == "42601" and NO_WALSENDER.search(text):
             return PoolerInTheWay(
                 f"this is no replication connection, though it was asked for one: {text}",
                 address=identify(self.properties)["address"],
             )
-        report = self.properties, sqlstate, text, function
-        return server_error(*report, plugin=self.plugin, streaming=streaming)
+        return driver_error(error, self.properties, self.plugin, streaming=streaming)
 
     def close(self) -> None:
         self.connection.close()

@@ -206,8 +206,8 @@ def plan_publication(
     options = _options(properties, operations, version_num)
     if mode == "disabled":
         if existing is None:
-            tables = ", ".join(sql_name(t.relation.schema, t.relation.table) for t in captured)
-            statement = f"CREATE PUBLICATION {sql_name(name)} FOR TABLE {tables or '…'}"
+            tables = _listed(t.relation.table_id for t in captured) or "…"
+            statement = f"CREATE PUBLICATION {sql_name(name)} FOR TABLE {tables}"
             raise PublicationMissing(f"publication {name!r} does not exist", sql=statement)
         _warn_uncovered(existing, captured, name, properties)
         return plan
@@ -384,8 +384,7 @@ def _warn_uncovered(
             "under the name that the profile has it by",
             sql=f"publish.via.partition.root={value} in the profile, as the publication has it",
         )
-    tables = ", ".join(sql_name(*pair) for pair in sorted(wanted))
-    statement = f"ALTER PUBLICATION {sql_name(name)} ADD TABLE {tables}"
+    statement = f"ALTER PUBLICATION {sql_name(name)} ADD TABLE {_listed(sorted(wanted))}"
     raise PublicationMissing(f"publication {name!r} covers no captured table", sql=statement)
 
 

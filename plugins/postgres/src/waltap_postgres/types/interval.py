@@ -117,14 +117,12 @@ def build_interval(column: Column, mapper: TypeMapper) -> ColumnMapping:
     def to_connect(text: str) -> object:
         if text in _INFINITE:
             return misfit.connect("interval is infinite")
-        interval = parse_interval(text)
-        return _duration(interval) if as_text else _numeric(interval)
+        return (_duration if as_text else _numeric)(parse_interval(text))
 
     def to_json(text: str) -> str:
         if text in _INFINITE:
             return misfit.json("interval is infinite")
-        interval = parse_interval(text)
-        return f'"{_duration(interval)}"' if as_text else str(_numeric(interval))
+        return f'"{to_connect(text)}"' if as_text else str(to_connect(text))
 
     form = ValueForm(
         schema=Schema(
