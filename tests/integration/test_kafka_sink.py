@@ -431,17 +431,18 @@ def test_a_topic_that_no_broker_can_have_refuses_its_record(place: Place, guaran
 def test_what_a_close_dropped_is_not_promised_afterwards(
     private_kafka: Kafka, tmp_path: Path
 ) -> None:
+    topic = private_kafka.topic_name()
     made = sink(private_kafka.bootstrap, tmp_path)
     made.open()
-    assert flushed(made, 1, Record("t", b"1", b"v")) == at(1)
+    assert flushed(made, 1, Record(topic, b"1", b"v")) == at(1)
     private_kafka.kill()
-    made.write(batch(2, Record("t", b"2", b"v")))
+    made.write(batch(2, Record(topic, b"2", b"v")))
     made.close()
     private_kafka.start()
     made.open()
     assert made.flush() is None
     made.close()
-    assert [message.key() for message in read_all(private_kafka.bootstrap, "t")] == [b"1"]
+    assert [message.key() for message in read_all(private_kafka.bootstrap, topic)] == [b"1"]
 
 
 def test_a_queue_that_is_smaller_than_a_record_takes_it(place: Place) -> None:
@@ -731,14 +732,14 @@ def test_a_pipeline_begins_when_its_broker_does(
 def test_a_stop_does_not_wait_for_a_broker_that_is_away(
     private_kafka: Kafka, tmp_path: Path
 ) -> None:
-    stopped: list[bool] = []
+    topic, stopped = private_kafka.topic_name(), list[bool]()
     made = sink(
         private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
     )
     made.open()
-    assert flushed(made, 1, Record("t", b"0", b"v")) == at(1)
+    assert flushed(made, 1, Record(topic, b"0", b"v")) == at(1)
     private_kafka.kill()
-    made.write(batch(2, Record("t", b"1", b"v")))
+    made.write(batch(2, Record(topic, b"1", b"v")))
     stopped.append(True)
     with pytest.raises(StopRequested):
         made.flush()
