@@ -153,6 +153,9 @@ def test_a_name_that_cannot_be_one_is_refused_and_a_folder_that_is_there_is_left
     for name in ("Acme", "acme_1", "-acme", "acme-", "../acme", "", "1acme"):
         with pytest.raises(ConfigurationError, match="cannot be a plugin's name"):
             generate(name, TemplateKind.SINK, tmp_path)
+    for name in ("postgres", "waltap-testing"):
+        with pytest.raises(ConfigurationError, match="is of a distribution of waltap's own"):
+            generate(name, TemplateKind.SINK, tmp_path)
     assert list(tmp_path.iterdir()) == []
     kept = tmp_path / "waltap-acme"
     kept.mkdir()

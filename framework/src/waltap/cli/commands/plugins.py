@@ -3,6 +3,7 @@
 import enum
 import json
 import re
+from importlib.metadata import requires
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -81,6 +82,9 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         allowed = "lower-case letters and digits, parts joined by -"
         raise usage_error("NAME", "cannot be a plugin's name", value=name, allowed=allowed)
     bare = name.removeprefix(PREFIX)
+    # pip would replace our distribution by a package of its name
+    if f"{PREFIX}{bare}" in {re.split(r"[^\w-]", own)[0] for own in requires("waltap") or ()}:
+        raise usage_error("NAME", "is of a distribution of waltap's own", value=name)
     folder = into / f"{PREFIX}{bare}"
     if folder.exists():
         raise usage_error(str(folder), "exists already", allowed="another name, or --into")
