@@ -33,6 +33,7 @@ from waltap_spark.driver.follower import LogFollower
 from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
 from waltap_spark.errors import (
     ApplierFailed,
+    FormatDiffers,
     JvmEnded,
     OutputInUse,
     OutputMismatch,
@@ -134,6 +135,19 @@ def test_jars_that_are_missing_end_a_run_before_anything_is_made(
         assert word in said, said
     assert not (tmp_path / "lake").exists()
     assert database.slots() == {}
+
+
+@pytest.mark.usefixtures("java")
+def test_an_output_in_another_format_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    made = sink(tmp_path)
+    tables = SparkOutput(made._spark.tables)
+    state = tables.open("log", "id")
+    tables.commit(msgspec.structs.replace(state, number=1, format="delta"))
+    tables.close()
+    for call in (made.check, made.open):
+        with pytest.raises(FormatDiffers, match="delta, not in parquet"):
+            call()
+    made.close()
 
 
 @pytest.mark.usefixtures("java")

@@ -25,7 +25,7 @@ from waltap_spark.apply.resume_requests import ResumeRequests, resumed
 from waltap_spark.apply.snapshot_splits import TableSplits
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes
-from waltap_spark.errors import FormatDiffers, SegmentDamaged, first_words
+from waltap_spark.errors import SegmentDamaged, first_words
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext
 from waltap_spark.planning.column_identity import whereabouts
@@ -194,14 +194,11 @@ class OutputApplier:
 
         Raises: OutputInUse, OutputMismatch, OutputDamaged, FormatDiffers.
         """
+        self._choice.require_format_of(self._output)
         state = self._output.open(self._log.store.location, self._log.identity())
-        if state.number == 0:
-            state = msgspec.structs.replace(state, format=self._choice.name)
-        elif state.format != self._choice.name:
-            self._output.close()
-            text = f"{self.location} has tables in {state.format}, not in {self._choice.name}"
-            raise FormatDiffers(text, format=state.format)
-        state = msgspec.structs.replace(state, format_values=self._choice.values)
+        state = msgspec.structs.replace(
+            state, format=self._choice.name, format_values=self._choice.values
+        )
         # only a format that writes in place leaves steps of an unfinished commit
         begun = self._output.begun(state) if self._format.writes_in_place else None
         if begun is not None:

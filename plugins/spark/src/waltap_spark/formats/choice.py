@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from waltap_spark.errors import FormatUnknown
-from waltap_spark.state.output import OutputState
+from waltap_spark.errors import FormatDiffers, FormatUnknown
+from waltap_spark.state.output import OutputState, SparkOutput
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -49,6 +49,13 @@ class FormatChoice:
         self._properties(spec)
         more = {} if spec.session is None else spec.session(pyspark, settings)
         return {**settings, **more}
+
+    def require_format_of(self, output: SparkOutput) -> None:
+        """Raises: FormatDiffers for an output in another format; OutputDamaged."""
+        state = output.state()
+        if state is not None and state.format != self.name:
+            text = f"{output.location} has tables in {state.format}, not in {self.name}"
+            raise FormatDiffers(text, format=state.format)
 
     def _spec(self) -> "TableFormatSpec":
         from waltap.plugins.host import Host

@@ -71,15 +71,19 @@ class SparkSink(ChangeLogSink):
     def check(self) -> list[PreflightCheck]:
         checks = super().check()
         if self._driver is not None:
-            java, spark = require_java(), require_pyspark()
-            self._choice.settings(spark, self._spark.settings)
-            checks.append(PreflightCheck.ok("sink spark", f"{java}, pyspark {spark}"))
+            checks.append(PreflightCheck.ok("sink spark", self._required()))
         return checks
+
+    def _required(self) -> str:
+        """Return the Spark that its process will be. Raises: SinkError, ConfigurationError."""
+        java, spark = require_java(), require_pyspark()
+        self._choice.settings(spark, self._spark.settings)
+        self._choice.require_format_of(SparkOutput(FileStore(self._spark.tables, self._spark)))
+        return f"{java}, pyspark {spark}"
 
     def open(self) -> Position | None:
         if self._driver is not None:
-            require_java()
-            self._choice.settings(require_pyspark(), self._spark.settings)
+            self._required()
         stored_position = super().open()
         # After the log, so that a refused log (of another pipeline) starts no JVM.
         if self._driver is not None:
