@@ -202,7 +202,7 @@ NESTED = '[source]\nsnapshot.mode = "custom"\nsnapshot.mode.custom.name = "x"\n'
         ("c.yaml", "kind: KafkaConnector\nspec: {class: x}", "spec.config"),
         ("c.yaml", "kind: KafkaTopic", "here are 0"),
         ("c.yaml", "a: [", "cannot be parsed"),
-        ("c.yaml", "kind: KafkaConnector\nspec: {config: {a: [1]}}", "'a' in spec.config"),
+        ("c.yaml", "kind: KafkaConnector\nspec: {config: {a: [1]}}", "'a' is not"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_where(

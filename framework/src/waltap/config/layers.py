@@ -10,7 +10,7 @@ here; `waltap.config.resolve` fills them in.
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -201,10 +201,13 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
 def read_debezium(values: Mapping[str, object], origin: str = "connector") -> RawProfile:
     """Return the profile in flat properties of Debezium.
 
-    They are a connector's or Debezium Server's.
+    They are a connector's or Debezium Server's. Raises: ValueError for one that is not flat.
     """
+    nested = [name for name, value in values.items() if isinstance(value, dict | list)]
+    if nested:
+        raise ValueError(f"properties of a connector are flat; {nested[0]!r} is not")
     given = {name: _text(value) for name, value in values.items() if value is not None}
-    if _is_server_file(given):
+    if any(name.removeprefix(PRODUCTION).startswith((SOURCE, SINK, FORMAT)) for name in given):
         return _server(given, origin)
     settings = {name: GivenProperty(name, value, origin) for name, value in given.items()}
     raw = RawProfile(origin=origin, debezium=True, settings=settings)
@@ -247,9 +250,6 @@ def _json(text: str, origin: str) -> RawProfile:
     if isinstance(config, dict):
         name = document.get("name")
         document = {"name": name, **config} if name else config
-    nested = [name for name, value in document.items() if isinstance(value, dict | list)]
-    if nested:
-        raise ValueError(f"properties of a connector are flat; {nested[0]!r} is not")
     return read_debezium(document, origin)
 
 
@@ -278,9 +278,6 @@ def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
     if not isinstance(spec, dict) or not isinstance(config, dict):
         message = f"a {STRIMZI} has a mapping spec.config"
         raise ValueError(message)  # noqa: TRY004 - one of the ways a file cannot be parsed
-    nested = [name for name, value in config.items() if isinstance(value, dict | list)]
-    if nested:
-        raise ValueError(f"properties of a connector are flat; {nested[0]!r} in spec.config is not")
     own = {
         "name": metadata.get("name") if isinstance(metadata, dict) else None,
         "connector.class": spec.get("class"),
@@ -466,11 +463,6 @@ OF_SINK = {
 """Settings of a sink of Debezium Server that its namesake here does not need → why."""
 RENAMED = {"kafka": {"producer.bootstrap.servers": "bootstrap.servers"}}
 """Settings of a sink of Debezium Server → the name that its namesake here has for it."""
-
-
-def _is_server_file(names: Iterable[str]) -> bool:
-    """Return whether these are properties of Debezium Server, not of a connector."""
-    return any(name.removeprefix(PRODUCTION).startswith((SOURCE, SINK, FORMAT)) for name in names)
 
 
 def _server(given: Mapping[str, str], origin: str) -> RawProfile:

@@ -184,12 +184,9 @@ def remove(file: FileArgument, tables: Names, set_: SetOption = None) -> None:
     with connected(profile, host) as (connector, stages):
         table_ids = _parsed(tables)
         removed = published_by(connector).publish(table_ids, wanted=False) or []
+        others = "is not named in the publication"
         for table_id in table_ids:
-            what = (
-                "is no longer streamed"
-                if table_id in removed
-                else "is not named in the publication"
-            )
+            what = "is no longer streamed" if table_id in removed else others
             echo(f"{profile.name}: {printable('.'.join(table_id))} {what}")
         if removed:
             _forget(profile, stages, removed)
