@@ -26,7 +26,8 @@ def main() -> None:
     """Run the command line; the process ends with its exit code."""
     gc.set_threshold(COLLECTED_FROM, 20, 50)
     _open_streams()
-    before = handle_signal(SIGINT, _interrupted)
+    # an exception during imports would be printed
+    before = handle_signal(SIGINT, lambda *_: os._exit(INTERRUPTED))
     with uncollected():
         from waltap.cli.application import run
 
@@ -62,8 +63,3 @@ def uncollected() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def _interrupted(_number: int, _frame: object) -> None:
-    """End immediately: an exception during imports would be printed."""
-    os._exit(INTERRUPTED)

@@ -177,7 +177,10 @@ def of_offset(offset: Offset, *, now_us: int) -> bytes:
     }
     if state.queue:
         values["incremental_snapshot_collections"] = msgspec.json.encode(
-            [_entry(request) for request in state.queue]
+            [
+                {COLLECTION: each.name, CONDITION: each.condition, SURROGATE: each.surrogate_key}
+                for each in state.queue
+            ]
         ).decode()
         values["incremental_snapshot_correlation_id"] = state.queue[0].signal
     return msgspec.json.encode(values)
@@ -204,14 +207,6 @@ def _request(entry: dict[str, str | None], identifier: str) -> SnapshotRequest:
         condition=entry.get(CONDITION) or None,
         surrogate_key=entry.get(SURROGATE) or None,
     )
-
-
-def _entry(request: SnapshotRequest) -> dict[str, str | None]:
-    return {
-        COLLECTION: request.name,
-        CONDITION: request.condition,
-        SURROGATE: request.surrogate_key,
-    }
 
 
 # Read and write a ``HashMap<byte[], byte[]>`` in Java serialization. Sans-IO.

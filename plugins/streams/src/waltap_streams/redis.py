@@ -6,6 +6,7 @@ Each record becomes one entry in the stream of its topic.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -225,11 +226,7 @@ class RedisPosition:
 
     def _read(self, found: Any) -> StoredRedisPosition:
         try:
-            return (
-                StoredRedisPosition()
-                if found is None
-                else msgspec.json.decode(found, type=StoredRedisPosition)
-            )
+            return msgspec.json.decode(b"{}" if found is None else found, type=StoredRedisPosition)
         except UNREADABLE as error:
             raise StreamUnfit(
                 f"{self._key} holds no position of waltap: {error}",
@@ -361,21 +358,18 @@ class RedisSink(Sink):
         if self._held or self._accepted != self._stored_position.stored:
             self._context.may_write()
             streams = {record.topic for record in self._held}
-            self._stored_position.commit(self._accepted, streams, self._add_held)
+            add = partial(self._add, self._held)
+            self._stored_position.commit(self._accepted, streams, add)
             self._held = []
-
-    def _add_held(self, transaction: Any) -> None:
-        for record in self._held:
-            self._add(transaction, record)
 
     def _append(self, records: Sequence[Record]) -> None:
         waiting = iter(records)
         while some := list(islice(waiting, self._properties.batch_records)):
             with self._server.connected().pipeline(transaction=False) as pipeline:
-                for record in some:
-                    self._add(pipeline, record)
+                self._add(some, pipeline)
                 pipeline.execute()
 
-    def _add(self, pipeline: Any, record: Record) -> None:
+    def _add(self, records: Sequence[Record], pipeline: Any) -> None:
         bound = self._properties.max_entries or None
-        pipeline.xadd(record.topic, entry(record, self._properties), maxlen=bound)
+        for record in records:
+            pipeline.xadd(record.topic, entry(record, self._properties), maxlen=bound)

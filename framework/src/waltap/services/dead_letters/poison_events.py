@@ -154,10 +154,10 @@ class PoisonEventHandler:
             made = self._made_alone(given, where, make)
             of_event = made.records if made is not None and made.records is not None else ()
             for nth, record in enumerate(of_event):
-                following = at
-                while following < len(records) and not _alike(record, records[following]):
-                    following += 1
-                if following == len(records):
+                own = (record.topic, record.key)
+                alike = (n for n, r in enumerate(records[at:], at) if (r.topic, r.key) == own)
+                following = next(alike, None)
+                if following is None:
                     break
                 origins[following] = where, nth if len(of_event) > 1 else None
                 at = following + 1
@@ -318,7 +318,3 @@ class _PoisonEvent(msgspec.Struct, frozen=True):
 
 def _of(given: Batch, parts: list[Part]) -> Batch:
     return msgspec.structs.replace(given, parts=parts, events=events_in(parts))
-
-
-def _alike(one: Record, other: Record) -> bool:
-    return one.topic == other.topic and one.key == other.key

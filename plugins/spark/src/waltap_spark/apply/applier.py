@@ -235,11 +235,8 @@ class OutputApplier:
             output=output,
             options=self._options,
             identity=lambda: self.state.identity,
-            tables=self._tables,
+            tables=lambda: self.state.tables if self._named is None else self._named,
         )
-
-    def _tables(self) -> Mapping[str, TableState]:
-        return self.state.tables if self._named is None else self._named
 
     def keep_up(self) -> None:
         """Compact files in a thread beside the commits, until `close`."""

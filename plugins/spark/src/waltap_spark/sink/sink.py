@@ -75,7 +75,7 @@ class SparkSink(ChangeLogSink):
         return checks
 
     def _required(self) -> str:
-        """Return the Spark that its process will be. Raises: SinkError, ConfigurationError."""
+        """Return the Java and Spark to run. Raises: SinkError, ConfigurationError."""
         java, spark = require_java(), require_pyspark()
         self._choice.settings(spark, self._spark.settings)
         self._choice.require_format_of(SparkOutput(FileStore(self._spark.tables, self._spark)))
