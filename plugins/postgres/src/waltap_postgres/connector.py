@@ -228,7 +228,9 @@ class PostgresConnector(Connector):
         for entry in owned.all():
             made = entry.key[:3] == slot.key[:3]
             if made and self._resumption().was_named(entry.database, self._read_slot()):
-                owned.rename_database(entry.system_id, entry.database, slot.database)
+                former = [each for each in owned.all() if each.key[2:] == entry.key[2:]]
+                owned.keep(*[msgspec.structs.replace(e, database=slot.database) for e in former])
+                owned.forget(former)
 
     def foreign_owned_objects(self) -> list[OwnedObject]:
         here = self._owned_object("", "").key[2:]

@@ -90,16 +90,6 @@ class OwnedObjects:
             self.forget(entries)
             raise
 
-    def rename_database(self, system_id: str, before: str, now: str) -> None:
-        """Give the entries of a database its new name."""
-        moved = [
-            msgspec.structs.replace(entry, database=now)
-            if (entry.system_id, entry.database) == (system_id, before)
-            else entry
-            for entry in self._loaded().values()
-        ]
-        self._replace({entry.key: entry for entry in moved})
-
     def forget(self, entries: Iterable[OwnedObject]) -> None:
         known, gone = self._loaded(), {entry.key for entry in entries}
         if gone & known.keys():
