@@ -66,12 +66,12 @@ class KafkaSignals:
             consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
             code = kafka_error(raised).code()
-            if code in PASSING:  # the next poll asks again
-                return []
             # The client has this code for brokers that are away, too.
             if code == KafkaError._UNKNOWN_PARTITION:
                 self._require_topic(consumer)
-            raise self._clients.failure(raised, self._topic) from raised
+            elif code not in PASSING:
+                raise self._clients.failure(raised, self._topic) from raised
+            return []  # the next poll asks again
         self._clients.watch.passed()
         messages, self._uncommitted = self._uncommitted, []
         return [signal for each in messages if (signal := self._signal(each)) is not None]

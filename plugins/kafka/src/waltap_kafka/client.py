@@ -47,7 +47,14 @@ REFUSALS: Final = frozenset(
     }
 )
 AWAY: Final = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._SSL,
+        KafkaError._TIMED_OUT,
+        KafkaError._DESTROY_BROKER,
+    }
 )
 # Errors of a connection: librdkafka itself connects again.
 LINKS: Final = AWAY | {KafkaError._AUTHENTICATION}

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from waltap.base.decode_errors import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import StopRequested
-from waltap_kafka.client import PASSING, REFUSALS, KafkaFailures, kafka_error
+from waltap_kafka.client import AWAY, PASSING, REFUSALS, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
 PARTITION: Final = 0
@@ -36,12 +36,7 @@ STEP_S: Final = 0.25
 FIRST_READ: Final = 64
 
 # The question is repeated; _NOENT: no leader is known.
-REPEATED: Final = PASSING | {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._TRANSPORT,
-    KafkaError._TIMED_OUT,
-    KafkaError._NOENT,
-}
+REPEATED: Final = PASSING | AWAY | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._NOENT}
 
 
 class _StoredPosition(msgspec.Struct):

@@ -161,7 +161,7 @@ class TopicCreator:
             return self._refused(error)
         # During a restart every broker may be fenced, so that no broker can get a replica.
         fenced = error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
-        if fenced or error.retriable() or error.code() in AWAY | {KafkaError._TIMED_OUT}:
+        if fenced or error.retriable() or error.code() in AWAY:
             return KafkaNotDelivered(text)
         return KafkaTopicUnusable(text, topic=name)
 
