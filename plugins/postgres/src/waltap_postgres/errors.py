@@ -246,20 +246,14 @@ class ErrorMeanings:
         return QueryFailed(text, sqlstate=sqlstate or "unknown")
 
     def of_stream(
-        self,
-        sqlstate: str,
-        message: str,
-        *,
-        slot: str,
-        publication: str,
-        function: str = "",
-        **facts: str,
+        self, sqlstate: str, message: str, *, function: str = "", **facts: str
     ) -> SourceError | OffsetError:
         """Return the error for a walsender's message during decoding.
 
         The walsender uses the catalogue of the decoded change.
         """
         if sqlstate == "42704" and "publication" in f"{message} {function}":
+            slot, publication = facts["slot"], facts["publication"]
             if publication + INSERTS_SUFFIX in message.partition("(")[0]:
                 inserts = '"{}"'.format((publication + INSERTS_SUFFIX).replace('"', '""'))
                 return InsertsPublicationGone(
@@ -273,8 +267,7 @@ class ErrorMeanings:
             )
         if sqlstate == "XX000" and any(words in message for words in FAULTS_OF_A_SESSION):
             return ConnectionLost(f"the server stopped decoding: {message.strip()}")
-        facts |= {"slot": slot, "publication": publication, "function": function}
-        return self.of_query(sqlstate, message, **facts)
+        return self.of_query(sqlstate, message, function=function, **facts)
 
 
 def _way_in(text: str, user: str, database: str) -> str:
