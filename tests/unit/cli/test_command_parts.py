@@ -42,6 +42,18 @@ def test_the_list_of_commands_has_the_beginning_of_the_help_of_each() -> None:
         assert built_in.summary == " ".join(help_text.partition("\n\n")[0].split())
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["doctor s.toml {}", "status s.toml a {}", "offsets {}", "top --sort {}", "{}"],
+)
+@pytest.mark.parametrize("word", ["postgres://u:tell-nobody@h/d", "password=tell-nobody"])
+def test_a_usage_error_quotes_no_secret(line: str, word: str) -> None:
+    found = CliRunner().invoke(application, line.format(word).split())
+    assert found.exit_code == 2
+    assert "Error: " in found.output
+    assert "tell-nobody" not in found.output
+
+
 # --- a URI as a profile ------------------------------------------------------------------------------
 
 URIS = {

@@ -121,6 +121,7 @@ def _print(error: BaseException, title: str, body: "Text") -> None:
         console.print(body, soft_wrap=True)
 
 
+USAGE_ERROR: Any = typer.BadParameter.__base__
 SETTINGS = "--set"
 START, END = 45, 46
 """Fields of /proc/self/stat behind the name: where the arguments begin and end in our memory."""
@@ -289,6 +290,14 @@ class CommandGroup(TyperGroup):
             command = self.plugin_command(name) or command
         return name, command, rest
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises: as it does; a usage error then quotes no secret."""
+        try:
+            return super().invoke(ctx)
+        except USAGE_ERROR as error:
+            error.message = redacted(error.message)
+            raise
+
     def plugin_command(self, name: str) -> Any:
         """Return a command of a plugin, None when no plugin has it. Raises: HookRaised."""
         spec = self._host.commands.get(name)
@@ -382,8 +391,6 @@ def run() -> None:
     conceal()
     try:
         application()
-    except WaltapError as error:
-        sys.exit(_print_error(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

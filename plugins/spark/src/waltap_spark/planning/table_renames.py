@@ -156,22 +156,17 @@ def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]
     entries = [
         (manifest.log_position.epoch, entry) for manifest in manifests for entry in manifest.tables
     ]
-    if all(_is_known(tables.get(entry.name), epoch, entry.oid) for epoch, entry in entries):
+    named = ((epoch, entry.oid, tables.get(entry.name)) for epoch, entry in entries)
+    if all(
+        each and oid and (each.oid_epoch, each.oid, each.failed) == (epoch, oid, "")
+        for epoch, oid, each in named
+    ):
         return UNCHANGED
     last = {(epoch, entry.oid): at for at, (epoch, entry) in enumerate(entries)}
     walk = _Walk(tables)
     for at, (epoch, entry) in enumerate(entries):
         walk.take(epoch, entry, {n for n in walk.owner_numbers(entry) if last.get(n, -1) > at})
     return walk.result()
-
-
-def _is_known(table: TableState | None, epoch: int, oid: int) -> bool:
-    """Return whether the last entry of ``table`` had the number, and nothing waits."""
-    return (
-        table is not None
-        and bool(oid)
-        and (table.oid_epoch, table.oid, table.failed) == (epoch, oid, "")
-    )
 
 
 class _Walk:
