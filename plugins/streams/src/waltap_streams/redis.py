@@ -119,9 +119,7 @@ def entry(record: Record, properties: RedisProperties) -> dict[Field, Field]:
     return fields or {"value": b""}  # an entry needs at least one field
 
 
-# The position that Redis stores with the entries.
-#
-# One transaction writes both.
+# The position that Redis stores with the entries: one transaction writes both.
 
 
 class StoredRedisPosition(msgspec.Struct, frozen=True):
