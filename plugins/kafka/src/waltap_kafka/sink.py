@@ -146,7 +146,7 @@ class KafkaSink(Sink):
         self._oversize = OversizePolicy(
             self._properties,
             self._topics,
-            self._message_limit(),
+            int(str(self._producer_settings()["message.max.bytes"])),
             tolerant=self._context.tolerant,
             atomic=self._once,
         )
@@ -485,9 +485,6 @@ class KafkaSink(Sink):
         elif not {"message.timeout.ms", "delivery.timeout.ms"} & set(made):
             made["message.timeout.ms"] = 0  # a record waits until the broker is back
         return made
-
-    def _message_limit(self) -> int:
-        return int(str(self._producer_settings()["message.max.bytes"]))
 
     def _transaction_timeout_s(self) -> float:
         return int(str(self._producer_settings().get("transaction.timeout.ms", 60_000))) / 1000
