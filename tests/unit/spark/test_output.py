@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import random
+import time
 from collections.abc import ItemsView
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,24 @@ def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
         output.open("log", "id")
     assert output.collect(3600.0) == 0
     assert output.collect(0.0) == 1
+    assert not (tmp_path / SET).exists()
+    output.close()
+
+
+def test_what_was_dropped_by_a_clock_that_was_ahead_goes_before_what_was_dropped_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, state = opened(tmp_path)
+    ahead = time.time() + 40 * 86_400
+    with monkeypatch.context() as patch:
+        patch.setattr("waltap_spark.state.output.time.time", lambda: ahead)
+        output.garbage.note(2, {SET})
+    output.commit(replace(state, number=2, tables={}))
+    assert output.collect(0.0) == 0
+    output.garbage.note(3, {f"{SET}-later"})
+    output.commit(replace(state, number=3, tables={}))
+    assert output.collect(3600.0) == 0
+    assert output.collect(0.0) == 2
     assert not (tmp_path / SET).exists()
     output.close()
 

@@ -4,6 +4,7 @@ import decimal
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from typing import Any
 
@@ -232,6 +233,18 @@ def test_a_step_that_two_drivers_wrote_is_refused(
         made._steps_of(spark, table, target)
     commits.pop()
     assert list(made._steps_of(spark, table, target)) == list(steps[:-1])
+
+
+@pytest.mark.parametrize("ahead_s", [-90_000.0, 40 * 86_400.0])
+@pytest.mark.parametrize("made", [delta(), iceberg()])
+def test_old_files_go_daily_also_after_a_clock_that_was_ahead(
+    made: DeltaFormat | IcebergFormat, ahead_s: float
+) -> None:
+    table = TableState(schema="s", table="t").with_storage(
+        targets={"current": TargetTable(at="t")}, vacuumed=time.time() + ahead_s
+    )
+    commit: Any = None
+    assert abs(made.maintain(commit, table).stored_table.vacuumed - time.time()) < 3600
 
 
 @pytest.mark.parametrize(

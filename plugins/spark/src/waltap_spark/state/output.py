@@ -117,14 +117,18 @@ class DroppedFiles:
         Only commits up to ``number`` count: while a commit has not appeared, the one before it
         still names the sets that it drops. Raises: OutputDamaged.
         """
-        limit = time.time() - retention_s
+        now, ahead = time.time(), list[tuple[str, tuple[str, ...]]]()
         for name in self._store.names(FOLDER):
             if name > _name(number):
                 return
             dropped = self._read(name)
-            if dropped.since > limit:
+            if now - retention_s < dropped.since <= now:
                 return
-            yield f"{FOLDER}/{name}", dropped.paths
+            ahead.append((f"{FOLDER}/{name}", dropped.paths))
+            # of a clock that was ahead: a later commit shows that the time has passed
+            if dropped.since <= now:
+                yield from ahead
+                ahead.clear()
 
     def _read(self, name: str) -> _DroppedPaths:
         problem = "does not say what was dropped"
