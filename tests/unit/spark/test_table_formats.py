@@ -6,22 +6,26 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from waltap.plugins.host import Host
+from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.compact.small_sets import text_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported, TargetChanged
-from waltap_spark.formats import TableFormatContext
+from waltap_spark.formats import TableFormatContext, stepwise
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import CHECKPOINT, DeltaFormat, checkpoint_interval
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.stepwise import CommitNote, TableCommit
+from waltap_spark.formats.table_format import CommitContext
 from waltap_spark.schema.expression import LISTED, namespace_of, one_of
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.output import SparkOutput, TableState, TargetTable
@@ -233,6 +237,43 @@ def test_a_step_that_two_drivers_wrote_is_refused(
         made._steps_of(spark, table, target)
     commits.pop()
     assert list(made._steps_of(spark, table, target)) == list(steps[:-1])
+
+
+@pytest.mark.parametrize(("made", "harmless"), [(delta(), "OPTIMIZE"), (iceberg(), "replace")])
+def test_a_step_that_meets_a_compaction_is_written_again(
+    monkeypatch: pytest.MonkeyPatch, made: DeltaFormat | IcebergFormat, harmless: str
+) -> None:
+    """But not behind another program's rows, nor after a failure for another reason."""
+    table, target = TableState(schema="s", table="t"), TargetTable(at="t", version=6, step=2)
+    commits = list[TableCommit]()
+    monkeypatch.setattr(
+        made, "commits", lambda _spark, after: [c for c in commits if c.version > after.version]
+    )
+    monkeypatch.setattr(made, "noted", lambda _spark, _note: nullcontext())
+    monkeypatch.setattr(stepwise.time, "sleep", lambda _s: None)
+    commit: Any = CommitContext(spark=None, number=1, log_position=NOTHING, attempt="")  # type: ignore[arg-type]
+    others: list[str | None] = [harmless, harmless, "DELETE"]
+
+    def write() -> None:
+        tried.append(len(commits))
+        if others:
+            if (operation := others.pop(0)) is not None:
+                commits.append(TableCommit(7 + len(commits), operation, None))
+            raise PySparkException("in conflict, or no room")
+        commits.append(TableCommit(7 + len(commits), "WRITE", made.note(commit, table, 3, target)))
+
+    tried = list[int]()
+    with pytest.raises(TargetChanged, match="DELETE, version 9"):
+        made.take(commit, table, target, write, "rows")
+    assert tried == [0, 1, 2]
+    commits.clear()
+    others.append(harmless)
+    assert made.take(commit, table, target, write, "rows").version == 8
+    others.append(None)
+    tried.clear()
+    with pytest.raises(PySparkException, match="no room"):
+        made.take(commit, table, TargetTable(at="t", version=8, step=3), write, "rows")
+    assert tried == [2]
 
 
 @pytest.mark.parametrize("ahead_s", [-90_000.0, 40 * 86_400.0])

@@ -168,17 +168,14 @@ class MergingFormat(StepwiseFormat):
             return work.done(epoch=epoch, continuity_id=continuity_id)
         unbroken = work.table.stored_table.continuity_id == continuity_id
         empties = rows.truncates and not mode.keeps_past
-        if work.step_exists("current"):
-            # An earlier attempt wrote it: only its number and version are noted.
-            work.take("current", lambda: None, ROWS)
-        elif meets_none(table, rows.group):
+        if meets_none(table, rows.group):
             work.insert("current", partial(rows.rows, table), rows.fresh_here(table))
         elif empties:
             work.overwrite("current", partial(self._remaining_rows, work, rows))
         elif not table.key:
-            work.exchange(self._exchanged(work, rows))
+            work.exchange(partial(self._exchanged, work, rows))
         else:
-            self._put_or_merge(work, rows)
+            work.take("current", partial(self._put_or_merge, work, rows), ROWS)
         if empties or not work.table.stored_table.epoch:
             return work.done(epoch=epoch, continuity_id=continuity_id)
         return work.done(
@@ -209,7 +206,7 @@ class MergingFormat(StepwiseFormat):
         net = partial(rows.compacted_here, table, base)
         write = self.replacing(work.commit.spark, target, table.key, net)
         if write is not None:
-            work.take("current", write, ROWS)
+            write()
         return write is not None
 
     def _replacer(

@@ -113,7 +113,7 @@ class SharedWork(TableWriter):
 
         note = tables.note(self.commit, self.table, 0, target)
         with tables.alone(at), tables.noted(self._spark, note):
-            tables.beside_others(self.commit, self.table, target, made)
+            tables.beside_others(self.commit, target, made)
 
     def _create_or_wait(self, target: TargetTable, create: Callable[[], object]) -> None:
         """Create the target, or wait for another output that creates it."""

@@ -85,7 +85,7 @@ class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 log = logging.getLogger(__name__)
 
-# Attempts at a step while other outputs write the same target.
+# Attempts at a step while others write the same target.
 RACES: Final = 8
 
 # Fewest bytes of a row in a Parquet file, from typical tables.
@@ -370,7 +370,7 @@ class StepwiseFormat(TableFormat):
     ) -> dict[int, TableCommit]:
         """Run ``action`` as the step of ``note``; return the steps then.
 
-        The action runs again if another output was faster.
+        The action runs again if another writer was faster.
         """
 
         def act() -> None:
@@ -380,43 +380,35 @@ class StepwiseFormat(TableFormat):
                     action()
 
         again: list[bool] = []
-        self.beside_others(commit, table, target, act)
+        self.beside_others(commit, target, act)
         taken = self._steps_of(commit.spark, table, target)
         if note.step not in taken:
             raise self._changed(target, "does not have what was just written")
         return taken
 
     def beside_others(
-        self,
-        commit: CommitContext,
-        table: TableState,
-        target: TargetTable,
-        action: Callable[[], object],
+        self, commit: CommitContext, target: TargetTable, action: Callable[[], object]
     ) -> None:
-        """Run ``action``, and again if another output was faster.
-
-        This applies only if other outputs write the target of ``table``.
-        """
-        if table.place is None:
-            action()
-            return
+        """Run ``action``, and again if another writer of ``target`` was faster."""
+        before: list[TableCommit] = []
         for turn in itertools.count(1):
-            before = self._foreign(commit.spark, target)
             try:
                 action()
             except (Py4JJavaError, PySparkException) as error:
-                if turn == RACES or self._foreign(commit.spark, target) == before:
+                found = self._foreign(commit.spark, target)
+                if turn == RACES or found == before:
                     raise
                 log.info("%s is written by others, too: %s", target.at, first_words(error))
+                before = found
             else:
                 return
             time.sleep(random.uniform(0.1, 0.5) * turn)  # noqa: S311 - not at the same time again
 
     def _foreign(self, spark: SparkSession, target: TargetTable) -> list[TableCommit]:
-        """Return the commits by other outputs after ``target``."""
+        """Return the commits of other outputs and programs after ``target``."""
         own = self._identity()
         later = self.commits(spark, target) or ()
-        return [each for each in later if each.note and each.note.waltap != own]
+        return [each for each in later if each.note is None or each.note.waltap != own]
 
     def others(self, spark: SparkSession, target: TargetTable) -> bool:
         """Return whether other outputs wrote since the version of ``target``."""

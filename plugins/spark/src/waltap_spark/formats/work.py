@@ -90,11 +90,6 @@ class TableWriter:
     def done(self, *, epoch: int, continuity_id: str) -> TableState:
         return self.table.with_storage(epoch=epoch, continuity_id=continuity_id)
 
-    def step_exists(self, what: str) -> bool:
-        """Return whether the next step of ``what`` exists already."""
-        target = self.table.stored_table.targets[what]
-        return target.step + 1 in self._format.taken(self._spark, self.table, target)
-
     def take(self, what: str, action: Callable[[], object], kind: str) -> None:
         """Write one step of a kind (`CommitNote.kind`)."""
         now = self.table.stored_table.targets[what]
@@ -143,41 +138,36 @@ class TableWriter:
         return rows
 
     def merge(self, compacted: DataFrame) -> None:
-        """MERGE rows with `GONE` by the key."""
-
-        def action() -> None:
-            source = self.view(compacted)
-            names = [name for name in source if name != GONE]
-            key = self.table.row_key
-            on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
-            if self.table.mode.name == "scd2":  # versions that have ended stay as they are
-                on = f"t._current AND {on}"
-            zeros = floating(self.table.columns, self.table.key)  # the row may have the other one
-            values = [quoted(name) for name in names if name not in key or name in zeros]
-            update = ", ".join(f"t.{name} = s.{name}" for name in values)
-            self._spark.sql(
-                f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s ON {self.own}{on}"
-                f" WHEN MATCHED AND s.{GONE} THEN DELETE"
-                + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
-                + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
-            )
-
-        self.take("current", action, ROWS)
+        """MERGE rows with `GONE` by the key, as a step's action."""
+        source = self.view(compacted)
+        names = [name for name in source if name != GONE]
+        key = self.table.row_key
+        on = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
+        if self.table.mode.name == "scd2":  # versions that have ended stay as they are
+            on = f"t._current AND {on}"
+        zeros = floating(self.table.columns, self.table.key)  # the row may have the other one
+        values = [quoted(name) for name in names if name not in key or name in zeros]
+        update = ", ".join(f"t.{name} = s.{name}" for name in values)
+        self._spark.sql(
+            f"MERGE INTO {self.at('current')} t USING ({selected(source)}) s ON {self.own}{on}"
+            f" WHEN MATCHED AND s.{GONE} THEN DELETE"
+            + (f" WHEN MATCHED THEN UPDATE SET {update}" if update else "")
+            + f" WHEN NOT MATCHED AND NOT s.{GONE} THEN {inserted(names)}"
+        )
 
     def put(self, replace: ReplaceRows, frame: DataFrame, listed: str | None) -> None:
-        """Replace ``listed`` rows, or else rows with ``frame``'s keys."""
+        """Replace ``listed`` rows, or else rows with ``frame``'s keys, as a step's action."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self.table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
         stored = frame.selectExpr(*projection(values)) if values else frame
-        target = self.table.stored_table.targets["current"]
-        self.take("current", partial(replace, target, stored, self.table.row_key, listed), ROWS)
+        replace(self.table.stored_table.targets["current"], stored, self.table.row_key, listed)
 
-    def exchange(self, frame: DataFrame) -> None:
+    def exchange(self, frame: Callable[[], DataFrame]) -> None:
         """MERGE rows without a key: remove equals of `GONE` rows, add others."""
 
         def action() -> None:
-            source = self.view(frame)
+            source = self.view(frame())
             names = [name for name in source if name != GONE]
             compared = self.table.comparable
             on = " AND ".join(equal(quoted(name), kind) for name, kind in compared.items())
