@@ -231,6 +231,26 @@ def test_rows_of_a_snapshot_are_told_apart_by_their_keys(
     assert [row["id"] for row in found.where(GONE).collect()] == [3]
 
 
+def test_slices_without_replaced_rows_hide_no_others(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, most in (
+        (compact_changes, "FEW", 0),
+        (log_columns, "MOST", 0),
+        (compact_changes, "SLICE", 4),
+    ):
+        monkeypatch.setattr(module, name, most)
+    changed = {7, 8, 21, 30}
+    rows = [((n, 0), "c", (10, n, 0)) for n in range(32)]
+    rows += [((n, 1), "u", (11, n, 0)) for n in changed]
+    own = pa.schema({"id": pa.int64(), "n": pa.int64()})
+    segments = Segments(tmp_path, own, ("id",), [rows])
+    base = session.createDataFrame([], struct_of(segments.table.columns))
+    found = segments.brought(session).compacted(segments.table, lambda: base)
+    values = sorted(map(tuple, found.select("id", "n").collect()))
+    assert values == [(n, int(n in changed)) for n in range(32)]
+
+
 # --- a table of Delta Lake --------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.log_columns import log_columns
 from waltap_spark.compact.net_changes import Array, Fill, Flags, Integers, NetRows, numbered
-from waltap_spark.compact.small_sets import LARGE
+from waltap_spark.compact.small_sets import LARGE, frame_of
 from waltap_spark.errors import first_words
 from waltap_spark.planning.plan import LogFacts, unpacked_in_all, unsent_columns
 from waltap_spark.schema.expression import (
@@ -34,7 +34,7 @@ from waltap_spark.schema.expression import (
     quoted,
     temp,
 )
-from waltap_spark.schema.schema import LOG_FIELDS, struct_of
+from waltap_spark.schema.schema import LOG_FIELDS
 from waltap_spark.state.output import TableState
 
 Rows = Callable[[], DataFrame]
@@ -328,7 +328,7 @@ class _Set:
             field.name: own.get(field.name) or rest[pa.types.is_boolean(field.type)]
             for field in rows.schema
         }
-        return self._spark.createDataFrame(rows, struct_of(types))
+        return frame_of(self._spark, rows, types)
 
     @cached_property
     def kinds(self) -> dict[str, str]:

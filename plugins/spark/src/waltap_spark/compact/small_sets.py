@@ -10,11 +10,12 @@ from typing import IO, Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.errors import PySparkTypeError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 
 from waltap.base.files.store import FileStore
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.schema.schema import LOG_FIELDS
+from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import SparkOutput
 
 # Below both limits pyarrow is faster than the fixed cost of a Spark job.
@@ -45,6 +46,13 @@ def arrow_types(schema: pa.Schema) -> dict[str, str] | None:
     except PySparkTypeError:
         return None
     return {name: kind.json() for name, kind in types.items()}
+
+
+def frame_of(spark: SparkSession, rows: pa.Table, types: dict[str, str]) -> DataFrame:
+    """Return ``rows`` as a data frame of ``types``."""
+    # Spark drops the rows behind an empty batch.
+    batches = [each for each in rows.to_batches() if each.num_rows]
+    return spark.createDataFrame(pa.Table.from_batches(batches, rows.schema), struct_of(types))
 
 
 def rows_of(store: FileStore, group: SegmentGroup, names: Sequence[str]) -> pa.Table:

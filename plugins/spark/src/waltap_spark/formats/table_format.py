@@ -36,7 +36,7 @@ from waltap_spark.compact.compact_changes import (
 )
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
-from waltap_spark.compact.small_sets import arrow_types, is_small, rows_of
+from waltap_spark.compact.small_sets import arrow_types, frame_of, is_small, rows_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.history.resolve import RetainedKeys
@@ -44,7 +44,7 @@ from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import one_of
-from waltap_spark.schema.schema import log_struct
+from waltap_spark.schema.schema import LOG_FIELDS
 from waltap_spark.state.output import SparkOutput, TableState, TargetMove
 
 # The rows of a table, or its history: the rows of the change log.
@@ -239,7 +239,7 @@ class GroupRows:
 
     def _widen(self, table: TableState, read: pa.Table | None, *, filled: bool) -> DataFrame:
         if read is not None and self.spark is not None:
-            return self.spark.createDataFrame(read, log_struct(table.columns))
+            return frame_of(self.spark, read, {**table.columns, **LOG_FIELDS})
         version = self.group.fingerprint
         has, ids = table.file_schemas[version], table.version_ids.get(version, {})
         return widened(self.frame, table, has, ids, filled=filled)
