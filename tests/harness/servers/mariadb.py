@@ -29,12 +29,13 @@ class MariaDb(LocalServer):
     NAME = "mariadb"
 
     def command(self) -> list[str]:
-        data = f"--datadir={self.folder / 'data'}"
-        install = [_program("mariadb-install-db"), "--no-defaults", data, *_user()]
+        # A server that starts removes all temporary tables in its folder for them.
+        own = f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"
+        install = [_program("mariadb-install-db"), "--no-defaults", *own, *_user()]
         more = ("--auth-root-authentication-method=normal", "--skip-test-db")
         subprocess.run([*install, *more], check=True, capture_output=True, timeout=300)
         return [
-            _program("mariadbd"), "--no-defaults", data, f"--port={self.port}",
+            _program("mariadbd"), "--no-defaults", *own, f"--port={self.port}",
             "--bind-address=127.0.0.1", f"--socket={self.folder / 'socket'}",
             f"--pid-file={self.folder / 'pid'}", *_user(), *SETTINGS,
         ]  # fmt: skip
