@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.http_receiver import notification_of
 from tests.harness.kafka import WAIT_SECONDS, create, read_all
+from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 
 from waltap.errors import SinkError
@@ -42,6 +44,15 @@ def knows_the_group(bootstrap: str, group: str, place: TopicPartition) -> None:
     consumer.close()
 
 
+def signal_topic(kafka: Kafka) -> tuple[str, str]:
+    """Make the topic of a pipeline's signals; return the pipeline's prefix, and the topic."""
+    prefix = kafka.topic_name("shop")
+    topic = f"{prefix}-signal"
+    create(kafka.bootstrap, NewTopic(topic, 1))
+    knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    return prefix, topic
+
+
 def signal_properties(servers: str, prefix: str) -> KafkaSignalProperties:
     return KafkaSignalProperties(
         **{"topic.prefix": prefix, "signal.kafka.bootstrap.servers": servers}
@@ -62,12 +73,9 @@ class TestKafkaSignals(SignalChannelSuite):
     def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SignalChannelRig:
         monkeypatch.setattr("waltap_kafka.channels.ASK_S", 20.0)  # of a busy machine
         monkeypatch.setattr("waltap_kafka.channels.READ_S", 90.0)
-        prefix = kafka.topic_name("shop")
-        topic = f"{prefix}-signal"
-        create(kafka.bootstrap, NewTopic(topic, 1))
+        prefix, topic = signal_topic(kafka)
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         properties = signal_properties(kafka.bootstrap, prefix)
-        knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
 
         def put(key: str, value: bytes) -> None:
             producer.produce(topic, value, key)
@@ -90,10 +98,7 @@ def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_other
 ) -> None:
     """The markers of its transactions are no records, and are never delivered."""
     monkeypatch.setattr("waltap_kafka.channels.READ_S", WAIT_SECONDS)
-    prefix = kafka.topic_name("shop")
-    topic = f"{prefix}-signal"
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    prefix, topic = signal_topic(kafka)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": prefix})
     producer.init_transactions(WAIT_SECONDS)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
@@ -130,10 +135,7 @@ class LostAnswer:
 
 
 def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka: Kafka) -> None:
-    prefix = kafka.topic_name("shop")
-    topic = f"{prefix}-signal"
-    create(kafka.bootstrap, NewTopic(topic, 1))
-    knows_the_group(kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    prefix, topic = signal_topic(kafka)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     channel._consumer = LostAnswer(channel._consumer)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
@@ -145,11 +147,50 @@ def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka: Kafka) -> None:
     channel.close()
 
 
+class LateRecord:
+    """A consumer that has got a record by the end of its second question about the committed offset."""
+
+    def __init__(self, consumer: Consumer, topic: str, produce: Callable[[], None]) -> None:
+        self._consumer, self._topic, self._produce = consumer, TopicPartition(topic, 0), produce
+        self._questions = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def committed(self, *given: Any) -> Any:
+        found = self._consumer.committed(*given)
+        self._questions += 1
+        if self._questions == 2:
+            self._produce()
+            until(
+                lambda: self._consumer.get_watermark_offsets(self._topic, cached=True)[1] == 1, "it"
+            )
+        return found
+
+
+def test_a_signal_that_comes_beside_the_question_about_the_end_is_not_lost(kafka: Kafka) -> None:
+    prefix, topic = signal_topic(kafka)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+    def produce() -> None:
+        producer.produce(topic, signal_value("1"), prefix)
+        assert producer.flush(WAIT_SECONDS) == 0
+
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    channel._consumer = LateRecord(channel._consumer, topic, produce)
+    found: list[str] = []
+
+    def came() -> bool:
+        found.extend(signal.identifier for signal in channel.poll())
+        return bool(found)
+
+    until(came, "the signal")
+    assert found == ["1"]
+    channel.close()
+
+
 def test_brokers_that_are_away_are_no_missing_topic(private_kafka: Kafka) -> None:
-    prefix = private_kafka.topic_name("shop")
-    topic = f"{prefix}-signal"
-    create(private_kafka.bootstrap, NewTopic(topic, 1))
-    knows_the_group(private_kafka.bootstrap, f"kafka-signal-{prefix}", TopicPartition(topic, 0))
+    prefix, _topic = signal_topic(private_kafka)
     channel = SIGNALS.factory(signal_properties(private_kafka.bootstrap, prefix))
     assert channel.poll() == []
     private_kafka.kill()

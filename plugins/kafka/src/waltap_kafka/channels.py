@@ -59,7 +59,6 @@ class KafkaSignals:
             return []
         try:
             if not self._uncommitted and not self._read(consumer):
-                consumer.poll(0)
                 return []
             # Commit before the pipeline acts: a crash must not repeat a signal.
             done = TopicPartition(self._topic, PARTITION, self._at or 0)
@@ -108,8 +107,6 @@ class KafkaSignals:
         # Without a commit the offset is negative. Retention may have deleted a committed one. One
         # beyond the end is of a former topic of that name, whose commits the broker deletes.
         at = noted.offset if first <= noted.offset <= end else first
-        if at == end:
-            return False
         # After a failure, records behind the last commit are read again.
         if at != self._at:
             consumer.assign([TopicPartition(self._topic, PARTITION, at)])
@@ -117,8 +114,9 @@ class KafkaSignals:
         deadline = time.monotonic() + READ_S
         while self._at < end and len(found) < MOST and time.monotonic() < deadline:
             self._take(consumer.poll(STEP_S), found)
-        if self._properties.poll_timeout_ms:
-            self._take(consumer.poll(min(ASK_S, self._properties.poll_timeout_ms / 1000)), found)
+        # A record may have come since the question about the end.
+        more_s = self._properties.poll_timeout_ms / 1000 if found else 0
+        self._take(consumer.poll(min(ASK_S, more_s)), found)
         self._uncommitted = found
         return self._at != at
 
