@@ -194,8 +194,12 @@ class OutputApplier:
 
         Raises: OutputInUse, OutputMismatch, OutputDamaged, FormatDiffers.
         """
-        self._choice.require_format_of(self._output)
         state = self._output.open(self._log.store.location, self._log.identity())
+        try:
+            self._choice.require_format_of(state, self.location)
+        except WaltapError:
+            self._output.close()
+            raise
         state = msgspec.structs.replace(
             state, format=self._choice.name, format_values=self._choice.values
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from waltap_spark.errors import FormatDiffers, FormatUnknown
-from waltap_spark.state.output import OutputState, SparkOutput
+from waltap_spark.state.output import OutputState
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -50,11 +50,10 @@ class FormatChoice:
         more = {} if spec.session is None else spec.session(pyspark, settings)
         return {**settings, **more}
 
-    def require_format_of(self, output: SparkOutput) -> None:
-        """Raises: FormatDiffers for an output in another format; OutputDamaged."""
-        state = output.state()
-        if state is not None and state.format != self.name:
-            text = f"{output.location} has tables in {state.format}, not in {self.name}"
+    def require_format_of(self, state: OutputState | None, location: str) -> None:
+        """Check the format of the tables at ``location``. Raises: FormatDiffers."""
+        if state is not None and state.number and state.format != self.name:
+            text = f"{location} has tables in {state.format}, not in {self.name}"
             raise FormatDiffers(text, format=state.format)
 
     def _spec(self) -> "TableFormatSpec":

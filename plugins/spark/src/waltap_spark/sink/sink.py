@@ -78,7 +78,8 @@ class SparkSink(ChangeLogSink):
         """Return the Java and Spark to run. Raises: SinkError, ConfigurationError."""
         java, spark = require_java(), require_pyspark()
         self._choice.settings(spark, self._spark.settings)
-        self._choice.require_format_of(SparkOutput(FileStore(self._spark.tables, self._spark)))
+        output = SparkOutput(FileStore(self._spark.tables, self._spark))
+        self._choice.require_format_of(output.state(), output.location)
         return f"{java}, pyspark {spark}"
 
     def open(self) -> Position | None:
