@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import psycopg
+import pymysql
 import pytest
 import sqlalchemy
 from tests.harness.changelog import Database as Model
@@ -149,6 +150,10 @@ def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(
     with pytest.raises(SqlValueUnfit, match="max_allowed_packet"):
         target.write(batch(large))
     assert target.flush() == Position(first.end_lsn)
+    with target._target._raw.cursor() as cursor:
+        for size in range(most - 3, most + 2):  # either side sees the same limit
+            with contextlib.suppress(pymysql.DataError):
+                cursor.execute("SELECT 1 # ".ljust(size, "a"))
     target.close()
 
 

@@ -96,10 +96,11 @@ class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
     """Refuse a statement for which the server would end the connection."""
 
     def _query(self, q: Any) -> int:
-        most = self.connection.max_allowed_packet
+        limit = self.connection.max_allowed_packet
+        most = limit - 2  # a byte for the command, and the server takes less than the limit
         # A character has four bytes at most.
-        if 4 * len(q) >= most and len(q.encode() if isinstance(q, str) else q) >= most:
-            text = f"the row is larger than the server's max_allowed_packet of {most} bytes"
+        if 4 * len(q) > most and len(q.encode() if isinstance(q, str) else q) > most:
+            text = f"the row is larger than the server's max_allowed_packet of {limit} bytes"
             raise pymysql.DataError(TOO_LARGE, text)
         return int(super()._query(q))
 
