@@ -255,7 +255,7 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
 
 @pytest.mark.parametrize("early", [True, False], ids=["change first", "change last"])
 def test_rows_whose_columns_are_in_doubt_are_read_again(
-    database: Database, tmp_path: Path, early: bool
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, early: bool
 ) -> None:
     """Nothing shows whether a change came before or after a column like the dropped one was added; the next
     run reads the rows, since the first one ends at once."""
@@ -277,5 +277,6 @@ def test_rows_whose_columns_are_in_doubt_are_read_again(
     p.catch_up()
     with p.running() as run:
         run.until(lambda: rows("replica") == rows("public"), "the rows that are read again")
+        assert caplog.text.count("are read again (waltap snapshot FILE public.t)") == 1
         database.execute("UPDATE t SET v = 4 WHERE id = 1")
         run.until(lambda: rows("replica") == rows("public"), "the next change")

@@ -165,7 +165,8 @@ class RelationDescriber:
         """Have the table's rows read again, since columns may have wrong numbers."""
         log.warning(
             "columns of %s were dropped and added, and nothing shows which ones its changes have: "
-            "values may be in the wrong columns until its rows are read again",
+            "values may be in the wrong columns until its rows are read again (waltap snapshot FILE %s)",
+            wire.name,
             wire.name,
             extra={"table": wire.name},
         )
