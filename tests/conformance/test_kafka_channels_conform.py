@@ -64,13 +64,13 @@ class TestKafkaSignals(SignalChannelSuite):
         None  # how long a broker takes to say so is its matter
     )
 
-    def test_no_signal_is_an_empty_list(self, rig: SignalChannelRig) -> None:
+    def test_no_signal_is_an_empty_list(self, rig):
         channel = rig.build()
         assert channel.poll() == channel.poll() == []
         channel.close()
 
     @pytest.fixture
-    def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SignalChannelRig:
+    def rig(self, kafka, monkeypatch) -> SignalChannelRig:
         monkeypatch.setattr("waltap_kafka.channels.ASK_S", 20.0)  # of a busy machine
         monkeypatch.setattr("waltap_kafka.channels.READ_S", 90.0)
         prefix, topic = signal_topic(kafka)
@@ -94,8 +94,8 @@ def signal_value(identifier: str) -> bytes:
 
 
 def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_others(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kafka, monkeypatch
+):
     """The markers of its transactions are no records, and are never delivered."""
     monkeypatch.setattr("waltap_kafka.channels.READ_S", WAIT_SECONDS)
     prefix, topic = signal_topic(kafka)
@@ -134,7 +134,7 @@ class LostAnswer:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the link is gone"))
 
 
-def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka: Kafka) -> None:
+def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka):
     prefix, topic = signal_topic(kafka)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     channel._consumer = LostAnswer(channel._consumer)
@@ -168,7 +168,7 @@ class LateRecord:
         return found
 
 
-def test_a_signal_that_comes_beside_the_question_about_the_end_is_not_lost(kafka: Kafka) -> None:
+def test_a_signal_that_comes_beside_the_question_about_the_end_is_not_lost(kafka):
     prefix, topic = signal_topic(kafka)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
 
@@ -189,7 +189,7 @@ def test_a_signal_that_comes_beside_the_question_about_the_end_is_not_lost(kafka
     channel.close()
 
 
-def test_brokers_that_are_away_are_no_missing_topic(private_kafka: Kafka) -> None:
+def test_brokers_that_are_away_are_no_missing_topic(private_kafka):
     prefix, _topic = signal_topic(private_kafka)
     channel = SIGNALS.factory(signal_properties(private_kafka.bootstrap, prefix))
     assert channel.poll() == []
@@ -200,14 +200,14 @@ def test_brokers_that_are_away_are_no_missing_topic(private_kafka: Kafka) -> Non
     channel.close()
 
 
-def test_a_topic_of_signals_that_is_not_there_is_named(kafka: Kafka) -> None:
+def test_a_topic_of_signals_that_is_not_there_is_named(kafka):
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, kafka.topic_name("shop")))
     with pytest.raises(KafkaSignalTopicMissing, match="-signal"):
         channel.poll()
     channel.close()
 
 
-def test_signals_of_a_topic_that_was_made_anew_are_read(kafka: Kafka) -> None:
+def test_signals_of_a_topic_that_was_made_anew_are_read(kafka):
     prefix = kafka.topic_name("shop")
     topic = f"{prefix}-signal"
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
@@ -244,7 +244,7 @@ class EndedProducer:
         raise KafkaException(KafkaError(KafkaError._FATAL, "the client has ended"))
 
 
-def test_a_client_that_has_ended_is_reported_at_the_close() -> None:
+def test_a_client_that_has_ended_is_reported_at_the_close():
     names = ("bootstrap.servers", "topic")
     given = {f"notification.kafka.{name}": "127.0.0.1:1" for name in names}
     channel = NOTIFICATIONS.factory(KafkaNotificationProperties.model_validate(given))
@@ -255,7 +255,7 @@ def test_a_client_that_has_ended_is_reported_at_the_close() -> None:
 
 class TestKafkaNotifications(NotificationChannelSuite):
     @pytest.fixture
-    def rig(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> NotificationChannelRig:
+    def rig(self, kafka, monkeypatch) -> NotificationChannelRig:
         monkeypatch.setattr("waltap_kafka.channels.CLOSE_S", 90.0)  # of a busy machine
         topic = kafka.topic_name("notifications")
         create(kafka.bootstrap, NewTopic(topic, 1))

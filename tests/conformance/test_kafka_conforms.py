@@ -168,7 +168,7 @@ def limit(kafka: Kafka, topics: list[str], size: str) -> None:
 
 class TestKafka(SinkSuite):
     @pytest.fixture
-    def new_rig(self, kafka: Kafka) -> Callable[[Path], SinkRig]:
+    def new_rig(self, kafka) -> Callable[[Path], SinkRig]:
         return lambda folder: rig(kafka, folder, "at_least_once")
 
     # how a snapshot is cut makes a difference to transactions alone, which have these
@@ -178,7 +178,7 @@ class TestKafka(SinkSuite):
 
 class TestKafkaTransactions(SinkSuite):
     @pytest.fixture
-    def new_rig(self, kafka: Kafka) -> Callable[[Path], SinkRig]:
+    def new_rig(self, kafka) -> Callable[[Path], SinkRig]:
         return lambda folder: rig(kafka, folder, "exactly_once")
 
     # nothing of these is another with transactions

@@ -83,7 +83,7 @@ def json_schema(text: str) -> Read:
 
 class TestAvro(FormatSuite):
     @pytest.fixture
-    def rig(self, registry: Registry) -> FormatRig:
+    def rig(self, registry) -> FormatRig:
         properties = AvroProperties.model_validate({"schema.registry.url": registry.url, **PATIENT})
         capture = {**NAMES, "topic.prefix": "avro"}
         parse = reader(registry, "AVRO", avro)
@@ -94,7 +94,7 @@ class TestProtobuf(FormatSuite):
     nullable: Mapping[str, bool] = {"optional.for.nullables": True}
 
     @pytest.fixture
-    def rig(self, registry: Registry) -> FormatRig:
+    def rig(self, registry) -> FormatRig:
         given = {"schema.registry.url": registry.url, "scrub.invalid.names": True, **self.nullable}
         properties = ProtobufProperties.model_validate({**given, **PATIENT})
         capture = {"topic.prefix": type(self).__name__}
@@ -111,7 +111,7 @@ class TestProtobufWithoutPresence(TestProtobuf):
 
     nullable: Mapping[str, bool] = {}
 
-    def test_null_and_unchanged_differ(self, rig: FormatRig) -> None:
+    def test_null_and_unchanged_differ(self, rig):
         render = rig.build()
         null, unchanged, empty = (
             render.render([part(Update(ITEMS, 16, ("1", "2", value)))], NOW)[0].value
@@ -122,7 +122,7 @@ class TestProtobufWithoutPresence(TestProtobuf):
 
 class TestJsonSchema(FormatSuite):
     @pytest.fixture
-    def rig(self, registry: Registry) -> FormatRig:
+    def rig(self, registry) -> FormatRig:
         given = {"schema.registry.url": registry.url, **PATIENT}
         properties = JsonSchemaProperties.model_validate(given)
         parse, capture = reader(registry, "JSON", json_schema), {"topic.prefix": "json"}
@@ -131,7 +131,7 @@ class TestJsonSchema(FormatSuite):
 
 class TestCloudEventsInAvro(FormatSuite):
     @pytest.fixture
-    def rig(self, registry: Registry) -> FormatRig:
+    def rig(self, registry) -> FormatRig:
         read = reader(registry, "AVRO", avro)
 
         def parse(data: bytes) -> object:

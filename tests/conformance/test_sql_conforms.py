@@ -12,7 +12,6 @@ import duckdb
 import psycopg
 import pymysql
 import pytest
-from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import Place, in_duckdb, in_mariadb, in_postgresql, in_sqlite
 
@@ -118,7 +117,7 @@ def kept(place: Place, schema: str, prefix: str = "") -> Callable[[], None]:
 
 class TestPostgres(SinkSuite):
     @pytest.fixture
-    def new_rig(self, database: Database) -> Callable[[Path], SinkRig]:
+    def new_rig(self, database) -> Callable[[Path], SinkRig]:
         def make(_folder: Path) -> SinkRig:
             schema = f"rig{next(_numbers)}"
 
@@ -165,7 +164,7 @@ def without_position(place: Place) -> Iterator[None]:
 
 class TestMariaDb(SinkSuite):
     @pytest.fixture
-    def new_rig(self, mariadb: MariaDb) -> Callable[[Path], SinkRig]:
+    def new_rig(self, mariadb) -> Callable[[Path], SinkRig]:
         def make(_folder: Path) -> SinkRig:
             place = in_mariadb(mariadb)
             return rig(

@@ -14,9 +14,6 @@ import nats
 import orjson
 import pytest
 from tests.conformance.test_sinks_conform import record
-from tests.harness.servers.moto import Moto
-from tests.harness.servers.nats import NatsServer
-from tests.harness.servers.redis import RedisServer
 
 from waltap.changes.events.event import Record
 from waltap.ports.sink.sink import SinkContext
@@ -36,7 +33,7 @@ class OnRedis(SinkSuite):
     guarantee: str
 
     @pytest.fixture
-    def new_rig(self, redis_server: RedisServer) -> Callable[[Path], SinkRig]:
+    def new_rig(self, redis_server) -> Callable[[Path], SinkRig]:
         def make(_folder: Path) -> SinkRig:
             database = next(_numbers) % 16
             client = redis_server.client(database)
@@ -150,7 +147,7 @@ class Prefixed(NatsSink):
 
 class TestNats(SinkSuite):
     @pytest.fixture
-    def new_rig(self, nats_server: NatsServer) -> Callable[[Path], SinkRig]:
+    def new_rig(self, nats_server) -> Callable[[Path], SinkRig]:
         def make(_folder: Path) -> SinkRig:
             name = f"rig{next(_numbers)}"
 
@@ -178,9 +175,7 @@ class TestNats(SinkSuite):
 
 class TestKinesis(SinkSuite):
     @pytest.fixture
-    def new_rig(
-        self, moto: Moto, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[Callable[[Path], SinkRig]]:
+    def new_rig(self, moto, monkeypatch) -> Iterator[Callable[[Path], SinkRig]]:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "test")
         import boto3

@@ -1,7 +1,5 @@
 """Every format of Spark's tables keeps the kit's promises."""
 
-from typing import Any
-
 import pytest
 
 import waltap_spark.plugin
@@ -16,29 +14,29 @@ SOFT = ModeRules(deletes=(r".*\.pairs:hard", "soft"), modes=("scd1",))
 
 class TestParquet(TableFormatSuite):
     @pytest.fixture
-    def rig(self, spark: Any) -> TableFormatRig:
+    def rig(self, spark) -> TableFormatRig:
         return TableFormatRig(SPECS["parquet"], spark)
 
 
 class TestDelta(TableFormatSuite):
     @pytest.fixture
-    def rig(self, delta: Any) -> TableFormatRig:
+    def rig(self, delta) -> TableFormatRig:
         return TableFormatRig(SPECS["delta"], delta)
 
 
 class TestParquetVersions(TableFormatSuite):
     @pytest.fixture
-    def rig(self, spark: Any) -> TableFormatRig:
+    def rig(self, spark) -> TableFormatRig:
         return TableFormatRig(SPECS["parquet"], spark, modes=VERSIONS)
 
 
 class TestParquetSoftDeletes(TableFormatSuite):
     @pytest.fixture
-    def rig(self, spark: Any) -> TableFormatRig:
+    def rig(self, spark) -> TableFormatRig:
         return TableFormatRig(SPECS["parquet"], spark, modes=SOFT)
 
 
 class TestDeltaVersions(TableFormatSuite):
     @pytest.fixture
-    def rig(self, delta: Any) -> TableFormatRig:
+    def rig(self, delta) -> TableFormatRig:
         return TableFormatRig(SPECS["delta"], delta, modes=VERSIONS)

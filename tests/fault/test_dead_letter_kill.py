@@ -76,9 +76,7 @@ class Trial(Lives):
             each.communicate(timeout=120)
 
 
-def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(
-    database: Database, tmp_path: Path
-) -> None:
+def test_rows_that_two_sinks_refuse_are_there_once_whatever_is_killed(database, tmp_path):
     trial = Trial(database, tmp_path)
     engine = trial.beginning()
     with database.connect() as connection:

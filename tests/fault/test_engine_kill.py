@@ -4,18 +4,15 @@ Nothing is lost, the order is kept, and what comes twice was not stored yet. Sna
 transactions and profiles that change between kills are the hunter's (`tests.hunt`).
 """
 
-from pathlib import Path
-
 import pytest
 from tests.fault.lives import CHANGELOG, JSONL, SEED, Lives, ids, writing
-from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
 
 
 def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes_twice(
-    database: Database, tmp_path: Path
-) -> None:
+    database, tmp_path
+):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     lives = Lives(database, tmp_path, **JSONL)
     lives.to_the_end()
@@ -43,9 +40,7 @@ def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes
         highest = max([highest, *life[-1:]])
 
 
-def test_killed_in_the_stream_the_change_log_has_every_row_once(
-    database: Database, tmp_path: Path
-) -> None:
+def test_killed_in_the_stream_the_change_log_has_every_row_once(database, tmp_path):
     """Large transactions come while in progress, and spill."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
@@ -65,9 +60,7 @@ def test_killed_in_the_stream_the_change_log_has_every_row_once(
 
 
 @pytest.mark.parametrize("sink", [JSONL, CHANGELOG], ids=["jsonl", "changelog"])
-def test_killed_in_the_snapshot_it_is_taken_anew_and_nothing_is_lost(
-    database: Database, tmp_path: Path, sink: dict[str, str]
-) -> None:
+def test_killed_in_the_snapshot_it_is_taken_anew_and_nothing_is_lost(database, tmp_path, sink):
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text);"
         "INSERT INTO t SELECT -g, repeat('x', 200) FROM generate_series(1, 60000) g"

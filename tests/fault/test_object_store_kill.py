@@ -105,9 +105,7 @@ def writing(database: Database, ids: Iterator[int]) -> Iterator[None]:
 
 
 @pytest.mark.timeout(600 + 60 * KILLS)
-def test_kills_and_failing_requests_lose_and_double_nothing(
-    database: Database, tmp_path: Path, s3: S3Server, bucket: str
-) -> None:
+def test_kills_and_failing_requests_lose_and_double_nothing(database, tmp_path, s3, bucket):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     ids = itertools.count()
     with s3_door(s3.url, seed=SEED) as door:

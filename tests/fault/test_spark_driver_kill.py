@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.changelog import Database, batch, context, relation
@@ -105,7 +104,7 @@ class Followed:
 
 
 @pytest.fixture
-def followed(tmp_path: Path, kind: str, kills: int) -> Followed:
+def followed(tmp_path, kind, kills) -> Followed:
     """Return a change log whose driver has made its first commit."""
     settings = ("format=delta", f"spark.jars={spark_jars()}") if kind == "delta" else ()
     # one kill has the fewest tables: what Delta Lake has to load takes longest
@@ -119,9 +118,7 @@ def followed(tmp_path: Path, kind: str, kills: int) -> Followed:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.exhaustive)])
-def test_a_killed_driver_goes_on_from_its_last_commit(
-    delta: Any, followed: Followed, kills: int, kind: str
-) -> None:
+def test_a_killed_driver_goes_on_from_its_last_commit(delta, followed, kills, kind):
     for round_number in range(kills):
         if round_number:
             followed.drive()

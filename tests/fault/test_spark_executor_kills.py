@@ -195,7 +195,7 @@ Banks = Callable[[dict[str, str]], Bank]
 
 
 @pytest.fixture
-def banks(database: Database, java: Path, tmp_path: Path) -> Iterator[Banks]:
+def banks(database, java, tmp_path) -> Iterator[Banks]:
     database.execute(TABLES)
     made: list[Bank] = []
 
@@ -224,9 +224,7 @@ def each_dies_in_turn(bank: Bank, spark: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
-def test_executor_driver_and_engine_are_killed_while_tasks_read(
-    banks: Banks, request: pytest.FixtureRequest, kind: str
-) -> None:
+def test_executor_driver_and_engine_are_killed_while_tasks_read(banks, request, kind):
     jars = {"format": kind, "spark.jars": spark_jars()} if kind == "delta" else {}
     bank = banks({**ON_A_CLUSTER, **jars})
     name = "delta" if kind == "delta" else "spark"

@@ -88,9 +88,7 @@ SINKS = pytest.mark.parametrize("sink", [JSONL, CHANGELOG], ids=["jsonl", "chang
 
 
 @SINKS
-def test_a_killed_process_is_followed_and_nothing_is_lost(
-    database: Database, tmp_path: Path, sink: dict[str, str]
-) -> None:
+def test_a_killed_process_is_followed_and_nothing_is_lost(database, tmp_path, sink):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pair = Pair(database, tmp_path, **sink)
     pair.to_the_end()
@@ -111,9 +109,7 @@ def test_a_killed_process_is_followed_and_nothing_is_lost(
 
 
 @SINKS
-def test_a_paused_process_is_followed_and_writes_nothing_when_it_wakes_up(
-    database: Database, tmp_path: Path, sink: dict[str, str]
-) -> None:
+def test_a_paused_process_is_followed_and_writes_nothing_when_it_wakes_up(database, tmp_path, sink):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pair = Pair(database, tmp_path, **sink, **{"waltap.lease.ms": 3000})
     pair.to_the_end()

@@ -96,9 +96,7 @@ def life_in(whole: list[tuple[Any, ...]], life: list[tuple[Any, ...]], most: int
 
 
 @pytest.mark.parametrize(("streaming", "kills"), [("off", (50, 200)), ("on", ())])
-def test_numbers_are_those_of_an_undisturbed_run(
-    database: Database, tmp_path: Path, streaming: str, kills: tuple[int, ...]
-) -> None:
+def test_numbers_are_those_of_an_undisturbed_run(database, tmp_path, streaming, kills):
     database.execute(SCHEMA)
     database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
     more = {"pgoutput.streaming": streaming}

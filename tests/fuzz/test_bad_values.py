@@ -32,7 +32,7 @@ PLACES = sorted(
 
 @pytest.mark.parametrize("count", [2, pytest.param(len(BAD), marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("sink", "name"), PLACES, ids=lambda value: str(value))
-def test_a_bad_value_is_a_problem_or_is_taken(sink: bool, name: str, count: int) -> None:
+def test_a_bad_value_is_a_problem_or_is_taken(sink, name, count):
     for value in random.Random(name).sample(BAD, count):
         tables = {
             "source": {"type": "postgres", "database.dbname": "d"},
@@ -75,8 +75,8 @@ LATE = [
 
 @pytest.mark.parametrize(("section", "others", "name", "value"), LATE)
 def test_a_value_that_only_its_user_could_refuse_is_refused_at_the_start(
-    section: str, others: dict[str, Any], name: str, value: object
-) -> None:
+    section, others, name, value
+):
     tables: dict[str, Any] = {
         "source": {"type": "postgres", "database.dbname": "d"},
         "sink": {"type": "null"},
@@ -102,7 +102,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("ending", ["toml", "json", "properties", "x"])
-def test_a_bad_file_is_reported(tmp_path: Path, ending: str) -> None:
+def test_a_bad_file_is_reported(tmp_path, ending):
     numbers = random.Random(7)
     path = tmp_path / f"p.{ending}"
     noise = [numbers.randbytes(numbers.randrange(200)) for _ in range(100)]
@@ -118,7 +118,7 @@ def test_a_bad_file_is_reported(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "/", "/dev/full", "no/such", "a\0b", "\ud800", "x" * 5000])
-def test_a_name_that_leads_to_no_file_is_reported(name: str) -> None:
+def test_a_name_that_leads_to_no_file_is_reported(name):
     with pytest.raises(ConfigurationError, match="cannot be read") as error:
         load(Path(name))
     str(error.value).encode()

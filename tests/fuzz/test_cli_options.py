@@ -9,7 +9,6 @@ import io
 import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -97,9 +96,7 @@ def arguments(chance: random.Random, command: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [*range(QUICK), *LATER])
-def test_no_command_line_ends_in_a_bug(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_line_ends_in_a_bug(seed, tmp_path, monkeypatch, capfd):
     chance = random.Random(seed)
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)

@@ -12,7 +12,7 @@ SHARES = 4
 
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_damaged_input_gives_messages_or_a_decode_error(name: str, share: int) -> None:
+def test_damaged_input_gives_messages_or_a_decode_error(name, share):
     size = INPUTS // SHARES
     first = SEED + share * size
     counts = run(name, range(first, first + size))

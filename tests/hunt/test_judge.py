@@ -78,7 +78,7 @@ def source(history=HISTORY):
     return state.tables
 
 
-def test_what_a_pipeline_did_until_it_was_begun_anew_is_judged_without_the_end() -> None:
+def test_what_a_pipeline_did_until_it_was_begun_anew_is_judged_without_the_end():
     events = delivered()[:6]
     assert judge(Case(), HISTORY, events, [Life(0)], None) == []
     del events[4]
@@ -92,7 +92,7 @@ def kinds(events, lives=(Life(0),), case=None, history=HISTORY, tables=None):
     return {finding.kind for finding in found}
 
 
-def test_what_is_right_is_not_found_fault_with() -> None:
+def test_what_is_right_is_not_found_fault_with():
     assert kinds(delivered()) == set()
 
 
@@ -142,20 +142,20 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0])
-def test_the_judge_finds_what_is_planted_and_nothing_else(fault) -> None:
+def test_the_judge_finds_what_is_planted_and_nothing_else(fault):
     _, plant, found, *more = fault
     events = delivered()
     plant(events)
     assert kinds(events, *more) == found
 
 
-def test_without_any_change_after_it_the_snapshot_is_held_against_the_end() -> None:
+def test_without_any_change_after_it_the_snapshot_is_held_against_the_end():
     history = HISTORY[:1]
     assert kinds([read(1, first=True), read(2)], history=history) == set()
     assert kinds([read(1, first=True)], history=history) == {"snapshot", "state"}
 
 
-def test_rows_of_an_incremental_snapshot_are_as_the_table_is_there() -> None:
+def test_rows_of_an_incremental_snapshot_are_as_the_table_is_there():
     chunk = Event("r", T, {"id": 9}, None, row(9), snapshot="incremental")
     events = delivered()
     assert kinds([*events[:7], copy.deepcopy(chunk), events[7]]) == set()
@@ -167,12 +167,12 @@ def test_rows_of_an_incremental_snapshot_are_as_the_table_is_there() -> None:
     assert "chunk" in kinds([*events[:7], gone, events[7]])
 
 
-def test_a_snapshot_that_is_begun_again_counts_from_its_last_beginning() -> None:
+def test_a_snapshot_that_is_begun_again_counts_from_its_last_beginning():
     events = [read(1, first=True), *delivered()]
     assert kinds(events, [Life(0), Life(1)]) == set()
 
 
-def test_a_table_rewritten_before_it_was_read_may_be_read_empty() -> None:
+def test_a_table_rewritten_before_it_was_read_may_be_read_empty():
     wider = {**TYPES_OF, "id": "bigint"}
     history = [
         Transaction(1, 10, [made()]),
@@ -185,7 +185,7 @@ def test_a_table_rewritten_before_it_was_read_may_be_read_empty() -> None:
     assert "lost" in kinds([], case=case, history=history)
 
 
-def test_rows_that_stay_after_they_are_gone_in_the_source_are_too_many() -> None:
+def test_rows_that_stay_after_they_are_gone_in_the_source_are_too_many():
     tables = source()
     tables[T].rows.pop()
     assert kinds(delivered(), tables=tables) == {"state"}
@@ -198,7 +198,7 @@ LATE = [
 ]
 
 
-def test_a_table_that_joins_later_must_be_whole_or_announced() -> None:
+def test_a_table_that_joins_later_must_be_whole_or_announced():
     late = Case(late=frozenset({7}))
     assert kinds(delivered(), case=late, history=LATE) == {"late table"}
     announced = Case(late=frozenset({7}), announced=frozenset({"public.late"}))
@@ -209,7 +209,7 @@ def test_a_table_that_joins_later_must_be_whole_or_announced() -> None:
     assert kinds([*delivered(), second, first], case=late, history=LATE) == set()
 
 
-def test_a_table_made_in_the_stream_must_be_whole() -> None:
+def test_a_table_made_in_the_stream_must_be_whole():
     assert kinds(delivered(), history=LATE) >= {"lost", "state"}
 
 
@@ -220,7 +220,7 @@ RENAMED = [
 ]
 
 
-def test_a_renamed_table_takes_its_rows_along() -> None:
+def test_a_renamed_table_takes_its_rows_along():
     gone = Event("d", "public.u", {"id": 1}, {"id": 1}, None, 6)
     assert kinds([*delivered(), gone], history=RENAMED) == set()
     wrong = Event("d", T, {"id": 1}, {"id": 1}, None, 6)
@@ -234,14 +234,14 @@ DROPPED_KEY = [
 ]
 
 
-def test_a_change_has_the_key_of_its_moment_where_the_wire_shows_it() -> None:
+def test_a_change_has_the_key_of_its_moment_where_the_wire_shows_it():
     whole = [Event("u", T, None, None, row(7), 5)]
     assert kinds([*delivered(), *whole], history=DROPPED_KEY)
     halves = [event("d", 5, 9), event("c", 5, 7)]
     assert kinds([*delivered(), *halves], history=DROPPED_KEY) == set()
 
 
-def test_without_the_key_of_its_moment_a_change_of_a_key_may_be_one_update() -> None:
+def test_without_the_key_of_its_moment_a_change_of_a_key_may_be_one_update():
     whole = event("u", 5, 7, before=row(9))
     whole.key = None
     assert kinds([*delivered(), whole], history=DROPPED_KEY, case=Case(wire_keys=False)) == set()
@@ -249,7 +249,7 @@ def test_without_the_key_of_its_moment_a_change_of_a_key_may_be_one_update() -> 
     assert "lost" in kinds([*delivered(), whole], history=kept, case=Case(wire_keys=False))
 
 
-def test_a_row_may_move_onto_a_key_that_its_holder_leaves_in_the_same_statement() -> None:
+def test_a_row_may_move_onto_a_key_that_its_holder_leaves_in_the_same_statement():
     """A deferrable key: the rows 1 and 2 become 2 and 3, one after the other."""
     moves = [change("u", row(2), row(1)), change("u", row(3), row(2))]
     history = [
@@ -263,7 +263,7 @@ def test_a_row_may_move_onto_a_key_that_its_holder_leaves_in_the_same_statement(
     assert kinds([*rows, *moved], history=history) == set()
 
 
-def test_transactions_reported_at_prepare_may_come_early_but_must_come_whole() -> None:
+def test_transactions_reported_at_prepare_may_come_early_but_must_come_whole():
     floating = Case(floating=frozenset({3}))
     events = delivered()
     early = [*events[:2], *events[4:7], *events[2:4], events[7]]
@@ -273,7 +273,7 @@ def test_transactions_reported_at_prepare_may_come_early_but_must_come_whole() -
     assert "lost" in kinds(early, case=floating)
 
 
-def test_a_table_that_joins_later_may_be_left_out_of_what_is_reported_at_prepare() -> None:
+def test_a_table_that_joins_later_may_be_left_out_of_what_is_reported_at_prepare():
     late = [
         *HISTORY[:3],
         Transaction(
@@ -292,7 +292,7 @@ FULL = [
 ]
 
 
-def test_under_full_the_old_row_comes() -> None:
+def test_under_full_the_old_row_comes():
     rows = [read(1, first=True)]
     right = event("u", 2, 1, "w", before=row(1))
     assert kinds([*rows, right], history=FULL) == set()
@@ -304,7 +304,7 @@ def test_under_full_the_old_row_comes() -> None:
 # --- what it reads with --------------------------------------------------------------------------
 
 
-def test_the_oracles_text_is_read_back() -> None:
+def test_the_oracles_text_is_read_back():
     text = (
         'table "Odd S"."t""q": UPDATE: old-key: id[integer]:1 new-tuple: id[integer]:2'
         " \"a b\"[character varying]:'it''s ]: x' n[integer[]]:'{1,NULL}'"
@@ -320,7 +320,7 @@ def test_the_oracles_text_is_read_back() -> None:
     }  # fmt: skip
 
 
-def test_a_truncate_of_several_tables_is_one_each() -> None:
+def test_a_truncate_of_several_tables_is_one_each():
     lines = [
         ("0/1", 7, "BEGIN 7"),
         ("0/2", 7, 'table public.a, public."b c": TRUNCATE: (no-flags)'),
@@ -330,7 +330,7 @@ def test_a_truncate_of_several_tables_is_one_each() -> None:
     assert [(c.op, c.table) for c in transaction.items] == [("t", "public.a"), ("t", "public.b c")]
 
 
-def test_a_marker_is_read_into_the_tables_it_shows() -> None:
+def test_a_marker_is_read_into_the_tables_it_shows():
     reported = {
         "gone": ["public.x"], "renamed": {"public.a": T},
         "tables": {T: {"oid": 5, "columns": [["id", "integer"]], "key": ["id"], "primary_key": ["id"],
@@ -344,7 +344,7 @@ def test_a_marker_is_read_into_the_tables_it_shows() -> None:
     assert ddl.tables[T].rows == [{"id": 1}]
 
 
-def test_a_tombstone_is_no_event() -> None:
+def test_a_tombstone_is_no_event():
     assert from_record({"key": {"id": 1}, "value": None}) is None
 
 
@@ -365,21 +365,21 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize(("kind", "text", "held"), SAMPLES)
-def test_both_sides_of_a_value_are_one(kind, text, held) -> None:
+def test_both_sides_of_a_value_are_one(kind, text, held):
     assert from_text(kind, text) == canonical(kind, held)
 
 
-def test_every_type_of_the_catalogue_is_made_by_name() -> None:
+def test_every_type_of_the_catalogue_is_made_by_name():
     assert set(BY_NAME.values()) <= set(TYPES)
 
 
-def test_a_seed_is_one_scenario() -> None:
+def test_a_seed_is_one_scenario():
     assert draw(5) == draw(5)
     assert draw(5) != draw(6)
     assert draw(5).keep([0, 2]).steps == (draw(5).steps[0], draw(5).steps[2])
 
 
-def test_what_was_confirmed_must_be_there_when_a_life_ends() -> None:
+def test_what_was_confirmed_must_be_there_when_a_life_ends():
     events = delivered()
     del events[4:7]
     assert "confirmed" in kinds(events, [Life(0), Life(4, stored=20, confirmed=30)])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 from tests.harness.sql import duck, file, maria, place, postgres
 from tests.harness.topics import topic
@@ -17,7 +16,7 @@ __all__ = ["duck", "file", "maria", "place", "postgres", "topic"]
 
 
 @pytest.fixture
-def shop(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Shop:
+def shop(request, database, tmp_path) -> Shop:
     """Return a profile of a database, as `@pytest.mark.shop(sql=…, source=…, sink=…, variables=…)` on the
     module says."""
     made = Shop(tmp_path, database)
@@ -30,7 +29,7 @@ def shop(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> 
 
 
 @pytest.fixture
-def spark_sql(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def spark_sql(spark, tmp_path, monkeypatch) -> Callable[..., Result]:
     """Return a function that runs ``waltap spark sql`` on tables, with more words and what is ``typed``, in the session
     of the tests: one of its own takes ten seconds to start."""
     from waltap_spark.cli import commands

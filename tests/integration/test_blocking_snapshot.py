@@ -67,7 +67,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
     return " ".join(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
 
 
-def test_a_snapshot_beside_writers_loses_no_change(pipeline: PipelineRig) -> None:
+def test_a_snapshot_beside_writers_loses_no_change(pipeline):
     """A writer goes on all the time: every insert arrives as one, also those that the rows contain."""
     database, portions = pipeline.database, RoundPortions(300)
 
@@ -99,7 +99,7 @@ def test_a_snapshot_beside_writers_loses_no_change(pipeline: PipelineRig) -> Non
     assert not there
 
 
-def test_rows_follow_every_change_that_they_contain(pipeline: PipelineRig) -> None:
+def test_rows_follow_every_change_that_they_contain(pipeline):
     database = pipeline.database
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1000)")
@@ -140,16 +140,14 @@ def equal_beside_snapshots(
     assert same_in(target, database)
 
 
-def test_a_table_has_its_rows_while_keys_move_beside_snapshots(
-    pipeline: PipelineRig, tmp_path: Path
-) -> None:
+def test_a_table_has_its_rows_while_keys_move_beside_snapshots(pipeline, tmp_path):
     """A key change that the rows contained, and that came again, gave rows the large values of others."""
     portions = RoundPortions(150)
     write = partial(move_keys, pipeline.database, portions)
     equal_beside_snapshots(pipeline, tmp_path, portions, write, write, write)
 
 
-def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: PipelineRig) -> None:
+def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline):
     """The batch that is written then goes on behind the place of the rows."""
     database, portions = pipeline.database, RoundPortions(500)
 
@@ -177,9 +175,7 @@ def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline: Pipeline
     assert delivered == set(range(min(delivered), int(last) + 1))
 
 
-def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
-    pipeline: PipelineRig, tmp_path: Path
-) -> None:
+def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(pipeline, tmp_path):
     database, portions = pipeline.database, RoundPortions(100)
 
     def alter(ended: threading.Event) -> None:
@@ -201,9 +197,7 @@ def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(
 
 
 @pytest.mark.parametrize("first", [None, "id < 10"])
-def test_requests_for_one_table_are_taken_one_after_the_other(
-    pipeline: PipelineRig, first: str | None
-) -> None:
+def test_requests_for_one_table_are_taken_one_after_the_other(pipeline, first):
     """A part of the table does not replace the whole."""
 
     def data(condition: str | None) -> str:
@@ -226,9 +220,7 @@ def test_requests_for_one_table_are_taken_one_after_the_other(
     )
 
 
-def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(pipeline, monkeypatch):
     monkeypatch.setattr(blocking_snapshot, "PATIENCE_S", 0.3)
     held = threading.Event()
     with pipeline.running() as run:
@@ -249,9 +241,7 @@ def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(
     assert rows(pipeline, "t") == list(range(1, 301))
 
 
-def test_a_partition_that_is_attached_before_the_reading_is_read(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_is_attached_before_the_reading_is_read(pipeline, monkeypatch):
     """Readers' locks do not stop it: the snapshot is taken again."""
     database, pieces = pipeline.database, RequestedTables.pieces
     database.execute(
@@ -274,8 +264,8 @@ def test_a_partition_that_is_attached_before_the_reading_is_read(
 
 
 def test_a_table_that_is_renamed_while_its_snapshot_opens_is_not_read_under_its_old_name(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    pipeline, monkeypatch, caplog
+):
     """The rows would follow a later change of one of them."""
     database, real = pipeline.database, PostgresCatalogue.visible_until
     moves = ["ALTER TABLE t RENAME TO w; UPDATE w SET v = 'new' WHERE id = 1"]
@@ -294,7 +284,7 @@ def test_a_table_that_is_renamed_while_its_snapshot_opens_is_not_read_under_its_
     assert "no such table is captured" in warnings(caplog)
 
 
-def test_a_locked_table_is_read_after_the_lock(pipeline: PipelineRig) -> None:
+def test_a_locked_table_is_read_after_the_lock(pipeline):
     """The stream continues meanwhile. Reading a default waits for the lock, too."""
     database = pipeline.database
     database.execute("ALTER TABLE t ALTER v SET DEFAULT 'v'")
@@ -310,9 +300,7 @@ def test_a_locked_table_is_read_after_the_lock(pipeline: PipelineRig) -> None:
     assert [event.op for event in pipeline.destination.of("t")][-2:] == ["c", "r"]
 
 
-def test_a_refused_snapshot_leaves_no_lock(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_refused_snapshot_leaves_no_lock(pipeline, monkeypatch, caplog):
     statements = ["LOCK TABLE public.t IN ACCESS EXCLUSIVE MODE"]
     monkeypatch.setattr(SnapshotOptions, "locks", lambda _self, _targets: statements)
     with pipeline.running() as run:
@@ -323,9 +311,7 @@ def test_a_refused_snapshot_leaves_no_lock(
     assert "gives its transaction an id" in warnings(caplog)
 
 
-def test_rows_are_of_one_snapshot_in_every_isolation_mode(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_of_one_snapshot_in_every_isolation_mode(pipeline, monkeypatch):
     """Rows that commit after its opening come by the stream alone."""
     split, database = blocking_snapshot.LaterChanges.split, pipeline.database
     written: list[int] = []
@@ -347,7 +333,7 @@ def test_rows_are_of_one_snapshot_in_every_isolation_mode(
         assert 1000 not in rows(pipeline, "u")
 
 
-def test_tables_that_a_second_signal_adds_are_read_too(pipeline: PipelineRig) -> None:
+def test_tables_that_a_second_signal_adds_are_read_too(pipeline):
     with pipeline.running() as run:
         for table in ("t", "u", "t", "u"):
             ask(pipeline, table)
@@ -357,7 +343,7 @@ def test_tables_that_a_second_signal_adds_are_read_too(pipeline: PipelineRig) ->
     assert set(rows(pipeline, "u")) == set(range(1, 16))
 
 
-def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline: PipelineRig) -> None:
+def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline):
     with pipeline.running() as run:
 
         def stop(batch: Batch) -> None:
@@ -379,9 +365,7 @@ def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline: PipelineRig)
     assert len(rows(pipeline, "t")) == 300
 
 
-def test_a_signal_by_another_channel_is_obeyed_where_the_stream_is(
-    pipeline: PipelineRig, tmp_path: Path
-) -> None:
+def test_a_signal_by_another_channel_is_obeyed_where_the_stream_is(pipeline, tmp_path):
     path = tmp_path / "signals.txt"
     settings: dict[str, Any] = {
         "signal.enabled.channels": "source,file",
@@ -419,9 +403,7 @@ REFUSED = [
 ]
 
 
-def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(pipeline, caplog):
     """One after the other in one run: none ends it, none writes anything."""
     database = pipeline.database
     database.execute(
@@ -443,9 +425,7 @@ def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(
 
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
-def test_what_signals_narrow_is_read_with_the_rights_of_a_role(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_what_signals_narrow_is_read_with_the_rights_of_a_role(pipeline, caplog, kind):
     """It may read ``t``, not ``u``. Without a condition, tables are read as always."""
     database = pipeline.database
     reader = f"{database.name}_reader"
@@ -471,9 +451,7 @@ def test_what_signals_narrow_is_read_with_the_rights_of_a_role(
         database.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}")
 
 
-def test_observers_and_notifications_hear_of_it(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_observers_and_notifications_hear_of_it(pipeline, caplog):
     caplog.set_level("INFO", logger="waltap.ports.notifications.channel")
     with pipeline.running(**{"notification.enabled.channels": "log"}) as run:
         ask(pipeline, "u", "t", t="SELECT FROM")

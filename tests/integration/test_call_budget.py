@@ -1,12 +1,10 @@
 """The way of a change is short: so many calls from its bytes to its line, and to its confirmation."""
 
 import threading
-from pathlib import Path
 from statistics import median_low
 from typing import Any, Self
 
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 Event = tuple[str, str, str, int]
 """call or return, module, function, thread."""
@@ -63,9 +61,7 @@ def usual(found: list[list[Event]]) -> tuple[int, int]:
     )
 
 
-def test_an_insert_takes_so_many_calls_to_its_line_and_to_its_confirmation(
-    database: Database, tmp_path: Path
-) -> None:
+def test_an_insert_takes_so_many_calls_to_its_line_and_to_its_confirmation(database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     lines = tmp_path / "lines.jsonl"
     pipeline = PipelineRig(database, tmp_path, {"sink.type": "jsonl", "sink.path": str(lines)})

@@ -45,7 +45,7 @@ class Asked(PostgresCatalogue):
 
 
 @pytest.fixture
-def catalogue(database: Database) -> Iterator[Asked]:
+def catalogue(database) -> Iterator[Asked]:
     made = Asked(database)
     yield made
     made.connection.close()
@@ -72,7 +72,7 @@ def columns(database: Database, table: str, seen: list[str] | None = None) -> di
     return {column.name: column for column in relation.columns}
 
 
-def test_a_columns_number_outlives_its_name(database: Database) -> None:
+def test_a_columns_number_outlives_its_name(database):
     database.psql(
         "create table t (id int primary key, a int, b int, c int);"
         "alter table t drop column a; alter table t rename column b to a;"
@@ -87,9 +87,7 @@ def test_a_columns_number_outlives_its_name(database: Database) -> None:
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_table_that_is_being_altered_is_described_all_the_same(
-    database: Database, in_transaction: bool
-) -> None:
+def test_a_table_that_is_being_altered_is_described_all_the_same(database, in_transaction):
     """Reading a default locks the table; whoever alters it, or has prepared that, may take for ever."""
     database.psql(
         "create table t (id int primary key, v text default 'x');"
@@ -113,9 +111,7 @@ def test_a_table_that_is_being_altered_is_described_all_the_same(
     assert columns(database, "t")["v"].default == "'x'::text"
 
 
-def test_tables_that_others_lock_cost_one_wait(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_others_lock_cost_one_wait(database, monkeypatch):
     """Each of them cost several, so a start beside a migration took minutes."""
     names = [f"t{number}" for number in range(8)]
     for name in names:
@@ -151,9 +147,7 @@ def test_tables_that_others_lock_cost_one_wait(
         ("float8 default random()", None),
     ],
 )
-def test_a_constant_default_is_the_value_of_the_rows_before_it(
-    database: Database, added: str, missing: str | None
-) -> None:
+def test_a_constant_default_is_the_value_of_the_rows_before_it(database, added, missing):
     database.psql(f"create table t (id int primary key); insert into t values (1);"
                   f"alter table t add column v {added}; alter table t alter column v drop default")  # fmt: skip
     assert columns(database, "t")["v"].missing == missing
@@ -167,9 +161,7 @@ def names(found: object) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["oid", "name"])
-def test_a_burst_of_questions_is_answered_by_few(
-    database: Database, catalogue: Asked, by: str
-) -> None:
+def test_a_burst_of_questions_is_answered_by_few(database, catalogue, by):
     tables = catalogue.tables()
     before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: 0.0)
     ahead.expect(table.relation.oid for table in tables)
@@ -185,9 +177,7 @@ def test_a_burst_of_questions_is_answered_by_few(
     assert len(catalogue.names) < BURST * 3
 
 
-def test_an_answer_from_ahead_is_not_for_later_transactions(
-    database: Database, catalogue: Asked
-) -> None:
+def test_an_answer_from_ahead_is_not_for_later_transactions(database, catalogue):
     tables, now = catalogue.tables(), 0.0
     before, ahead = xid(database), TablesAhead(catalogue, clock=lambda: now)
     ahead.expect(table.relation.oid for table in tables)
@@ -206,9 +196,7 @@ def test_an_answer_from_ahead_is_not_for_later_transactions(
         assert names(ahead.table_of(oid, later)) == ["id"]
 
 
-def test_a_stream_that_lags_behind_many_changes_of_a_table_asks_once(
-    database: Database, catalogue: Asked
-) -> None:
+def test_a_stream_that_lags_behind_many_changes_of_a_table_asks_once(database, catalogue):
     ahead, oid = TablesAhead(catalogue), catalogue.tables()[0].relation.oid
     changes = [xid(database, f"ALTER TABLE t0 ADD c{n} int") for n in range(20)]
     catalogue.table_of(oid)  # its types are known
@@ -226,9 +214,7 @@ def test_a_stream_that_lags_behind_many_changes_of_a_table_asks_once(
     assert len(catalogue.names) == 2
 
 
-def test_a_change_that_is_not_visible_yet_is_waited_for(
-    database: Database, catalogue: Asked
-) -> None:
+def test_a_change_that_is_not_visible_yet_is_waited_for(database, catalogue):
     ahead, oid = TablesAhead(catalogue), catalogue.tables()[0].relation.oid
     with database.connect(autocommit=False) as open_one:
         open_one.execute("ALTER TABLE t0 ADD v int")
@@ -253,18 +239,18 @@ class Rig:
 
 
 @pytest.fixture
-def rig(catalogue: Asked) -> Rig:
+def rig(catalogue) -> Rig:
     return Rig(catalogue)
 
 
-def test_one_answer_is_for_all_transactions_that_it_saw(database: Database, rig: Rig) -> None:
+def test_one_answer_is_for_all_transactions_that_it_saw(database, rig):
     xids = [xid(database) for _ in range(20)]
     stood = {rig.of(1, each) for each in xids}
     assert (len(stood), len(rig.catalogue.names)) == (1, 1)
     assert not rig.name_resolution.due(xids[-1])
 
 
-def test_a_lagging_stream_sees_each_change_at_its_place(database: Database, rig: Rig) -> None:
+def test_a_lagging_stream_sees_each_change_at_its_place(database, rig):
     xids = [xid(database)]
     for ddl in (
         "ALTER TABLE t1 REPLICA IDENTITY FULL",
@@ -292,13 +278,13 @@ def test_a_lagging_stream_sees_each_change_at_its_place(database: Database, rig:
         "DROP TABLE t1",
     ],
 )
-def test_another_value_stands_after_each_change(database: Database, rig: Rig, ddl: str) -> None:
+def test_another_value_stands_after_each_change(database, rig, ddl):
     before = rig.of(1, xid(database))
     assert before == rig.of(1, xid(database, "CREATE TEMPORARY TABLE passing (a int)"))
     assert before != rig.of(1, xid(database, ddl))
 
 
-def test_a_question_names_the_tables_that_were_in_use(database: Database, rig: Rig) -> None:
+def test_a_question_names_the_tables_that_were_in_use(database, rig):
     """All of them in a few questions when they come back, and one again when the rest is idle."""
     first = xid(database)
     for n in range(TABLES):
@@ -319,7 +305,7 @@ def test_a_question_names_the_tables_that_were_in_use(database: Database, rig: R
     assert len(rig.catalogue.names) <= TABLES // 8
 
 
-def test_transactions_with_rows_are_looked_into_now_and_then(database: Database, rig: Rig) -> None:
+def test_transactions_with_rows_are_looked_into_now_and_then(database, rig):
     late = xid(database)
     assert sum(rig.name_resolution.due(late) for _ in range(1000)) == CHECKS_BURST
     rig.now += 1

@@ -1,7 +1,6 @@
 """The change log is durable before it is published; its crashes: the sink suite, tests/fault/test_engine_kill.py."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,13 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 
 
 @pytest.fixture(autouse=True)
-def one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_folder(monkeypatch) -> None:
     """Have all manifests in one folder, as within ten minutes: each new one is a step more."""
     monkeypatch.setattr("waltap_sinks.changelog.sink.next_bucket", lambda *_of: "20260101T000")
 
 
 @pytest.mark.parametrize("tables", [2, 40])
-def test_all_that_a_manifest_names_is_durable_before_it_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: int
-) -> None:
+def test_all_that_a_manifest_names_is_durable_before_it_appears(tmp_path, monkeypatch, tables):
     """Files, and every folder on the way to them: with few tables, and with so many that they share."""
     durable: set[str] = set()
     fsync = os.fsync

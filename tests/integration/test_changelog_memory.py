@@ -62,7 +62,7 @@ def measured(folder: Path, program: str) -> tuple[int, int, int]:
     return before, peak, rows
 
 
-def test_many_rows_in_one_transaction_take_no_more_than_a_few(tmp_path: Path) -> None:
+def test_many_rows_in_one_transaction_take_no_more_than_a_few(tmp_path):
     _before, peak, rows = measured(
         tmp_path,
         """
@@ -81,7 +81,7 @@ def test_many_rows_in_one_transaction_take_no_more_than_a_few(tmp_path: Path) ->
     assert peak < 140, f"{peak} MiB"
 
 
-def test_a_large_row_takes_a_few_times_its_size(tmp_path: Path) -> None:
+def test_a_large_row_takes_a_few_times_its_size(tmp_path):
     """Its text, and that encoded: the column points into the text, and what is left of the page after
     compression is put together at once. 50 MiB are the libraries."""
     before, peak, rows = measured(

@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import urllib.request
-from pathlib import Path
 
 import pytest
 from tests.harness import command
@@ -48,7 +47,7 @@ pytestmark = pytest.mark.shop(
 )
 
 
-def test_a_run_has_bars_an_error_a_panel_and_changes_lines_of_their_own(shop: Shop) -> None:
+def test_a_run_has_bars_an_error_a_panel_and_changes_lines_of_their_own(shop):
     code, text = on_terminal(shop, "run", "shop.toml", "--set", "database.port=1")
     assert (code, text.count("WT-2002")) == (3, 1)
     assert "╭─ WT-2002" in text
@@ -65,7 +64,7 @@ def test_a_run_has_bars_an_error_a_panel_and_changes_lines_of_their_own(shop: Sh
     assert "━" not in text
 
 
-def test_a_dumb_terminal_gets_plain_lines(shop: Shop) -> None:
+def test_a_dumb_terminal_gets_plain_lines(shop):
     for line in (
         "run shop.toml --set database.port=1",
         "run shop.toml --sink terminal --max-records 3",
@@ -96,7 +95,7 @@ def unprintable(text: str) -> list[str]:
 
 
 @pytest.fixture
-def evil(database: Database) -> Database:
+def evil(database) -> Database:
     """Return a database whose names are all so."""
     schema, table, column, kind = (f'"{each}{EVIL}"' for each in ("s", "t", "c", "k"))
     for statement in (
@@ -111,7 +110,7 @@ def evil(database: Database) -> Database:
     return database
 
 
-def test_every_command_prints_names_as_text(evil: Database, tmp_path: Path) -> None:
+def test_every_command_prints_names_as_text(evil, tmp_path):
     shop = Shop(tmp_path, evil, **{"waltap.state.dir": str(tmp_path / "state")})
     shop.sink = {"type": "sql", "url": f"sqlite:///{tmp_path}/target.db"}
     shown = ""
@@ -128,7 +127,7 @@ def test_every_command_prints_names_as_text(evil: Database, tmp_path: Path) -> N
     assert "evil" in shown
 
 
-def test_labels_of_metrics_are_text(evil: Database, tmp_path: Path) -> None:
+def test_labels_of_metrics_are_text(evil, tmp_path):
     with PipelineRig(evil, tmp_path).monitored() as (_run, monitor):
         with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/metrics") as answer:
             text = answer.read().decode()

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from tests.harness.pipeline import WAIT_S, until
-from tests.harness.shop import Shop
 
 pytestmark = pytest.mark.shop(
     sql="CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(10,2));"
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.shop(
 # --- run -------------------------------------------------------------------------------------------
 
 
-def test_a_run_takes_a_snapshot_streams_and_the_next_goes_on_from_there(shop: Shop) -> None:
+def test_a_run_takes_a_snapshot_streams_and_the_next_goes_on_from_there(shop):
     shop.run()
     assert shop.operations() == [("r", n) for n in range(1, 21)]
     shop.database.execute("INSERT INTO orders VALUES (21, 'new', 1); DELETE FROM orders WHERE id=3")
@@ -31,7 +30,7 @@ def test_a_run_takes_a_snapshot_streams_and_the_next_goes_on_from_there(shop: Sh
     assert shop.operations()[22:] == [("c", n) for n in range(101, 151)]
 
 
-def test_the_first_start_logs_once_that_it_created_the_slot(shop: Shop) -> None:
+def test_the_first_start_logs_once_that_it_created_the_slot(shop):
     logged = shop.waltap("run FILE --until-idle 0.3").stderr.splitlines()
     (created,) = [line for line in logged if re.search(r"\bslot\b.*\bcreated\b", line)]
     fields = json.loads(created)
@@ -39,7 +38,7 @@ def test_the_first_start_logs_once_that_it_created_the_slot(shop: Shop) -> None:
     assert re.fullmatch(r"[0-9A-F]+/[0-9A-F]+", fields["lsn"])
 
 
-def test_sink_limits_and_properties_can_be_given_on_the_command_line(shop: Shop) -> None:
+def test_sink_limits_and_properties_can_be_given_on_the_command_line(shop):
     said = shop.says(
         "run FILE --sink jsonl:other.jsonl --max-records 5 --set topic.prefix=mine"
         " --set snapshot.fetch.size=5 --http 127.0.0.1:0"
@@ -54,7 +53,7 @@ def test_sink_limits_and_properties_can_be_given_on_the_command_line(shop: Shop)
 # --- offsets and slots -----------------------------------------------------------------------------
 
 
-def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_reported(shop: Shop) -> None:
+def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_reported(shop):
     shop.run()
     for line, code, words in (
         ("slot show FILE", 0, shop.slot),
@@ -69,7 +68,7 @@ def test_a_slot_can_be_shown_and_dropped_and_its_loss_is_reported(shop: Shop) ->
     assert shop.database.slots() == {}
 
 
-def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Shop) -> None:
+def test_offsets_can_be_shown_moved_back_and_forgotten(shop):
     assert "WT-6003" in shop.says("offsets set FILE 0/1 --yes", code=1)
     shop.run()
     shown = shop.json("offsets show FILE")
@@ -98,7 +97,7 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop: Shop) -> None:
 # --- drop ------------------------------------------------------------------------------------------
 
 
-def test_drop_shows_asks_and_removes_everything_but_the_output(shop: Shop) -> None:
+def test_drop_shows_asks_and_removes_everything_but_the_output(shop):
     shop.run()
     shop.database.execute("CREATE PUBLICATION of_somebody_else")
     asked = shop.says("drop FILE", code=1)  # nobody answers
@@ -119,7 +118,7 @@ def test_drop_shows_asks_and_removes_everything_but_the_output(shop: Shop) -> No
     assert len(shop.records()) == 40
 
 
-def test_a_pipeline_at_rest_needs_no_plugin_of_sink_format_or_transform(shop: Shop) -> None:
+def test_a_pipeline_at_rest_needs_no_plugin_of_sink_format_or_transform(shop):
     shop.run()
     shop.source["notification.enabled.channels"] = "acme"
     shop.sink = {"type": "acme-sink", "url": "x"}
@@ -133,7 +132,7 @@ def test_a_pipeline_at_rest_needs_no_plugin_of_sink_format_or_transform(shop: Sh
     assert shop.database.slots() == {}
 
 
-def test_drop_leaves_a_slot_and_a_publication_that_were_there_before(shop: Shop) -> None:
+def test_drop_leaves_a_slot_and_a_publication_that_were_there_before(shop):
     shop.database.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE orders")
     shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", shop.slot)
     shop.run("--set", "slot.takeover=true")
@@ -141,7 +140,7 @@ def test_drop_leaves_a_slot_and_a_publication_that_were_there_before(shop: Shop)
     assert shop.made() == [shop.slot] * 2
 
 
-def test_what_runs_is_left_alone(shop: Shop) -> None:
+def test_what_runs_is_left_alone(shop):
     with shop.process("run FILE", ready=True):
         for line in ("drop FILE", "slot drop FILE", "offsets clear FILE", "offsets set FILE 0/1"):
             assert "WT-6004" in shop.says(f"{line} --yes", code=1)
@@ -149,7 +148,7 @@ def test_what_runs_is_left_alone(shop: Shop) -> None:
         shop.says("offsets show FILE")
 
 
-def test_what_is_in_a_database_that_the_profile_left_stays_and_is_remembered(shop: Shop) -> None:
+def test_what_is_in_a_database_that_the_profile_left_stays_and_is_remembered(shop):
     """A slot that nobody knows of any more would keep WAL until the disk is full."""
     shop.run()
     other = shop.database.server.create_database(f"{shop.database.name}_b")
@@ -169,7 +168,7 @@ def test_what_is_in_a_database_that_the_profile_left_stays_and_is_remembered(sho
         other.drop()
 
 
-def test_a_role_that_reads_by_default_runs_and_drops(shop: Shop) -> None:
+def test_a_role_that_reads_by_default_runs_and_drops(shop):
     name = shop.database.name
     shop.database.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     shop.run()
@@ -181,7 +180,7 @@ def test_a_role_that_reads_by_default_runs_and_drops(shop: Shop) -> None:
 # --- doctor and explain ----------------------------------------------------------------------------
 
 
-def test_explain_prints_the_code_that_is_generated_for_a_table(shop: Shop) -> None:
+def test_explain_prints_the_code_that_is_generated_for_a_table(shop):
     code = shop.waltap("explain FILE --code public.orders").stdout
     compile(code, "all of it", "exec")
     assert "# waltap JSON codec of 3 columns #" in code
@@ -201,7 +200,7 @@ SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND confi
 """A slot in the making counts as read, and gets what is committed once it is whole."""
 
 
-def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(shop: Shop) -> None:
+def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(shop):
     database = shop.database
     database.execute("CREATE TABLE keyless (a int, b text)")
     lines: list[str] = []
@@ -239,7 +238,7 @@ def test_tail_shows_changes_of_all_tables_and_leaves_nothing_behind(shop: Shop) 
     assert not (shop.folder / ".waltap").exists()
 
 
-def test_tail_as_json_prints_records(shop: Shop) -> None:
+def test_tail_as_json_prints_records(shop):
     line = f"tail {shop.database.dsn} --json --snapshot --table public[.]orders --until-idle 0.3"
     found = [json.loads(each) for each in shop.waltap(line).stdout.splitlines()]
     assert [each["value"]["after"]["id"] for each in found] == list(range(1, 21))
@@ -247,7 +246,7 @@ def test_tail_as_json_prints_records(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("line", ["tail DSN --snapshot", "run FILE --sink jsonl:-"])
-def test_a_reader_that_has_seen_enough_ends_a_command_quietly(shop: Shop, line: str) -> None:
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(shop, line):
     """``| head -1``: what it did not take comes with the next run; no disk is blamed."""
     shop.database.execute("INSERT INTO orders SELECT generate_series(21, 20000)")
     words = line.replace("DSN", shop.database.dsn).replace("FILE", str(shop.path))

@@ -3,8 +3,6 @@
 
 import pytest
 from tests.harness.meanwhile import in_background
-from tests.harness.pipeline import PipelineRig
-from tests.harness.shop import Shop
 
 # --- plan --------------------------------------------------------------------------------------------
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.shop(
 )
 
 
-def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop: Shop) -> None:
+def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop):
     shop.source["replica.identity.autoset.values"] = "public.t:FULL"
     found = shop.json("plan FILE --json")
     alter, publication = found["statements"]
@@ -55,7 +53,7 @@ def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop: S
     assert shop.made() == [shop.slot] * 2
 
 
-def test_a_plan_has_the_mode_that_the_spark_sink_gives_each_table(shop: Shop) -> None:
+def test_a_plan_has_the_mode_that_the_spark_sink_gives_each_table(shop):
     shop.sink = {
         "type": "spark",
         "path": "lake",
@@ -70,7 +68,7 @@ def test_a_plan_has_the_mode_that_the_spark_sink_gives_each_table(shop: Shop) ->
     assert {mode for table, mode in modes.items() if "part" in table} == {"scd1, without history"}
 
 
-def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(shop: Shop) -> None:
+def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(shop):
     role = "poor_" + shop.database.name[-20:]
     shop.database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
     shop.source |= {"database.user": role, "signal.data.collection": "public.signals"}
@@ -87,9 +85,7 @@ def test_the_sql_of_a_plan_is_what_a_role_without_rights_needs(shop: Shop) -> No
         shop.database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
-def test_what_others_make_is_in_the_sql_and_what_stops_a_start_does_not_stop_a_plan(
-    shop: Shop,
-) -> None:
+def test_what_others_make_is_in_the_sql_and_what_stops_a_start_does_not_stop_a_plan(shop):
     shop.source["publication.autocreate.mode"] = "disabled"
     done = shop.waltap("plan FILE --sql")
     assert done.returncode == 1
@@ -123,7 +119,7 @@ changed = pytest.mark.pipeline(
 
 
 @changed
-def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: PipelineRig) -> None:
+def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline):
     """An open transaction has written to it: the command waits for that, and nothing is missing."""
     database = pipeline.database
     add = ("tables", "add", "FILE", 'public."New.One"')
@@ -162,9 +158,7 @@ def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline: PipelineRig) -
 
 
 @changed
-def test_tables_join_and_leave_a_pipeline_and_names_that_are_none_change_nothing(
-    pipeline: PipelineRig,
-) -> None:
+def test_tables_join_and_leave_a_pipeline_and_names_that_are_none_change_nothing(pipeline):
     database, seen = pipeline.database, pipeline.destination
     early = pipeline.command("tables", "add", "FILE", "public.t", "--no-snapshot")
     assert early.stdout == "p: public.t is streamed by the first start\n"
@@ -197,7 +191,7 @@ def test_tables_join_and_leave_a_pipeline_and_names_that_are_none_change_nothing
 
 
 @changed
-def test_a_running_pipeline_reads_tables_again(pipeline: PipelineRig) -> None:
+def test_a_running_pipeline_reads_tables_again(pipeline):
     read = ("snapshot", "FILE", "public.t")
     with pipeline.running() as run:
         done = pipeline.command(*read, "--filter", "id > 20", "--id", "a", "--wait", "120")

@@ -8,11 +8,10 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, text_of
 
 pytestmark = pytest.mark.shop(
@@ -34,7 +33,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 """Others: test_refusals.py."""
 
 
-def test_what_is_refused_is_reported_and_leaves_nothing(shop: Shop) -> None:
+def test_what_is_refused_is_reported_and_leaves_nothing(shop):
     for changed, code, words in REFUSED:
         said = shop.run(*(f"--set={name}={value}" for name, value in changed.items()), code=code)
         assert all(word in said for word in words.split(" … ")), (words, said)
@@ -42,7 +41,7 @@ def test_what_is_refused_is_reported_and_leaves_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("sink", ["jsonl", "changelog"])
-def test_used_up_file_descriptors_are_reported_as_that(shop: Shop, sink: str) -> None:
+def test_used_up_file_descriptors_are_reported_as_that(shop, sink):
     shop.sink = {"type": sink, "path": "out"}
     reported = 0
     for files in (6, 8, 9, 11):
@@ -66,9 +65,7 @@ def test_used_up_file_descriptors_are_reported_as_that(shop: Shop, sink: str) ->
     ("closed", "path", "code"),
     [("2>&-", "out", 0), ("0<&- >&- 2>&-", "out", 0), (">&-", "-", 1), (">&- 2>&-", "-", 1)],
 )
-def test_what_is_written_goes_to_no_file_that_has_a_closed_streams_number(
-    shop: Shop, closed: str, path: str, code: int
-) -> None:
+def test_what_is_written_goes_to_no_file_that_has_a_closed_streams_number(shop, closed, path, code):
     shop.sink = {"type": "jsonl", "path": path}
     line = f"{sys.executable} -m waltap run {shop.path} --until-idle 0.3 {closed}"
     done = subprocess.run(line, shell=True, cwd=shop.folder, capture_output=True, text=True)
@@ -84,7 +81,7 @@ def test_what_is_written_goes_to_no_file_that_has_a_closed_streams_number(
 
 
 @pytest.fixture
-def ascii_shop(server: Server, database: Database, tmp_path: Path) -> Iterator[Shop]:
+def ascii_shop(server, database, tmp_path) -> Iterator[Shop]:
     name = f"{database.name}_ascii"
     database.execute(
         f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
@@ -100,9 +97,7 @@ def ascii_shop(server: Server, database: Database, tmp_path: Path) -> Iterator[S
 @pytest.mark.parametrize(
     ("plugin", "streamed"), [("pgoutput", False), ("pgoutput", True), ("wal2json", True)]
 )
-def test_the_remedy_for_bytes_that_are_no_utf_8_brings_every_row(
-    ascii_shop: Shop, plugin: str, streamed: bool
-) -> None:
+def test_the_remedy_for_bytes_that_are_no_utf_8_brings_every_row(ascii_shop, plugin, streamed):
     shop = ascii_shop
     shop.source["plugin.name"] = plugin
     if streamed:

@@ -2,12 +2,10 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from tests.harness.dead_letters import KEEP
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.cli.profile_source import connected
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.shop(
 
 
 @pytest.fixture
-def pipeline(shop: Shop) -> PipelineRig:
+def pipeline(shop) -> PipelineRig:
     """A pipeline in the test's process that has the state of the profile."""
     made = PipelineRig(shop.database, shop.folder)
     shop.source |= made.settings | {"waltap.state.dir": str(shop.folder / "state")}
@@ -32,7 +30,7 @@ def is_read(shop: Shop) -> bool:
     return any(shop.database.slots().values())
 
 
-def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: PipelineRig) -> None:
+def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
     with pipeline.running() as run:
         shop.database.execute("INSERT INTO t VALUES (3)")
         run.until(lambda: run.engine.status().events == 3, "the change")
@@ -59,7 +57,7 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop: Shop, pipeline: Pipelin
     assert shop.waltap("status FILE --set database.port=1").returncode != 0
 
 
-def test_watching_draws_until_interrupted(shop: Shop, pipeline: PipelineRig) -> None:
+def test_watching_draws_until_interrupted(shop, pipeline):
     with pipeline.running(), shop.process("top . --every 0.2") as watching:
         assert watching.stdout is not None
         seen = 0
@@ -70,7 +68,7 @@ def test_watching_draws_until_interrupted(shop: Shop, pipeline: PipelineRig) -> 
         assert watching.wait(120) == 0
 
 
-def test_status_shows_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> None:
+def test_status_shows_offset_slot_lag_and_tables_that_are_new(shop):
     before = shop.json("status FILE --json")
     assert (before["offset"], before["slot"], before["resumable"]) == (None, None, True)
     assert before["new_tables"] == []
@@ -89,7 +87,7 @@ def test_status_shows_offset_slot_lag_and_tables_that_are_new(shop: Shop) -> Non
     assert shop.json("status FILE --json")["new_tables"] == []
 
 
-def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:
+def test_slots_are_listed_with_whose_they_are(shop):
     shop.run()
     left = f"{shop.slot[:55]}_left"
     shop.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", left)
@@ -106,9 +104,7 @@ def test_slots_are_listed_with_whose_they_are(shop: Shop) -> None:
     assert "no slot is an orphan" in shop.says("slot list FILE --orphans")
 
 
-def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reader(
-    shop: Shop, pipeline: PipelineRig
-) -> None:
+def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reader(shop, pipeline):
     with pipeline.running() as run:
         run.until(lambda: is_read(shop), "the slot to be read")
         reported = shop.says("doctor FILE", code=shop.waltap("doctor FILE").returncode)
@@ -121,9 +117,7 @@ def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reade
     assert "pg_terminate_backend" not in reported
 
 
-def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(
-    shop: Shop, pipeline: PipelineRig
-) -> None:
+def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(shop, pipeline):
     """The run stores and confirms more between the two readings of doctor: offset, then slot."""
     turns: list[Offset | None] = []
     with pipeline.running() as run:
@@ -148,7 +142,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(
     assert "this pipeline, which runs" in found["replication slot"].found
 
 
-def test_the_state_folder_is_its_owners_alone(database: Database, tmp_path: Path) -> None:
+def test_the_state_folder_is_its_owners_alone(database, tmp_path):
     """Whatever the umask is. A prepared transaction waits in a file, and the change log lies there, too."""
     state = tmp_path / "state"
     (state / "p/spill").mkdir(parents=True)  # as an earlier version made it

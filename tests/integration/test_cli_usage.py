@@ -4,11 +4,9 @@ import json
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.harness.command import waltap
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, install_plugin, text_of
 
 HEAVY = ("pyarrow", "pyspark", "psycopg", "confluent_kafka", "pandas", "numpy", "sqlalchemy")
@@ -16,7 +14,7 @@ COMMANDS = "init doctor explain run tail signal status top offsets slot drop plu
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
+def shop(tmp_path) -> Shop:
     (tmp_path / "empty").mkdir()
     made = Shop(tmp_path)
     made.sink = {"type": "terminal"}
@@ -26,7 +24,7 @@ def shop(tmp_path: Path) -> Shop:
 # --- help ------------------------------------------------------------------------------------------
 
 
-def test_help_lists_every_command_and_each_has_its_own() -> None:
+def test_help_lists_every_command_and_each_has_its_own():
     for words in ((), ("--help",), ("-h",)):
         answer = waltap(*words)
         for command in COMMANDS[:-2]:
@@ -38,7 +36,7 @@ def test_help_lists_every_command_and_each_has_its_own() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["plugins"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_help_imports_nothing_heavy(arguments):
     program = (
         "import sys\n"
         f"sys.argv = ['waltap', *{arguments!r}]\n"
@@ -85,15 +83,13 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("line", "code", "words"), ENDS)
-def test_a_command_ends_with_its_code_and_says_why(
-    shop: Shop, line: str, code: int, words: str
-) -> None:
+def test_a_command_ends_with_its_code_and_says_why(shop, line, code, words):
     text = shop.says(line, code=code)
     for word in words.split(" … "):
         assert word in text
 
 
-def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(shop: Shop) -> None:
+def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(shop):
     answer = shop.waltap("run FILE")
     lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith("{")]
     assert {"ts", "level", "logger", "message"} <= set(lines[0])
@@ -104,7 +100,7 @@ def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(s
     assert (asked.returncode, "Traceback" in asked.stderr) == (3, True)
 
 
-def test_a_state_folder_without_room_is_reported_as_such(shop: Shop) -> None:
+def test_a_state_folder_without_room_is_reported_as_such(shop):
     """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
     answer = subprocess.run(
         [sys.executable, "-B", "-m", "waltap", "run", str(shop.path)],
@@ -147,15 +143,15 @@ OF_PLUGINS = [
 
 @pytest.mark.parametrize(("function", "factory", "line", "code", "words"), OF_PLUGINS)
 def test_a_command_of_a_plugin_runs_and_its_faults_are_reported_as_its_own(
-    shop: Shop, function: str, factory: str, line: str, code: int, words: str
-) -> None:
+    shop, function, factory, line, code, words
+):
     install_plugin(shop.folder, COMMAND.format(function=function, factory=factory))
     text = shop.says(line, code=code)
     for word in words.split(" … "):
         assert word in text
 
 
-def test_plugins_lists_distribution_version_health_and_what_is_provided(shop: Shop) -> None:
+def test_plugins_lists_distribution_version_health_and_what_is_provided(shop):
     listed = {each["distribution"]: each for each in shop.json("plugins --json")}
     postgres = listed["waltap-postgres"]
     assert (postgres["health"], postgres["provides"]["connectors"]) == ("ok", ["postgres"])
@@ -169,7 +165,7 @@ def test_plugins_lists_distribution_version_health_and_what_is_provided(shop: Sh
 # --- explain and init ------------------------------------------------------------------------------
 
 
-def test_explain_shows_values_origins_and_no_secret(shop: Shop) -> None:
+def test_explain_shows_values_origins_and_no_secret(shop):
     shop.source["database.password"] = "geheim"
     assert "geheim" not in shop.says("explain FILE")
     rows = {e["name"]: e for e in shop.json("explain FILE --json")}
@@ -203,7 +199,7 @@ waltap.sink.pth=x
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--given"])
-def test_a_faulty_file_is_explained_as_far_as_it_is_right(shop: Shop, form: str) -> None:
+def test_a_faulty_file_is_explained_as_far_as_it_is_right(shop, form):
     (shop.folder / "c.properties").write_text(FAULTY)
     answer = shop.waltap(f"explain c.properties {form}")
     assert answer.returncode == 2
@@ -221,7 +217,7 @@ def test_a_faulty_file_is_explained_as_far_as_it_is_right(shop: Shop, form: str)
 
 
 @pytest.mark.parametrize("form", ["", "--all "])
-def test_init_writes_a_profile_that_explains_itself(shop: Shop, form: str) -> None:
+def test_init_writes_a_profile_that_explains_itself(shop, form):
     uri = "postgres://ann:geheim@db.example:6000/shop"
     reported = shop.says(f"init new.toml {form}--sink terminal:40 --dsn", uri)
     text = (shop.folder / "new.toml").read_text()
@@ -245,7 +241,7 @@ def test_init_writes_a_profile_that_explains_itself(shop: Shop, form: str) -> No
     shop.says("explain all.toml")  # what it comments out is valid when it is used
 
 
-def test_a_new_profile_has_at_most_forty_lines_whatever_its_sink(shop: Shop) -> None:
+def test_a_new_profile_has_at_most_forty_lines_whatever_its_sink(shop):
     for sink, settings in (
         ("spark:tables", ['"path" = "tables"', '"format" = "parquet"', '"mode" = ["scd1"]']),
         ("sql:postgresql://u@h/d", ['"url" =', '"insert.mode" = "upsert"']),
@@ -259,7 +255,7 @@ def test_a_new_profile_has_at_most_forty_lines_whatever_its_sink(shop: Shop) -> 
         shop.says("explain it.toml --set database.password=x")
 
 
-def test_a_new_profile_without_a_password_says_how_to_give_one(shop: Shop) -> None:
+def test_a_new_profile_without_a_password_says_how_to_give_one(shop):
     reported = shop.says("init it.toml --dsn postgres://u@h/d --sink null")
     assert "database.password is not given" in reported
     assert (
@@ -270,7 +266,7 @@ def test_a_new_profile_without_a_password_says_how_to_give_one(shop: Shop) -> No
     assert "is not given" not in given
 
 
-def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop: Shop) -> None:
+def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop):
     asked = subprocess.run(
         [sys.executable, "-m", "waltap", "init"],
         cwd=shop.folder, input="postgres://host/db\nterminal\n", capture_output=True, text=True,
@@ -327,13 +323,13 @@ def hidden(shop: Shop, line: str, *more: str, **variables: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor", "tail"])
-def test_a_password_in_a_connection_string_is_not_shown(shop: Shop, command: str) -> None:
+def test_a_password_in_a_connection_string_is_not_shown(shop, command):
     for uri in URIS:
         assert hidden(shop, command, uri)
 
 
 @pytest.mark.parametrize("command", ["explain FILE", "run FILE"])
-def test_a_password_in_a_property_is_not_shown(shop: Shop, command: str) -> None:
+def test_a_password_in_a_property_is_not_shown(shop, command):
     for setting in SETTINGS:
         assert hidden(shop, command, "--set", setting)
 
@@ -361,7 +357,7 @@ def register_sinks():
 """
 
 
-def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_shows_of_it(shop: Shop) -> None:
+def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_shows_of_it(shop):
     (shop.folder / "word").write_text(SECRET)
     shop.source |= {"database.password": "${file:word}", "slot.name": "${env:SESAME}", "no.such": 1}
     text = hidden(shop, "explain FILE", SESAME=SECRET)
@@ -395,7 +391,7 @@ main()
 @pytest.mark.parametrize(
     "module", ["waltap.cli.application", "typer", "waltap.errors", "waltap.plugins.host"]
 )
-def test_no_traceback_of_an_import(module: str) -> None:
+def test_no_traceback_of_an_import(module):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, module, "plugins"],
         capture_output=True, text=True, timeout=120,
@@ -420,7 +416,7 @@ MOST = 325
 UNUSED = {"demo", "formats", "kafka", "lake", "spark", "streams", "transforms"}
 
 
-def test_a_snapshot_into_lines_loads_no_other_plugin(database: Database, tmp_path: Path) -> None:
+def test_a_snapshot_into_lines_loads_no_other_plugin(database, tmp_path):
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
     database.execute("INSERT INTO item SELECT n, 'x' FROM generate_series(1, 1000) n")
     source = {

@@ -11,7 +11,6 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import dataset
 from tests.harness.json_lines import records
-from tests.harness.pipeline import PipelineRig
 
 from waltap.changes.capture.topic_naming import field_namer
 from waltap_sinks.changelog import ChangeLog
@@ -28,9 +27,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     sql="""CREATE TABLE t (id int PRIMARY KEY, "ID" int, v text, "V" text); INSERT INTO t VALUES (0, 1, 'a', 'A')"""
 )
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
-def test_columns_that_differ_by_case_keep_their_values_apart(
-    pipeline: PipelineRig, tmp_path: Path, plugin: str
-) -> None:
+def test_columns_that_differ_by_case_keep_their_values_apart(pipeline, tmp_path, plugin):
     """Debezium refuses such a table; they are columns of their own."""
     pipeline.settings |= {"plugin.name": plugin, "topic.prefix": "x"}
     pipeline.branches = [
@@ -63,7 +60,7 @@ def test_columns_that_differ_by_case_keep_their_values_apart(
     sql="""CREATE TABLE t ("my-id" int PRIMARY KEY, "1st" text, "größe_" int); INSERT INTO t VALUES (1, 'a', 2)"""
 )
 @pytest.mark.parametrize("mode", ["none", "avro", "avro_unicode"])
-def test_every_sink_calls_columns_alike(pipeline: PipelineRig, tmp_path: Path, mode: str) -> None:
+def test_every_sink_calls_columns_alike(pipeline, tmp_path, mode):
     """field.name.adjustment.mode is for all: records, the change log, files and SQL targets."""
     pipeline.settings["field.name.adjustment.mode"] = mode
     pipeline.branches = [
@@ -111,9 +108,7 @@ UPDATE t SET s3 = 'SECRET too' WHERE id = 3;
     sql="CREATE TABLE t (id int PRIMARY KEY, s1 text, v text, s2 text)",
     settings={"column.exclude.list": r"public\.t\.s\d", "offset.flush.interval.ms": "60000"},
 )
-def test_columns_that_are_left_out_come_and_go_within_one_flush(
-    pipeline: PipelineRig, tmp_path: Path
-) -> None:
+def test_columns_that_are_left_out_come_and_go_within_one_flush(pipeline, tmp_path):
     """What is kept stays what it is, in every sink that has columns."""
     log, files, lake = (tmp_path / name for name in ("log", "files", "lake"))
     pipeline.branches = [
@@ -141,7 +136,7 @@ IN_LINES = {"sink.type": "jsonl", "topic.prefix": "x", "value.converter.schemas.
 
 
 @pytest.fixture
-def lines(pipeline: PipelineRig, tmp_path: Path) -> Path:
+def lines(pipeline, tmp_path) -> Path:
     """Have the pipeline write lines with schemas; return their file."""
     pipeline.settings |= IN_LINES | {"sink.path": str(tmp_path / "out")}
     return tmp_path / "out"
@@ -166,9 +161,7 @@ def seen(out: Path) -> list[tuple[str, Any, Any]]:
 @pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
 @pytest.mark.parametrize("transforms", [[], [HEADER]], ids=["plain", "transformed"])
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
-def test_a_label_is_known_from_its_first_row_on(
-    pipeline: PipelineRig, lines: Path, plugin: str, transforms: list[dict[str, str]]
-) -> None:
+def test_a_label_is_known_from_its_first_row_on(pipeline, lines, plugin, transforms):
     database = pipeline.database
     pipeline.tables = {"transforms": transforms}
     with pipeline.running(**{"plugin.name": plugin}) as run:
@@ -198,9 +191,7 @@ def test_a_label_is_known_from_its_first_row_on(
     [("pgoutput", []), ("wal2json", []), ("pgoutput", [HEADER])],
     ids=["pgoutput", "wal2json", "transformed"],
 )
-def test_a_label_in_an_array_is_known_from_its_first_row_on(
-    pipeline: PipelineRig, lines: Path, plugin: str, transforms: list[dict[str, str]]
-) -> None:
+def test_a_label_in_an_array_is_known_from_its_first_row_on(pipeline, lines, plugin, transforms):
     database = pipeline.database
     pipeline.tables = {"transforms": transforms}
     with pipeline.running(**{"plugin.name": plugin}) as run:
@@ -221,9 +212,7 @@ def test_a_label_in_an_array_is_known_from_its_first_row_on(
 
 
 @pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
-def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(
-    pipeline: PipelineRig, lines: Path
-) -> None:
+def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(pipeline, lines):
     """The type does not have it any more; asking again for each row would not help."""
     pipeline.catch_up()
     pipeline.database.execute(
@@ -239,9 +228,7 @@ def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(
     "CREATE TABLE t (id int PRIMARY KEY, m crate)",
     settings={"waltap.composite.types": "struct"},
 )
-def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(
-    pipeline: PipelineRig, lines: Path
-) -> None:
+def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(pipeline, lines):
     """Also of a type within another, in an array; older values, and those without it, have null."""
     database = pipeline.database
     with pipeline.running() as run:

@@ -69,9 +69,7 @@ def unavailable(run: Run) -> bool:
     return any(isinstance(error, PasswordUnavailable) for error, _ in run.notices.failures)
 
 
-def test_each_connection_gets_the_token_of_its_moment(
-    private_server: Cluster, tmp_path: Path
-) -> None:
+def test_each_connection_gets_the_token_of_its_moment(private_server, tmp_path):
     role_with(private_server, "token-1")
     only_by_password(private_server)
     database = private_server.create_database("tokens")
@@ -107,8 +105,8 @@ def test_each_connection_gets_the_token_of_its_moment(
     ],
 )
 def test_a_password_that_is_changed_while_it_streams_is_found(
-    private_server: Cluster, tmp_path: Path, named: str, value: str
-) -> None:
+    private_server, tmp_path, named, value
+):
     """The server has the new password before the file: until both agree the run tries again."""
     role_with(private_server, "of yesterday")
     only_by_password(private_server)
@@ -141,9 +139,7 @@ def codes(run: Run) -> set[str]:
     return {error.code for error, _ in run.notices.failures}
 
 
-def test_a_password_that_was_never_right_is_reported_at_the_start(
-    private_server: Cluster, tmp_path: Path
-) -> None:
+def test_a_password_that_was_never_right_is_reported_at_the_start(private_server, tmp_path):
     role_with(private_server, "r1ght-pw")
     only_by_password(private_server)
     database = private_server.create_database("never_right")
@@ -155,7 +151,7 @@ def test_a_password_that_was_never_right_is_reported_at_the_start(
         assert "database.password.command" in caught.value.advice() or code == "WT-2032"
 
 
-def test_a_command_is_one_and_is_meant_alone() -> None:
+def test_a_command_is_one_and_is_meant_alone():
     given = {"connector.class": "postgres", "topic.prefix": "t", "database.dbname": "d"}
     given["waltap.sink.type"] = "null"
     for more, reported in (
@@ -170,7 +166,7 @@ def test_a_command_is_one_and_is_meant_alone() -> None:
             examine(read_debezium({**given, **more}), Host())
 
 
-def test_the_factory_of_a_debezium_file_is_the_plugins_where_there_is_one() -> None:
+def test_the_factory_of_a_debezium_file_is_the_plugins_where_there_is_one():
     given = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "topic.prefix": "t",
@@ -214,14 +210,14 @@ def failure(*words: str, timeout_s: float = 60.0) -> str:
         pytest.param("cat", "", id="no input"),
     ],
 )
-def test_what_it_prints_is_the_password(script: str, password: str) -> None:
+def test_what_it_prints_is_the_password(script, password):
     if not password:
         assert "printed none" in failure("sh", "-c", script)
     else:
         assert printed("sh", "-c", script) == password
 
 
-def test_it_runs_in_the_folder_of_the_profile(tmp_path: Path) -> None:
+def test_it_runs_in_the_folder_of_the_profile(tmp_path):
     (tmp_path / "token.sh").write_text("#!/bin/sh\ncat token\n")
     (tmp_path / "token.sh").chmod(0o755)
     (tmp_path / "token").write_text("from the file\n")
@@ -242,17 +238,17 @@ def test_it_runs_in_the_folder_of_the_profile(tmp_path: Path) -> None:
         pytest.param("yes", "prints without end", id="without end"),
     ],
 )
-def test_a_failure_is_reported(script: str, reported: str) -> None:
+def test_a_failure_is_reported(script, reported):
     assert reported in failure("sh", "-c", script)
 
 
-def test_what_is_not_there_or_no_program_is_reported(tmp_path: Path) -> None:
+def test_what_is_not_there_or_no_program_is_reported(tmp_path):
     (tmp_path / "data").write_text("x")
     assert "does not start: No such file" in failure("no-such-program-of-ours")
     assert "does not start: Permission denied" in failure(str(tmp_path / "data"))
 
 
-def test_what_it_says_of_a_failure_has_neither_its_output_nor_a_trace() -> None:
+def test_what_it_says_of_a_failure_has_neither_its_output_nor_a_trace():
     said = failure("sh", "-c", f"echo {SECRET}; echo refused for '{SECRET}' >&2; exit 1")
     assert f"refused for {HIDDEN}" in said
     traced = failure("sh", "-xc", f"echo '{SECRET}' > /dev/null; exit 1")
@@ -262,7 +258,7 @@ def test_what_it_says_of_a_failure_has_neither_its_output_nor_a_trace() -> None:
     assert "abcdefgh" not in said
 
 
-def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path):
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
     pid = tmp_path / "pid"
     for seconds in (1.0, 10.0, 60.0):  # a busy machine may not have come to the second command
@@ -285,7 +281,7 @@ def alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_stop_does_not_wait_for_it() -> None:
+def test_a_stop_does_not_wait_for_it():
     with pytest.raises(StopRequested):
         printed_password(
             [sys.executable, "-c", "import time; time.sleep(600)"],

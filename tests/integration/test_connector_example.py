@@ -53,7 +53,7 @@ def seen(folder: Path) -> list[tuple[str, Any]]:
     return [(value["op"], value["after"] or value["before"]) for value in values]
 
 
-def test_a_pipeline_goes_on_where_it_stopped(tmp_path: Path, plugin: ModuleType) -> None:
+def test_a_pipeline_goes_on_where_it_stopped(tmp_path, plugin):
     write(tmp_path, [change("c", id="1", total="19.90")], [change("u", id="1", total=None)])
     pipeline(tmp_path, plugin).run(waltap.Limits(until_idle=0.2))
     write(tmp_path, [change("c", id="2", total="1"), change("d", id="1", total=None)])
@@ -66,7 +66,7 @@ def test_a_pipeline_goes_on_where_it_stopped(tmp_path: Path, plugin: ModuleType)
     ]
 
 
-def test_a_new_column_and_half_a_line(tmp_path: Path, plugin: ModuleType) -> None:
+def test_a_new_column_and_half_a_line(tmp_path, plugin):
     write(tmp_path, [change("c", id="1")], [change("c", id="2", note="new")])
     whole = (tmp_path / "journal.jsonl").read_text()
     with (tmp_path / "journal.jsonl").open("a") as file:
@@ -79,6 +79,6 @@ def test_a_new_column_and_half_a_line(tmp_path: Path, plugin: ModuleType) -> Non
     assert seen(tmp_path)[2:] == [("c", {"id": "3"})]
 
 
-def test_a_journal_that_is_not_there_is_reported(tmp_path: Path, plugin: ModuleType) -> None:
+def test_a_journal_that_is_not_there_is_reported(tmp_path, plugin):
     with pytest.raises(WaltapError, match="is not there"):
         pipeline(tmp_path, plugin).run()

@@ -1,7 +1,6 @@
 """Events that cannot be delivered, through whole pipelines on real servers: kept, looked at, redelivered."""
 
 import json
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -21,7 +20,7 @@ from tests.harness.sql import pipeline as to_replica
 
 
 @pytest.fixture
-def target(database: Database) -> Database:
+def target(database) -> Database:
     """Return the database, with a table for the copy in a schema that is not captured."""
     database.execute("CREATE TABLE people (id int PRIMARY KEY, name text, note text)")
     database.execute(
@@ -32,14 +31,12 @@ def target(database: Database) -> Database:
 
 
 @pytest.fixture
-def to_sql(target: Database, tmp_path: Path) -> PipelineRig:
+def to_sql(target, tmp_path) -> PipelineRig:
     more = {"snapshot.mode": "no_data", "sink.schema.evolution": "none"}
     return to_replica(target, tmp_path, **more)
 
 
-def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
-    to_sql: PipelineRig, target: Database
-) -> None:
+def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(to_sql, target):
     to_sql.settings |= KEEP
     to_sql.catch_up()
     target.execute("INSERT INTO people SELECT i, 'ok', 'n' FROM generate_series(1, 50) i")
@@ -100,7 +97,7 @@ def test_rows_that_a_table_refuses_are_redelivered_when_it_takes_them(
     assert dead_letters_of(to_sql) == []
 
 
-def test_a_redelivery_ends_no_temporary_slot(to_sql: PipelineRig, target: Database) -> None:
+def test_a_redelivery_ends_no_temporary_slot(to_sql, target):
     """A running pipeline would let go of its connection for it, and the slot of all that is to come."""
     to_sql.settings |= KEEP | {"slot.temporary": "true"}
     with to_sql.running() as run:
@@ -113,9 +110,7 @@ def test_a_redelivery_ends_no_temporary_slot(to_sql: PipelineRig, target: Databa
         run.until(lambda: target.execute("SELECT id FROM replica.people") == [(4,)], "the next row")
 
 
-def test_a_running_pipeline_redelivers_letters_and_goes_on(
-    to_sql: PipelineRig, target: Database
-) -> None:
+def test_a_running_pipeline_redelivers_letters_and_goes_on(to_sql, target):
     to_sql.settings |= KEEP
     to_sql.catch_up()
     assert "there are no dead letters" in dead_letters(to_sql, "list").stdout
@@ -143,9 +138,7 @@ def test_a_running_pipeline_redelivers_letters_and_goes_on(
     assert target.execute("SELECT id FROM replica.people ORDER BY id") == [(2,), (3,), (4,)]
 
 
-def test_each_of_several_sinks_has_letters_of_its_own(
-    to_sql: PipelineRig, target: Database, tmp_path: Path
-) -> None:
+def test_each_of_several_sinks_has_letters_of_its_own(to_sql, target, tmp_path):
     lines = tmp_path / "events.jsonl"
     to_sql.settings = {k: v for k, v in to_sql.settings.items() if not k.startswith("sink.")}
     to_sql.branches = [
@@ -173,9 +166,7 @@ def test_each_of_several_sinks_has_letters_of_its_own(
     assert len(lines.read_text().splitlines()) == 3
 
 
-def test_a_sink_of_its_own_gets_copies(
-    to_sql: PipelineRig, target: Database, tmp_path: Path
-) -> None:
+def test_a_sink_of_its_own_gets_copies(to_sql, target, tmp_path):
     copies = tmp_path / "letters.jsonl"
     to_sql.tables = {"dead_letters": {"type": "jsonl", "path": str(copies)}}
     to_sql.settings |= KEEP
@@ -194,8 +185,8 @@ def test_a_sink_of_its_own_gets_copies(
 
 
 def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
-    database: Database, kafka: Kafka, tmp_path: Path
-) -> None:
+    database, kafka, tmp_path
+):
     prefix = kafka.topic_name()
     topic = f"{prefix}.public.t"
     create(kafka.bootstrap, NewTopic(topic, 1, config={"max.message.bytes": "20000"}))
@@ -254,7 +245,7 @@ def _allow(kafka: Kafka, topic: str, size: int) -> None:
 
 
 @pytest.fixture
-def to_lines(database: Database, tmp_path: Path) -> PipelineRig:
+def to_lines(database, tmp_path) -> PipelineRig:
     database.execute("CREATE TABLE n (id int PRIMARY KEY, v numeric(9,2))")
     sink = {"sink.type": "jsonl", "sink.path": str(tmp_path / "events.jsonl")}
     return PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
@@ -268,7 +259,7 @@ def _written(pipeline: PipelineRig) -> list[int]:
 NAN = "INSERT INTO n VALUES (1, 1.5), (2, 'NaN'), (3, 2.5)"
 
 
-def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: PipelineRig) -> None:
+def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines):
     to_lines.settings |= {"event.converting.failure.handling.mode": "dead_letter"}
     to_lines.catch_up()
     to_lines.deliver(NAN)
@@ -284,9 +275,7 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines: Pipeli
 
 
 @pytest.mark.parametrize(("mode", "tolerance"), [("warn", "none"), ("skip", "none"), (None, "all")])
-def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(
-    to_lines: PipelineRig, mode: str | None, tolerance: str
-) -> None:
+def test_an_event_that_cannot_be_made_is_left_out_where_that_is_said(to_lines, mode, tolerance):
     to_lines.settings |= {
         "event.converting.failure.handling.mode": "fail",
         "event.processing.failure.handling.mode": mode,

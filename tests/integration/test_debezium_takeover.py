@@ -10,7 +10,6 @@ from tests.differential.engines import peer_installed
 from tests.harness.kafka import create, read_all
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
-from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 from tests.hunt.takeover import SETUP, Handovers, play
@@ -87,13 +86,11 @@ class Takeover(Shop):
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Takeover:
+def shop(database, tmp_path) -> Takeover:
     return Takeover(database, tmp_path)
 
 
-def test_debezium_and_waltap_take_turns_on_one_slot(
-    database: Database, java: Path, tmp_path: Path
-) -> None:
+def test_debezium_and_waltap_take_turns_on_one_slot(database, java, tmp_path):
     if not peer_installed():
         pytest.skip("the Debezium peer is not installed: benchmarks/peer/run-peer --install")
     database.execute(SETUP)
@@ -104,7 +101,7 @@ def test_debezium_and_waltap_take_turns_on_one_slot(
     assert found.repeated[0] == 0, "behind its snapshot Debezium has nothing open"
 
 
-def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: Takeover) -> None:
+def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop):
     before = shop.now()
     shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 5) n; COMMIT")
     shop.database.execute("INSERT INTO t VALUES (6, 'b')")
@@ -115,9 +112,7 @@ def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop: T
 
 
 @pytest.mark.parametrize(("events", "expected"), [(None, [1, 2, 3, 4]), (3, [4])], ids=str)
-def test_rows_of_one_copy_share_an_lsn(
-    shop: Takeover, events: int | None, expected: list[int]
-) -> None:
+def test_rows_of_one_copy_share_an_lsn(shop, events, expected):
     """How many of them were delivered only the number shows that Debezium 3.7 keeps: else none is lost."""
     before = shop.now()
     with shop.database.connect() as connection, connection.cursor() as cursor:
@@ -133,7 +128,7 @@ def test_rows_of_one_copy_share_an_lsn(
     assert shop.ids() == expected
 
 
-def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop: Takeover) -> None:
+def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop):
     """Behind a commit, and behind the begin of a transaction whose first change has the same LSN."""
     before = shop.now()
     shop.database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -143,7 +138,7 @@ def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop: Takeover) 
     assert shop.ids() == [1]
 
 
-def test_offsets_go_back_and_other_connectors_keep_theirs(shop: Takeover) -> None:
+def test_offsets_go_back_and_other_connectors_keep_theirs(shop):
     other = b'["other",{"server":"elsewhere"}]'
     start = shop.now()
     shop.imported({KEY: {"lsn": start}, other: {"lsn": 1}})
@@ -158,9 +153,7 @@ def test_offsets_go_back_and_other_connectors_keep_theirs(shop: Takeover) -> Non
     assert list(parse_java_map(fresh.read_bytes())) == [KEY]
 
 
-def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(database, tmp_path):
     """Nor a sink; and where nobody answers, nothing is done, and the exit code says so."""
     shop = Takeover(database, tmp_path, **{"exactly.once.support": "required"})
     document = json.loads(shop.file.read_text())
@@ -178,7 +171,7 @@ def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(
         assert done()
 
 
-def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Takeover) -> None:
+def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop):
     here = {"lsn": shop.now()}
     ahead = {"lsn": shop.now() + (1 << 40), "lsn_commit": shop.now() + (1 << 40)}
     begun = {"lsn": shop.now(), "snapshot": "INITIAL", "snapshot_completed": False}
@@ -200,7 +193,7 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop: Takeov
     assert list(shop.folder.rglob("offset.json"))
 
 
-def test_a_place_that_holds_no_offsets_is_reported(shop: Takeover) -> None:
+def test_a_place_that_holds_no_offsets_is_reported(shop):
     bad = shop.folder / "bad.dat"
     bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
     for place, words in (
@@ -213,7 +206,7 @@ def test_a_place_that_holds_no_offsets_is_reported(shop: Takeover) -> None:
         assert words
 
 
-def test_a_slot_that_is_being_read_is_refused(shop: Takeover) -> None:
+def test_a_slot_that_is_being_read_is_refused(shop):
     shop.imported({KEY: {"lsn": shop.now()}})
     overrides = {"snapshot.mode": "no_data", "waltap.state.dir": str(shop.folder / "elsewhere")}
     host = Host()
@@ -228,9 +221,7 @@ def test_a_slot_that_is_being_read_is_refused(shop: Takeover) -> None:
         running.result(120)
 
 
-def test_the_topic_of_a_worker_is_read_and_written(
-    database: Database, kafka: Kafka, tmp_path: Path
-) -> None:
+def test_the_topic_of_a_worker_is_read_and_written(database, kafka, tmp_path):
     topic = kafka.topic_name("connect-offsets")
     create(kafka.bootstrap, NewTopic(topic, num_partitions=3, config={"cleanup.policy": "compact"}))
     shop = Takeover(database, tmp_path, **{"bootstrap.servers": kafka.bootstrap})

@@ -52,9 +52,7 @@ PINNED = {
 
 
 @pytest.mark.parametrize("values", ["float8", "float4"])
-def test_floats_of_decoderbufs_are_printed_like_the_server_does(
-    database: Database, values: str
-) -> None:
+def test_floats_of_decoderbufs_are_printed_like_the_server_does(database, values):
     """Thousands of numbers of all sizes: our digits against the server's own."""
     ours = float8_text if values == "float8" else float4_text
     with database.connect() as connection:
@@ -70,9 +68,7 @@ def test_floats_of_decoderbufs_are_printed_like_the_server_does(
     assert [text for _, text in rows] == [ours(value) for value, _ in rows]
 
 
-def test_dates_and_times_of_decoderbufs_are_printed_like_the_server_does(
-    database: Database,
-) -> None:
+def test_dates_and_times_of_decoderbufs_are_printed_like_the_server_does(database):
     with database.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         dates = connection.execute(
@@ -179,27 +175,25 @@ def plain(row: Row) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def streams(database: Database) -> Iterator[Streams]:
+def streams(database) -> Iterator[Streams]:
     made = Streams(database)
     yield made
     made.connection.close()
 
 
-def test_full_rows_are_reported_as_such_although_the_identity_is_another_by_now(
-    streams: Streams,
-) -> None:
+def test_full_rows_are_reported_as_such_although_the_identity_is_another_by_now(streams):
     streams.run("ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t VALUES (1, 1, 'x')")
     streams.run("DELETE FROM t", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
     assert streams.agreed()[-1][4] == "FULL"
 
 
-def test_keys_are_reported_as_such_although_the_identity_is_full_by_now(streams: Streams) -> None:
+def test_keys_are_reported_as_such_although_the_identity_is_full_by_now(streams):
     streams.run("INSERT INTO t VALUES (1, 1, 'x')", "UPDATE t SET id = 2", "DELETE FROM t")
     streams.run("ALTER TABLE t REPLICA IDENTITY FULL")
     assert [row[4] for row in streams.agreed()] == ["NONE", "KEY", "KEY"]
 
 
-def test_an_untouched_value_is_not_null_in_a_full_row(streams: Streams) -> None:
+def test_an_untouched_value_is_not_null_in_a_full_row(streams):
     """So a row that shows NULL for one is a key: decoderbufs lists all columns under either identity."""
     streams.run("ALTER TABLE t ALTER c DROP NOT NULL", "ALTER TABLE t REPLICA IDENTITY FULL")
     streams.run(f"INSERT INTO t VALUES (1, 1, {LONG})", "UPDATE t SET a = 2")
@@ -211,7 +205,7 @@ def test_an_untouched_value_is_not_null_in_a_full_row(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_full_row_of_nulls_alone_is_an_old_row(streams: Streams, restarts: bool) -> None:
+def test_a_full_row_of_nulls_alone_is_an_old_row(streams, restarts):
     """Format 1 of wal2json leaves NULL out of old rows: none of its columns are named then."""
     streams.run("CREATE TABLE k (a int, b text)", "ALTER TABLE k REPLICA IDENTITY FULL")
     nothing = {"a": None, "b": None}
@@ -235,7 +229,7 @@ def test_a_full_row_of_nulls_alone_is_an_old_row(streams: Streams, restarts: boo
     assert [row[3:] for row in streams.agreed()[2:]] == [(nothing, "FULL")] * 2
 
 
-def test_rows_of_a_table_without_columns_are_rows(streams: Streams) -> None:
+def test_rows_of_a_table_without_columns_are_rows(streams):
     streams.run("CREATE TABLE k ()", "ALTER TABLE k REPLICA IDENTITY FULL")
     streams.run("INSERT INTO k DEFAULT VALUES", "DELETE FROM k")
     for variant in ("pgoutput", "wal2json 2", "wal2json 1", "wal2json chunks"):
@@ -246,16 +240,14 @@ def test_rows_of_a_table_without_columns_are_rows(streams: Streams) -> None:
     assert streams.rows("decoderbufs")[0][::4] == ("Insert", "NONE")
 
 
-def test_a_column_added_after_a_row_is_no_untouched_value_of_it(streams: Streams) -> None:
+def test_a_column_added_after_a_row_is_no_untouched_value_of_it(streams):
     streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})", "UPDATE t SET a = 2")
     streams.run("ALTER TABLE t ADD n int", "UPDATE t SET a = 3", "ALTER TABLE t ADD late text")
     rows = streams.agreed()
     assert [list(row[2]) for row in rows[1:]] == [["id", "a", "b", "c"], ["id", "a", "b", "c", "n"]]
 
 
-def test_after_a_restart_what_came_later_than_a_missing_column_was_not_there(
-    streams: Streams,
-) -> None:
+def test_after_a_restart_what_came_later_than_a_missing_column_was_not_there(streams):
     streams.run(f"INSERT INTO t VALUES (1, 1, {LONG}, {LONG})")
     streams.agreed()
     streams.restart()
@@ -264,7 +256,7 @@ def test_after_a_restart_what_came_later_than_a_missing_column_was_not_there(
     assert list(row[2]) == ["id", "a", "b", "c"]
 
 
-def test_what_is_no_table_brings_no_rows(streams: Streams) -> None:
+def test_what_is_no_table_brings_no_rows(streams):
     streams.run(
         "INSERT INTO t VALUES (1, 1, 'x')",
         "CREATE MATERIALIZED VIEW v AS SELECT * FROM t",
@@ -294,7 +286,7 @@ def test_what_is_no_table_brings_no_rows(streams: Streams) -> None:
     ]
 
 
-def test_a_table_in_the_place_of_a_materialized_view_is_a_table(streams: Streams) -> None:
+def test_a_table_in_the_place_of_a_materialized_view_is_a_table(streams):
     """And the other way round: rows of a table are older than the view that has its name now."""
     view = "CREATE MATERIALIZED VIEW v AS SELECT 1::bigint AS id"
     streams.run(view, "CREATE UNIQUE INDEX ON v (id)", "REFRESH MATERIALIZED VIEW CONCURRENTLY v")
@@ -306,9 +298,7 @@ def test_a_table_in_the_place_of_a_materialized_view_is_a_table(streams: Streams
 
 
 @pytest.mark.parametrize("refresh", ["", "CONCURRENTLY"])
-def test_a_materialized_view_made_under_a_savepoint_brings_no_rows(
-    streams: Streams, refresh: str
-) -> None:
+def test_a_materialized_view_made_under_a_savepoint_brings_no_rows(streams, refresh):
     """Its rule has the id of the subtransaction, which is later than that of the transaction."""
     view = "CREATE MATERIALIZED VIEW v AS SELECT id FROM t", "CREATE UNIQUE INDEX ON v (id)"
     change = f"REFRESH MATERIALIZED VIEW {refresh} v"
@@ -322,9 +312,7 @@ def test_a_materialized_view_made_under_a_savepoint_brings_no_rows(
     assert [row[:2] for row in streams.agreed()] == [("Update", "t"), ("Insert", "t")]
 
 
-def test_a_view_made_while_the_transaction_ran_that_refreshes_it_brings_no_rows(
-    streams: Streams, database: Database
-) -> None:
+def test_a_view_made_while_the_transaction_ran_that_refreshes_it_brings_no_rows(streams, database):
     with database.connect() as other:
         streams.run("BEGIN", "INSERT INTO t VALUES (1, 1, 'x')")
         other.execute("CREATE MATERIALIZED VIEW v AS SELECT id FROM t")
@@ -334,7 +322,7 @@ def test_a_view_made_while_the_transaction_ran_that_refreshes_it_brings_no_rows(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_ddl_is_followed(streams: Streams, seed: int) -> None:
+def test_random_ddl_is_followed(streams, seed):
     """Every statement is read at once, by sessions that go on; see the cases above for lag."""
     statements = _Statements(random.Random(seed))
     for _ in range(40):

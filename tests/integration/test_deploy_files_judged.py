@@ -28,7 +28,7 @@ def judged(*command: object) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("name", ["Containerfile", "Containerfile.spark"])
-def test_hadolint_finds_nothing(name: str, tmp_path: Path) -> None:
+def test_hadolint_finds_nothing(name, tmp_path):
     done = judged(*linter("hadolint"), "--no-color", DEPLOY / name)
     assert (done.returncode, done.stdout) == (0, "")
     text = (DEPLOY / name).read_text()
@@ -38,7 +38,7 @@ def test_hadolint_finds_nothing(name: str, tmp_path: Path) -> None:
     assert "DL3000" in judged(*linter("hadolint"), faulty).stdout
 
 
-def test_compose_s_specification_knows_all_of_the_file(tmp_path: Path) -> None:
+def test_compose_s_specification_knows_all_of_the_file(tmp_path):
     done = judged(*linter("compose"), "-c", READ_COMPOSE, DEPLOY / "compose.yaml")
     assert (done.returncode, done.stderr) == (0, "")
     assert set(done.stdout.split()) == {"postgres", "kafka", "waltap"}
@@ -48,7 +48,7 @@ def test_compose_s_specification_knows_all_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", KUBERNETES)
-def test_the_manifests_fit_the_schemas_of(release: str, tmp_path: Path) -> None:
+def test_the_manifests_fit_the_schemas_of(release, tmp_path):
     manifest = DEPLOY / "kubernetes/waltap.yaml"
     command = [*linter("kubernetes"), "--strict", "-k", release]
     done = judged(*command, manifest)

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.harness.shop import Shop
 
 from waltap_sinks.changelog import ChangeLog
 
@@ -16,7 +15,7 @@ def logged(folder: Path) -> list[int]:
     return [row for part in found for row in part["id"].to_pylist()]
 
 
-def test_a_change_log_of_another_pipeline_is_refused(shop: Shop) -> None:
+def test_a_change_log_of_another_pipeline_is_refused(shop):
     """Of two that take turns each would take what lies below the other's mark for delivered."""
     shop.sink = {"type": "changelog", "path": "log"}
     slot = shop.slot[:55]
@@ -41,7 +40,7 @@ def test_a_change_log_of_another_pipeline_is_refused(shop: Shop) -> None:
     assert logged(shop.folder / "log") == [1, 2]
 
 
-def test_a_sink_that_takes_the_place_of_another_is_reported(shop: Shop) -> None:
+def test_a_sink_that_takes_the_place_of_another_is_reported(shop):
     for _ in range(2):
         assert "went to" not in shop.run()
     shop.database.execute("INSERT INTO t VALUES (2)")
@@ -56,9 +55,7 @@ def test_a_sink_that_takes_the_place_of_another_is_reported(shop: Shop) -> None:
     assert "went to" not in shop.run()
 
 
-def test_a_change_log_that_was_moved_lacks_nothing_and_an_older_copy_is_reported(
-    shop: Shop,
-) -> None:
+def test_a_change_log_that_was_moved_lacks_nothing_and_an_older_copy_is_reported(shop):
     def run(place: str, code: int = 0) -> str:
         shop.sink = {"type": "changelog", "path": place}
         return shop.run(code=code)

@@ -33,7 +33,7 @@ def committed(database: Database, statement: str) -> int:
 
 
 @pytest.fixture
-def lines(pipeline: PipelineRig, tmp_path: Path) -> Iterator[Path]:
+def lines(pipeline, tmp_path) -> Iterator[Path]:
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(tmp_path / "out.jsonl")}
     return tmp_path / "out.jsonl"
 
@@ -50,9 +50,7 @@ def confirmed(pipeline: PipelineRig) -> Callable[[], bool]:
     return lambda: pipeline.slot_lsns()[0] >= lsn
 
 
-def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
-    pipeline: PipelineRig, lines: Path, tmp_path: Path
-) -> None:
+def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(pipeline, lines, tmp_path):
     database = pipeline.database
     moved = []
     with pipeline.running() as run:
@@ -70,9 +68,7 @@ def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
     assert sorted(ids(*moved, lines)) == [0, 1, 2, 3, 10, 11, 12, 13, 99]
 
 
-def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_row(
-    pipeline: PipelineRig, lines: Path
-) -> None:
+def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_row(pipeline, lines):
     """The flush at the end finds it: it confirms nothing, and the next run gives everything again."""
     database, seldom = pipeline.database, {"offset.flush.interval.ms": 3_600_000}
     pipeline.catch_up()
@@ -85,9 +81,7 @@ def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_ro
     assert ids(lines) == list(range(1, 1001))
 
 
-def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run(
-    pipeline: PipelineRig, lines: Path
-) -> None:
+def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run(pipeline, lines):
     database = pipeline.database
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
@@ -99,9 +93,7 @@ def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run
     assert ids(lines) in ([2], [2, 2])
 
 
-def test_a_failed_fsync_of_lines_confirms_nothing(
-    pipeline: PipelineRig, lines: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_fsync_of_lines_confirms_nothing(pipeline, lines, monkeypatch):
     database, real, refused = pipeline.database, os.fsync, list[int]()
     pipeline.catch_up()
 
@@ -126,8 +118,8 @@ def test_a_failed_fsync_of_lines_confirms_nothing(
 
 @pytest.mark.parametrize("taken", ["moved", "deleted"])
 def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
-    pipeline: PipelineRig, tmp_path: Path, taken: str
-) -> None:
+    pipeline, tmp_path, taken
+):
     database = pipeline.database
     log, aside = tmp_path / "log", tmp_path / "aside"
     settings: dict[str, Any] = {"sink.type": "changelog", "sink.path": str(log)}

@@ -92,7 +92,7 @@ def repair(pipeline: PipelineRig) -> None:
 
 
 @pytest.fixture(params=FOLDERS)
-def folder(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Folder:
+def folder(request, database, tmp_path) -> Folder:
     """Return one with two rows, of a run each, of which the state with the first was kept."""
     made = Folder(request.param, database, tmp_path)
     made.pipeline.catch_up()
@@ -114,7 +114,7 @@ LOSSES: dict[str, tuple[str, str]] = {
     [*itertools.product(FOLDERS, ("older", "emptied")), *(("sqlite", loss) for loss in LOSSES)],
     indirect=["folder"],
 )
-def test_what_was_lost_ends_each_run_until_it_is_repaired(folder: Folder, loss: str) -> None:
+def test_what_was_lost_ends_each_run_until_it_is_repaired(folder, loss):
     pipeline, emptied = folder.pipeline, loss == "emptied"
     code = folder.codes[emptied]
     if loss in LOSSES:
@@ -141,7 +141,7 @@ def test_what_was_lost_ends_each_run_until_it_is_repaired(folder: Folder, loss: 
     assert set(folder.ids()) == {1, 2, 3, 4}
 
 
-def test_a_folder_that_is_brought_back_has_no_gap(folder: Folder) -> None:
+def test_a_folder_that_is_brought_back_has_no_gap(folder):
     pipeline, older = folder.pipeline, folder.kept.with_name("older")
     folder.kept.rename(older)
     folder.keep()
@@ -162,7 +162,7 @@ def test_a_folder_that_is_brought_back_has_no_gap(folder: Folder) -> None:
     assert folder.ids() == [1, 2, 3]
 
 
-def test_a_new_snapshot_closes_the_gap_of_a_folder(folder: Folder) -> None:
+def test_a_new_snapshot_closes_the_gap_of_a_folder(folder):
     """The remedy that begins anew; the certificate stays, and says how that was made good."""
     pipeline = folder.pipeline
     folder.put_back()
@@ -178,7 +178,7 @@ def test_a_new_snapshot_closes_the_gap_of_a_folder(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("folder", "way"), [("changelog", "in place"), ("sqlite", "emptied")], indirect=["folder"]
 )
-def test_an_older_folder_under_a_running_engine_ends_the_run(folder: Folder, way: str) -> None:
+def test_an_older_folder_under_a_running_engine_ends_the_run(folder, way):
     """The sink suite tries the other ways."""
     pipeline = folder.pipeline
     with pytest.raises(SinkError), pipeline.running() as run:
@@ -199,8 +199,8 @@ def test_an_older_folder_under_a_running_engine_ends_the_run(folder: Folder, way
 
 
 def test_a_loss_that_a_sink_finds_when_it_is_opened_again_has_a_certificate_at_once(
-    database: Database, tmp_path: Path
-) -> None:
+    database, tmp_path
+):
     class Away(SinkError):
         retry = RetryVerdict.RECONNECT
 
@@ -227,12 +227,12 @@ LAKE_LOSSES: dict[str, Callable[[Lake], object]] = {
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+def lake(request, tmp_path) -> Lake:
     return Lake(request.param, tmp_path)
 
 
 @pytest.fixture
-def lake_pipeline(database: Database, tmp_path: Path, lake: Lake) -> PipelineRig:
+def lake_pipeline(database, tmp_path, lake) -> PipelineRig:
     """Return one whose table has a row of a snapshot, and one of each of two runs."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     made = PipelineRig(database, tmp_path, lake.settings() | {"table.include.list": "public.t"})
@@ -247,9 +247,7 @@ def lake_pipeline(database: Database, tmp_path: Path, lake: Lake) -> PipelineRig
 @pytest.mark.parametrize(
     ("loss", "changes"), [("removed", True), ("restored", False), ("made anew", True)]
 )
-def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
-    lake_pipeline: PipelineRig, lake: Lake, loss: str, *, changes: bool
-) -> None:
+def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(lake_pipeline, lake, loss, *, changes):
     """The table of positions is as it was."""
     LAKE_LOSSES[loss](lake)
     left = lake.ids()
@@ -271,9 +269,7 @@ def test_a_table_of_a_lake_that_lost_rows_ends_the_next_run(
 
 
 @pytest.mark.parametrize("loss", LAKE_LOSSES)
-def test_a_table_of_a_lake_that_lost_rows_ends_the_run_under_way(
-    lake_pipeline: PipelineRig, lake: Lake, loss: str
-) -> None:
+def test_a_table_of_a_lake_that_lost_rows_ends_the_run_under_way(lake_pipeline, lake, loss):
     with pytest.raises(DestinationBehind), lake_pipeline.running() as run:
         lake_pipeline.database.execute("INSERT INTO t VALUES (4)")
         run.until(lambda: 4 in lake.ids(), "the fourth row")
@@ -286,7 +282,7 @@ def test_a_table_of_a_lake_that_lost_rows_ends_the_run_under_way(
     assert (gap.code, gap.tables) == (DestinationBehind.code, ("public.t",))
 
 
-def test_what_the_owner_of_a_lake_does_is_no_loss(lake_pipeline: PipelineRig, lake: Lake) -> None:
+def test_what_the_owner_of_a_lake_does_is_no_loss(lake_pipeline, lake):
     """Compaction and expiry, between runs and under one; a restore that is undone; a table given up."""
     database = lake_pipeline.database
     lake.maintain()
@@ -308,8 +304,8 @@ def test_what_the_owner_of_a_lake_does_is_no_loss(lake_pipeline: PipelineRig, la
 
 
 def test_a_commit_that_the_positions_do_not_know_is_missed_as_well(
-    lake_pipeline: PipelineRig, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    lake_pipeline, lake, monkeypatch
+):
     """A crash between the commit of a table and that of the position, and a restore to before both: the
     next run would leave out what the table had."""
     kind = DeltaLake if lake.kind == "delta" else IcebergLake
@@ -332,9 +328,7 @@ def test_a_commit_that_the_positions_do_not_know_is_missed_as_well(
     assert lake.ids() == [1, 2, 3]
 
 
-def test_files_of_an_iceberg_table_that_are_gone_are_repaired(
-    database: Database, tmp_path: Path
-) -> None:
+def test_files_of_an_iceberg_table_that_are_gone_are_repaired(database, tmp_path):
     """The catalogue names the table, which cannot be read."""
     lake = Lake("iceberg", tmp_path)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -351,9 +345,7 @@ def test_files_of_an_iceberg_table_that_are_gone_are_repaired(
     assert lake.ids() == [1]
 
 
-def test_a_position_of_an_earlier_release_knows_no_tables(
-    lake_pipeline: PipelineRig, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_position_of_an_earlier_release_knows_no_tables(lake_pipeline, lake, monkeypatch):
     """The first commit of this release takes note of the table."""
     encode = LakeOffset.encode
 

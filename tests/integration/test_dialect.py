@@ -6,7 +6,6 @@ passing means that it was never asked for.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,14 +150,14 @@ class Asked:
 
 
 @pytest.fixture
-def asked(database: Database) -> Iterator[Asked]:
+def asked(database) -> Iterator[Asked]:
     found = Asked(database)
     yield found
     found.proxy.close()
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, asked: Asked) -> PipelineRig:
+def pipeline(database, tmp_path, asked) -> PipelineRig:
     restrict(database)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 500) n")
@@ -185,9 +184,7 @@ def target(pipeline: PipelineRig) -> dict[int, str]:
     return {int(key[0]): row["v"] for key, row in pipeline.destination.table("t").items()}
 
 
-def test_it_snapshots_streams_and_goes_on(
-    pipeline: PipelineRig, database: Database, asked: Asked
-) -> None:
+def test_it_snapshots_streams_and_goes_on(pipeline, database, asked):
     plugin = LesserPlugin()
     with pipeline.running(plugin) as run:
         database.execute("UPDATE t SET v = 'new' WHERE id <= 10")
@@ -206,8 +203,8 @@ def test_it_snapshots_streams_and_goes_on(
 
 
 def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
-    pipeline: PipelineRig, database: Database, asked: Asked
-) -> None:
+    pipeline, database, asked
+):
     done: list[str] = []
 
     def meanwhile(data: bytes) -> None:
@@ -228,9 +225,7 @@ def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
     assert len(read) == 500
 
 
-def test_an_incremental_snapshot_goes_by_its_watermarks(
-    pipeline: PipelineRig, database: Database
-) -> None:
+def test_an_incremental_snapshot_goes_by_its_watermarks(pipeline, database):
     settings = {"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": 64}
     with pipeline.running(LesserPlugin(), **settings) as run:
         database.execute(
@@ -242,7 +237,7 @@ def test_an_incremental_snapshot_goes_by_its_watermarks(
         run.until(lambda: target(pipeline) == source(database), "the same rows")
 
 
-def test_its_own_errors_and_defaults_are_its_own() -> None:
+def test_its_own_errors_and_defaults_are_its_own():
     facts = {"slot": "s", "publication": "p"}
     ours = LesserProperties.meanings.of_stream("P0001", "the slot has expired", **facts)
     assert isinstance(ours, OffsetError)

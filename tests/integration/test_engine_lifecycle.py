@@ -35,9 +35,7 @@ def publications(pipeline: PipelineRig) -> dict[str, list[str]]:
 # --- ready ------------------------------------------------------------------------------------------
 
 
-def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
-    pipeline: PipelineRig,
-) -> None:
+def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(pipeline):
     ready = pipeline.folder / "ready"
     ready.touch()  # of an earlier run
     seen: list[bool] = []
@@ -56,7 +54,7 @@ def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(
     assert seen[0] is False
 
 
-def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline: PipelineRig) -> None:
+def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline):
     pipeline.run(**{"snapshot.mode": "initial_only"})
     assert (pipeline.folder / "ready").exists()
     assert pipeline.destination.ids("t") == [1]
@@ -66,7 +64,7 @@ def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline: PipelineRig) 
     assert pipeline.destination.ids("t") == [1]
 
 
-def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline: PipelineRig) -> None:
+def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline):
     pipeline.run(limits=Limits(max_records=1))
     assert pipeline.destination.ids("t") == [1]
     assert not (pipeline.folder / "ready").exists()
@@ -76,9 +74,7 @@ def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline: PipelineRi
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
-def test_a_temporary_slot_and_its_publication_go_with_the_run(
-    pipeline: PipelineRig, fails: bool
-) -> None:
+def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline, fails):
     def write(_batch: Batch) -> None:
         if fails:
             raise RuntimeError("a bug of the sink")
@@ -97,7 +93,7 @@ def test_a_temporary_slot_and_its_publication_go_with_the_run(
     assert fails or pipeline.offset() is None
 
 
-def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: PipelineRig) -> None:
+def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline):
     """The next start reads the tables again; nothing is passed over in silence."""
     database = pipeline.database
     settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
@@ -108,9 +104,7 @@ def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline: PipelineRig) 
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
-def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(pipeline, caplog):
     settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
     database = pipeline.database
     database.psql(
@@ -129,7 +123,7 @@ def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(
     )
 
 
-def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: PipelineRig) -> None:
+def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline):
     database = pipeline.database
     with pipeline.running(**{"publication.drop.on.stop": "true"}) as run:
         database.execute(
@@ -142,14 +136,14 @@ def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline: Pipeli
     assert publications(pipeline) == {}
 
 
-def test_a_publication_that_was_there_is_never_dropped(pipeline: PipelineRig) -> None:
+def test_a_publication_that_was_there_is_never_dropped(pipeline):
     database = pipeline.database
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t")
     pipeline.catch_up(**{"publication.drop.on.stop": "true"})
     assert publications(pipeline) == {pipeline.slot: ["t"]}
 
 
-def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline: PipelineRig) -> None:
+def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline):
     """Filters of rows and columns are of the tables that stay; others come and go."""
     database = pipeline.database
     database.execute(
@@ -166,9 +160,7 @@ def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline: P
 
 
 @pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
-def test_a_publication_of_more_than_is_captured_is_used_as_it_is(
-    pipeline: PipelineRig, what: str
-) -> None:
+def test_a_publication_of_more_than_is_captured_is_used_as_it_is(pipeline, what):
     database = pipeline.database
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     database.execute(f"CREATE PUBLICATION {pipeline.slot} {what}")
@@ -183,9 +175,7 @@ def test_a_publication_of_more_than_is_captured_is_used_as_it_is(
 # --- ends ---------------------------------------------------------------------------------------------
 
 
-def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(pipeline):
     """SIGTERM; SIGINT: test_waiting_ends.py. Flushes are far apart: only the end itself can have stored and confirmed what was written."""
     database, folder = pipeline.database, pipeline.folder
     process = run_command(pipeline, **{"offset.flush.interval.ms": 3_600_000})
@@ -221,7 +211,7 @@ def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> Comman
     return command.start(*words, cwd=pipeline.folder, environment=os.environ | {"COLUMNS": "160"})
 
 
-def test_a_pipeline_runs_in_one_process_at_a_time(pipeline: PipelineRig) -> None:
+def test_a_pipeline_runs_in_one_process_at_a_time(pipeline):
     """Also in its snapshot, when nobody reads the slot yet: another start would drop it."""
     database = pipeline.database
     reading, release = pipeline.destination.hold()
@@ -250,7 +240,7 @@ def beats(pipeline: PipelineRig) -> int:
     return sum(isinstance(part, Heartbeat) for part in parts)
 
 
-def test_heartbeats_and_their_query_wait_for_no_event(pipeline: PipelineRig) -> None:
+def test_heartbeats_and_their_query_wait_for_no_event(pipeline):
     database = pipeline.database
     database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
     settings = {
@@ -269,9 +259,7 @@ def test_heartbeats_and_their_query_wait_for_no_event(pipeline: PipelineRig) -> 
 
 
 @pytest.mark.parametrize(("mode", "rows"), [("initial", 0), ("initial_only", 1)])
-def test_one_heartbeat_follows_a_snapshot_whatever_the_period(
-    pipeline: PipelineRig, mode: str, rows: int
-) -> None:
+def test_one_heartbeat_follows_a_snapshot_whatever_the_period(pipeline, mode, rows):
     if not rows:
         pipeline.database.execute("TRUNCATE t")
     pipeline.settings |= {"heartbeat.interval.ms": 3_600_000, "snapshot.mode": mode}
@@ -282,9 +270,7 @@ def test_one_heartbeat_follows_a_snapshot_whatever_the_period(
 
 
 @pytest.mark.parametrize("around", ["{}", "BEGIN; {}; COMMIT"])
-def test_a_heartbeat_query_that_fails_is_a_warning(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, around: str
-) -> None:
+def test_a_heartbeat_query_that_fails_is_a_warning(pipeline, caplog, around):
     """A transaction that it began ends with it."""
     database = pipeline.database
     settings = {
@@ -300,7 +286,7 @@ def test_a_heartbeat_query_that_fails_is_a_warning(
         assert run.notices.failures == []
 
 
-def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: PipelineRig) -> None:
+def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline):
     database = pipeline.database
     database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
     settings = {
@@ -323,7 +309,7 @@ def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline: PipelineRi
 # --- observers --------------------------------------------------------------------------------------
 
 
-def test_observers_are_reported_transactions_and_of_the_slot(pipeline: PipelineRig) -> None:
+def test_observers_are_reported_transactions_and_of_the_slot(pipeline):
     database = pipeline.database
 
     class Watching:

@@ -1,7 +1,5 @@
 """What is confirmed to the server, and when: never more than is stored, never less for long."""
 
-from pathlib import Path
-
 import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
@@ -10,7 +8,7 @@ from waltap.changes.transactions.position import parse_lsn
 
 
 @pytest.fixture
-def quiet(database: Database, tmp_path: Path) -> PipelineRig:
+def quiet(database, tmp_path) -> PipelineRig:
     """Return a pipeline of ``quiet``; changes of ``busy`` are not captured."""
     database.execute("CREATE TABLE quiet (id int PRIMARY KEY); CREATE TABLE busy (a int)")
     return PipelineRig(database, tmp_path, {"table.include.list": r"public\.quiet"})
@@ -21,9 +19,7 @@ def current(database: Database) -> int:
     return parse_lsn(lsn)
 
 
-def test_a_quiet_table_beside_busy_ones_holds_no_wal(
-    quiet: PipelineRig, database: Database
-) -> None:
+def test_a_quiet_table_beside_busy_ones_holds_no_wal(quiet, database):
     with quiet.running():
         before = quiet.slot_lsns()
         for _ in range(3):
@@ -37,9 +33,7 @@ def test_a_quiet_table_beside_busy_ones_holds_no_wal(
     assert offset.sole.position.end_lsn >= quiet.slot_lsns()[0]
 
 
-def test_a_clean_stop_confirms_what_the_server_has_read(
-    quiet: PipelineRig, database: Database
-) -> None:
+def test_a_clean_stop_confirms_what_the_server_has_read(quiet, database):
     """Also when the next idle progress is far away."""
     with quiet.running():
         pass

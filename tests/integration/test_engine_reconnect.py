@@ -4,7 +4,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -36,7 +35,7 @@ def reconnected(run: Run, times: int = 1) -> bool:
     return states.count("reconnecting") >= times and states[-1] == "streaming"
 
 
-def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline: PipelineRig) -> None:
+def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline):
     database = pipeline.database
     with pipeline.running() as run:
         for turn in range(3):
@@ -53,9 +52,7 @@ def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline: Pipelin
     assert pipeline.destination.ids("t") == list(range(300))
 
 
-def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(pipeline):
     database = pipeline.database
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, 'x')")
@@ -71,8 +68,8 @@ def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(
     ("sink", "streaming"), [("kept", "off"), ("kept", "on"), ("changelog", "off")]
 )
 def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
-    pipeline: PipelineRig, tmp_path: Path, sink: str, streaming: str
-) -> None:
+    pipeline, tmp_path, sink, streaming
+):
     """Rows that were stored before the break do not come again, and none is missing. A change log has begun the
     transaction and is given it again from its start."""
     database, cut = pipeline.database, threading.Event()
@@ -106,7 +103,7 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
     assert ids == list(range(60_002))
 
 
-def test_a_dead_link_is_noticed_by_the_kernel(pipeline: PipelineRig) -> None:
+def test_a_dead_link_is_noticed_by_the_kernel(pipeline):
     """Nothing reports a network that swallows packets but the lack of acknowledgements."""
     pipeline.database.server.forget_session()
     with pipeline.running():
@@ -163,8 +160,8 @@ ALL_ROLES = ("catalogue", "replication")
     ],
 )
 def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
-    pipeline: PipelineRig, tmp_path: Path, when: str, roles: tuple[str, ...], sink: str, mode: str
-) -> None:
+    pipeline, tmp_path, when, roles, sink, mode
+):
     """Nothing was delivered yet, or part of it; it happens twice in a row, but for a change log that has
     the table: the snapshot goes on, and the table is not completed again."""
     database = pipeline.database
@@ -196,9 +193,7 @@ def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
         assert pipeline.destination.ids("u")[-5000:] == list(range(1, 5001))
 
 
-def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(pipeline):
     """The walsender still waits for a transaction when we come back, and holds the slot."""
     database = pipeline.database
     with database.connect(autocommit=False) as writer:
@@ -213,9 +208,7 @@ def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(
     assert list(database.slots()) == [pipeline.slot]
 
 
-def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline):
     database = pipeline.database
     database.execute("INSERT INTO t VALUES (1, 'x')")
     with pipeline.running(**{"snapshot.mode": "always"}) as run:
@@ -229,7 +222,7 @@ def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(
 
 
 @pytest.mark.exhaustive
-def test_keepalives_are_answered_while_the_sink_blocks(pipeline: PipelineRig) -> None:
+def test_keepalives_are_answered_while_the_sink_blocks(pipeline):
     """The sink blocks for twice as long as the server waits for a sign of life."""
     database = pipeline.database
     database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '12s'")
@@ -263,7 +256,7 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-def test_a_server_that_dies_and_comes_back_is_followed(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_that_dies_and_comes_back_is_followed(cluster, tmp_path):
     database = cluster.create_database("died")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline = PipelineRig(database, tmp_path)
@@ -278,7 +271,7 @@ def test_a_server_that_dies_and_comes_back_is_followed(cluster: Cluster, tmp_pat
     database.drop()
 
 
-def test_a_server_that_shuts_down_is_not_kept_waiting(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_server_that_shuts_down_is_not_kept_waiting(cluster, tmp_path):
     """It ends when everything it has sent is confirmed: also what was sent of tables not captured."""
     database = cluster.create_database("down")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id int)")

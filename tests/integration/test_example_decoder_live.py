@@ -5,7 +5,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 SOURCE = Path(__file__).parents[2] / "examples" / "plugins" / "waltap-testdecoding" / "src"
 SETUP = """
@@ -57,9 +56,7 @@ def await_row(pipelines: list[PipelineRig], plugin: object, number: int) -> None
             run.until(lambda p=pipeline: number in p.destination.ids("f", "c"), f"row {number}")
 
 
-def test_the_example_decoder_shows_what_pgoutput_shows(
-    database: Database, tmp_path: Path, plugin: object
-) -> None:
+def test_the_example_decoder_shows_what_pgoutput_shows(database, tmp_path, plugin):
     database.execute(SETUP)
     pipelines = [
         PipelineRig(

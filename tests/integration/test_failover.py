@@ -100,9 +100,7 @@ def write(database: Database) -> None:
             connection.execute("INSERT INTO t VALUES (%s)", [number])
 
 
-def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_promotion_under_load_loses_nothing_and_invents_nothing(pair, tmp_path):
     pair.changes_wait()
     pipeline = pair.pipeline(tmp_path)
     with pipeline.running() as run:
@@ -123,9 +121,7 @@ def test_a_promotion_under_load_loses_nothing_and_invents_nothing(
     assert pipeline.destination.ids("t")[-1] == -1
 
 
-def test_what_the_standby_never_got_is_reported_with_both_positions(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_what_the_standby_never_got_is_reported_with_both_positions(pair, tmp_path):
     pipeline = pair.pipeline(tmp_path)
     with pipeline.running():
         pair.until_copied(pipeline.slot)
@@ -147,9 +143,7 @@ def test_what_the_standby_never_got_is_reported_with_both_positions(
     assert pipeline.offset() == before
 
 
-def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(pair, tmp_path):
     pair.database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t")
     pair.until_same()
     settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
@@ -175,7 +169,7 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}
 
 
-def test_a_standby_that_was_killed_first_replays_what_it_sent(pair: Pair, tmp_path: Path) -> None:
+def test_a_standby_that_was_killed_first_replays_what_it_sent(pair, tmp_path):
     """Until then the offset is after the end of what it has replayed; the primary has that WAL."""
     pair.database.execute("CREATE PUBLICATION p FOR TABLE t; CHECKPOINT")
     pair.until_same()
@@ -202,9 +196,7 @@ def test_a_standby_that_was_killed_first_replays_what_it_sent(pair: Pair, tmp_pa
     assert pipeline.destination.ids("t") == [1, 2]
 
 
-def test_a_table_has_its_rows_while_keys_move_beside_snapshots_on_a_standby(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_table_has_its_rows_while_keys_move_beside_snapshots_on_a_standby(pair, tmp_path):
     pair.database.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE moving")
     pair.until_same()
     target = tmp_path / "target.db"

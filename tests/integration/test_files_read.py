@@ -8,7 +8,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pytest
 from pyarrow import dataset
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
@@ -90,9 +89,7 @@ def by_duckdb(query: str, *, rows: bool = True) -> list[Any]:
         return [dict(zip(names, row, strict=True)) if rows else row for row in found.fetchall()]
 
 
-def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
-    database: Database, tmp_path: Path
-) -> None:
+def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(database, tmp_path):
     import polars as pl
 
     """Folders name partitions: files of others, which cannot be read, are not looked at."""
@@ -132,7 +129,7 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(
     ]
 
 
-def test_lines_are_read_by_every_reader(database: Database, tmp_path: Path) -> None:
+def test_lines_are_read_by_every_reader(database, tmp_path):
     import polars as pl
 
     database.execute(TABLE)
@@ -184,9 +181,7 @@ def blocks(language: str) -> list[str]:
     return [part.partition("```")[0] for part in PAGE.read_text().split(f"```{language}\n")[1:]]
 
 
-def test_the_queries_of_the_page_give_what_it_says(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_queries_of_the_page_give_what_it_says(database, tmp_path, monkeypatch):
     """Of a table that has got a column, a new key, a delete and a truncate meanwhile."""
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10, 2), note text)")
     pipeline, _files = written(database, tmp_path, "parquet")

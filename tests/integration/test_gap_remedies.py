@@ -2,12 +2,11 @@
 for a while, and a table that somebody writes to."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 from tests.harness import command
 from tests.harness.pipeline import QUICK, WAIT_S, PipelineRig, until
-from tests.harness.servers.postgres import Database, queries
+from tests.harness.servers.postgres import queries
 from tests.harness.sql import pipeline as to_replica
 
 from waltap.pipeline.api.repair import GapRepair, RepairIncomplete
@@ -18,7 +17,7 @@ COPY = "SELECT pg_copy_logical_replication_slot(%s, %s)"
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
+def pipeline(database, tmp_path) -> PipelineRig:
     """A pipeline into another schema of its database."""
     database.execute("CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t VALUES (1), (2)")
@@ -35,7 +34,7 @@ def run(pipeline: PipelineRig) -> str:
     return done(pipeline, "run", "FILE", "--until-idle", "0.3")
 
 
-def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline: PipelineRig) -> None:
+def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline):
     run(pipeline)
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     pipeline.database.execute("DELETE FROM t WHERE id > 1")
@@ -55,9 +54,7 @@ def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline: Pi
     assert pipeline.database.execute("SELECT id FROM replica.t") == [(1,)]
 
 
-def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snapshot(
-    pipeline: PipelineRig,
-) -> None:
+def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snapshot(pipeline):
     """On a quiet source the log gets no manifest that a comparison could wait for."""
     database = pipeline.database
     pipeline.settings |= {
@@ -81,9 +78,7 @@ def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snap
     assert pipeline.command("verify", "FILE", "--patience", "0").returncode == 0
 
 
-def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(pipeline):
     database = pipeline.database
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION mine FOR TABLE t, other")
@@ -105,9 +100,7 @@ def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(
     assert not GapCertificates(reported.parent.parent).open()
 
 
-def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destination(
-    pipeline: PipelineRig,
-) -> None:
+def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destination(pipeline):
     database, slot, then = pipeline.database, pipeline.slot, f"{pipeline.slot[:50]}_then"
     run(pipeline)
     database.execute(COPY, slot, then)
@@ -133,7 +126,7 @@ def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destina
     assert database.execute("SELECT 1 FROM replica.t WHERE id = 99")
 
 
-def test_a_writer_keeps_a_table_from_being_added_and_is_named(pipeline: PipelineRig) -> None:
+def test_a_writer_keeps_a_table_from_being_added_and_is_named(pipeline):
     pipeline.settings["snapshot.lock.timeout.ms"] = 100
     run(pipeline)
     pipeline.database.execute("CREATE TABLE fresh (id int PRIMARY KEY)")

@@ -3,11 +3,9 @@
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline as to_replica
 
 from waltap.changes.transactions.position import parse_lsn
@@ -18,7 +16,7 @@ from waltap_postgres.errors import PositionGap, SlotMissing
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Iterator[PipelineRig]:
+def pipeline(database, tmp_path) -> Iterator[PipelineRig]:
     database.psql(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
         "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)"
@@ -51,7 +49,7 @@ def rows(pipeline: PipelineRig, table: str) -> dict[int, str]:
     return {int(row["id"]): str(row.get("v")) for row in found}
 
 
-def test_what_a_gap_left_out_is_read_anew(pipeline: PipelineRig) -> None:
+def test_what_a_gap_left_out_is_read_anew(pipeline):
     lose(pipeline)
     before = datetime.now(UTC).isoformat()
     with pytest.raises(SlotMissing):
@@ -71,14 +69,14 @@ def test_what_a_gap_left_out_is_read_anew(pipeline: PipelineRig) -> None:
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
-def test_a_gap_that_no_run_has_met_yet_is_found_by_the_repair(pipeline: PipelineRig) -> None:
+def test_a_gap_that_no_run_has_met_yet_is_found_by_the_repair(pipeline):
     lose(pipeline)
     assert gaps(pipeline).all() == []
     assert set(repaired(pipeline)) == {"public.t", "public.u"}
     assert [gap.open for gap in gaps(pipeline).all()] == [False]
 
 
-def test_writers_beside_the_repair_lose_nothing(pipeline: PipelineRig) -> None:
+def test_writers_beside_the_repair_lose_nothing(pipeline):
     lose(pipeline)
     database = pipeline.database
     database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(100, 400) g")
@@ -100,7 +98,7 @@ def test_writers_beside_the_repair_lose_nothing(pipeline: PipelineRig) -> None:
     assert len(at) > 5
 
 
-def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline: PipelineRig) -> None:
+def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline):
     lose(pipeline)
     database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot)
@@ -113,7 +111,7 @@ def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline: PipelineRig
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
-def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: PipelineRig) -> None:
+def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline):
     lose(pipeline)
     pipeline.database.psql(
         "CREATE TABLE keyless (v text); ALTER TABLE keyless REPLICA IDENTITY FULL"
@@ -127,7 +125,7 @@ def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline: PipelineRig) -
 
 
 @pytest.mark.parametrize("gone", [["public.u"], ["public.t", "public.u"]], ids=["one", "all"])
-def test_a_table_that_is_gone_needs_no_repair(pipeline: PipelineRig, gone: list[str]) -> None:
+def test_a_table_that_is_gone_needs_no_repair(pipeline, gone):
     lose(pipeline)
     with pytest.raises(SlotMissing):
         pipeline.run()
@@ -137,14 +135,12 @@ def test_a_table_that_is_gone_needs_no_repair(pipeline: PipelineRig, gone: list[
     assert f"No longer captured, and not read: {', '.join(gone)}." in closed.remark
 
 
-def test_a_repair_beside_the_pipeline_is_refused(pipeline: PipelineRig) -> None:
+def test_a_repair_beside_the_pipeline_is_refused(pipeline):
     with pipeline.running(), pytest.raises(PipelineRunning):
         repaired(pipeline)
 
 
-def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
-    database: Database, tmp_path: Path
-) -> None:
+def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(database, tmp_path):
     database.psql(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');"
         "CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u SELECT generate_series(1, 50)"
@@ -170,7 +166,7 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(
     assert gaps(pipeline).open() == []
 
 
-def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path: Path) -> None:
+def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path):
     def gap(identifier: str, end: str, *tables: str) -> CaptureGap:
         ends = [GapEnd(lsn=lsn, timeline=1, system_id="7") for lsn in ("0/10", end)]
         return CaptureGap(
@@ -185,7 +181,7 @@ def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path: Path) -> None:
     assert (kept.identifier, kept.end.lsn, kept.tables) == ("1", "0/30", ("public.a", "public.b"))
 
 
-def test_the_command(pipeline: PipelineRig, tmp_path: Path) -> None:
+def test_the_command(pipeline, tmp_path):
     out = tmp_path / "out.jsonl"
 
     def waltap(word: str) -> subprocess.CompletedProcess[str]:

@@ -86,9 +86,7 @@ def delivered(
         (server, JSON_TEXT),
     ],
 )
-def test_header_values_are_as_the_kind_of_file_has_them(
-    database: Database, kafka: Kafka, tmp_path: Path, write: object, form: str
-) -> None:
+def test_header_values_are_as_the_kind_of_file_has_them(database, kafka, tmp_path, write, form):
     database.psql("CREATE TABLE items (id int, tag text, PRIMARY KEY (id, tag))")
     change = "INSERT INTO items VALUES (1, 'a\"b'); UPDATE items SET id = 1030"
     first, deleted, *_ = delivered(
@@ -99,9 +97,7 @@ def test_header_values_are_as_the_kind_of_file_has_them(
     assert moved == b'{"id":1030,"tag":"a\\"b"}'
 
 
-def test_the_outboxs_headers_are_plain_texts_in_a_connect_file(
-    database: Database, kafka: Kafka, tmp_path: Path
-) -> None:
+def test_the_outboxs_headers_are_plain_texts_in_a_connect_file(database, kafka, tmp_path):
     database.psql(
         "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text,"
         " payload text)"

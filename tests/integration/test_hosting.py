@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def shop(cluster: Cluster) -> Database:
+def shop(cluster) -> Database:
     made = cluster.create_database("shop")
     made.execute("CREATE TABLE t (id int PRIMARY KEY)")
     made.execute("CREATE PUBLICATION shop FOR TABLE t")
@@ -104,9 +104,7 @@ IMITATED = {
 
 
 @pytest.mark.parametrize("case", IMITATED)
-def test_the_switch_that_is_reported_is_the_services_own(
-    case: str, shop: Database, tmp_path: Path
-) -> None:
+def test_the_switch_that_is_reported_is_the_services_own(case, shop, tmp_path):
     made, name, reported_by, switch, grant = IMITATED[case]
     for make, _ in made:
         shop.execute(make)
@@ -133,7 +131,7 @@ def test_the_switch_that_is_reported_is_the_services_own(
     assert ("40 hours" in found["hosted by"].found) is (case == "Neon")
 
 
-def test_a_server_of_nobody_is_reported_nothing_of_services(shop: Database, tmp_path: Path) -> None:
+def test_a_server_of_nobody_is_reported_nothing_of_services(shop, tmp_path):
     found, others = looked(shop, tmp_path)
     assert "hosted by" not in found
     assert "ALTER SYSTEM SET wal_level" in found["wal_level"].remedy
@@ -152,7 +150,7 @@ def test_a_server_of_nobody_is_reported_nothing_of_services(shop: Database, tmp_
         ("shop.example.com", None),
     ],
 )
-def test_a_name_is_a_hint(address: str, name: str | None, shop: Database, tmp_path: Path) -> None:
+def test_a_name_is_a_hint(address, name, shop, tmp_path):
     found, _ = looked(shop, tmp_path, database__hostname=address, driver__hostaddr=shop.server.host)
     reported = f"{name}, recognized by its name {address}"
     assert [
@@ -160,9 +158,7 @@ def test_a_name_is_a_hint(address: str, name: str | None, shop: Database, tmp_pa
     ] == ([] if name is None else [reported])
 
 
-def test_a_member_of_rds_replication_may_replicate_and_publishes_what_it_owns(
-    shop: Database, tmp_path: Path
-) -> None:
+def test_a_member_of_rds_replication_may_replicate_and_publishes_what_it_owns(shop, tmp_path):
     shop.execute("CREATE ROLE rds_superuser NOLOGIN; CREATE ROLE rds_replication NOLOGIN")
     try:
         shop.execute(RDS)
@@ -179,7 +175,7 @@ def test_a_member_of_rds_replication_may_replicate_and_publishes_what_it_owns(
         shop.execute("DROP ROLE rds_superuser, rds_replication")
 
 
-def test_commits_that_do_not_wait_for_the_disk_are_reported(shop: Database, tmp_path: Path) -> None:
+def test_commits_that_do_not_wait_for_the_disk_are_reported(shop, tmp_path):
     assert "latency" not in looked(shop, tmp_path)[0]
     shop.execute(
         "CREATE ROLE app NOLOGIN; ALTER ROLE app IN DATABASE shop SET synchronous_commit = off"
@@ -201,9 +197,7 @@ def test_commits_that_do_not_wait_for_the_disk_are_reported(shop: Database, tmp_
         shop.server.reload()
 
 
-def test_a_standby_that_cannot_decode_is_refused_with_the_primarys_address(
-    cluster: Cluster, shop: Database, tmp_path: Path
-) -> None:
+def test_a_standby_that_cannot_decode_is_refused_with_the_primarys_address(cluster, shop, tmp_path):
     if cluster.version >= 160000:
         pytest.skip("the server decodes on standbys")
     cluster.execute("SELECT pg_create_physical_replication_slot('second', true)")

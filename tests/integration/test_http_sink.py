@@ -1,12 +1,10 @@
 """The sink ``http`` in pipelines, with a real HTTP server: outages, and how long a service may have it wait."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 from waltap_sinks.http.sink import HttpUnavailable
 
@@ -18,7 +16,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, receiver: Receiver) -> PipelineRig:
+def pipeline(database, tmp_path, receiver) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     sink = {"sink.type": "http", "sink.url": receiver.url, "sink.retry.interval.ms": 10}
     return PipelineRig(database, tmp_path, sink | {"snapshot.mode": "no_data"})
@@ -34,7 +32,7 @@ def insert(pipeline: PipelineRig, first: int, last: int) -> None:
     )
 
 
-def test_a_receiver_that_is_down_loses_nothing(pipeline: PipelineRig) -> None:
+def test_a_receiver_that_is_down_loses_nothing(pipeline):
     """Nothing is confirmed meanwhile; the engine goes on with the same batch."""
     with Receiver(started=False) as receiver:
         pipeline.settings |= {"sink.url": receiver.url, "sink.retry.timeout.ms": 50}
@@ -50,9 +48,7 @@ def test_a_receiver_that_is_down_loses_nothing(pipeline: PipelineRig) -> None:
         assert ids(receiver) == [1, 2, 3]
 
 
-def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(
-    pipeline: PipelineRig, receiver: Receiver
-) -> None:
+def test_what_a_service_asks_to_wait_ends_with_the_time_for_a_request(pipeline, receiver):
     pipeline.settings["sink.retry.timeout.ms"] = 50
     with pipeline.running() as run:
         receiver.answers.extend([(503, {"Retry-After": "99999999"})] * 2)

@@ -15,7 +15,6 @@ import pytest
 from tests.harness.chunks import around_chunk
 from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
-from tests.harness.servers.postgres import Cluster
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 
@@ -69,7 +68,7 @@ def asked(run: Run, *tables: str, **data: Any) -> None:
 
 
 @pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def between(monkeypatch) -> Callable[..., None]:
     """Return what lets an action happen around the reading of the n-th chunk, by the real reader."""
     return partial(around_chunk, monkeypatch)
 
@@ -82,9 +81,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("settings", [{}, READ_ONLY], ids=["watermarks", "read-only"])
-def test_a_table_under_change_arrives_whole(
-    pipeline: PipelineRig, settings: dict[str, Any]
-) -> None:
+def test_a_table_under_change_arrives_whole(pipeline, settings):
     """Writers insert, update (large values untouched, too), delete and change keys meanwhile, one of them in long
     transactions.
 
@@ -152,9 +149,7 @@ def test_a_table_under_change_arrives_whole(
         pytest.param("a int8 PRIMARY KEY", "(g - 50)::int8 << 40", id="negative"),
     ],
 )  # fmt: skip
-def test_keys_of_any_type_are_read_in_order_without_gaps(
-    pipeline: PipelineRig, key: str, values: str
-) -> None:
+def test_keys_of_any_type_are_read_in_order_without_gaps(pipeline, key, values):
     pipeline.database.execute(f"CREATE TABLE t ({key})")
     pipeline.database.execute(f"INSERT INTO t SELECT {values} FROM generate_series(1, 95) g")
     columns = next(iter(pipeline.database.rows("t", "a").values()))
@@ -166,9 +161,7 @@ def test_keys_of_any_type_are_read_in_order_without_gaps(
     assert chunks(pipeline) == [10] * 9 + [5]
 
 
-def test_tables_without_key_are_read_by_columns_neither_unique_nor_set(
-    pipeline: PipelineRig,
-) -> None:
+def test_tables_without_key_are_read_by_columns_neither_unique_nor_set(pipeline):
     """A surrogate key of the signal, or ``message.key.columns``: no row is left out where a chunk ends."""
     database = pipeline.database
     database.execute(
@@ -204,9 +197,7 @@ INSERT INTO root VALUES (1), (2), (3)
 @pytest.mark.parametrize(
     "named", [["parent", "root"], [r"public\.(?!signals).*"], ["middle"]], ids=str
 )
-def test_rows_are_those_that_the_stream_shows_of_a_table(
-    pipeline: PipelineRig, named: list[str], via_root: bool
-) -> None:
+def test_rows_are_those_that_the_stream_shows_of_a_table(pipeline, named, via_root):
     database, destination = pipeline.database, pipeline.destination
     database.execute(FAMILY)
     own = {"parent": [1, 2]}
@@ -243,8 +234,8 @@ def test_rows_are_those_that_the_stream_shows_of_a_table(
     ],
 )
 def test_a_change_in_the_window_is_known_by_its_key_whatever_the_decoder(
-    pipeline: PipelineRig, between: Callable[..., None], settings: dict[str, str]
-) -> None:
+    pipeline, between, settings
+):
     database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int, at timestamptz, v text, PRIMARY KEY (id, at));"
@@ -287,8 +278,8 @@ MOVED = "UPDATE t SET id = 33, large = large || '' WHERE id = 3"
     ],
 )  # fmt: skip
 def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
-    pipeline: PipelineRig, between: Callable[..., None], when: str, identity: str, change: str
-) -> None:
+    pipeline, between, when, identity, change
+):
     database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, large text, o int NOT NULL);"
@@ -311,9 +302,7 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": "blocking"}], ids=["incremental", "blocking"])
-def test_a_commit_that_streams_before_it_is_visible_is_waited_for(
-    private_server: Cluster, tmp_path, kind: dict[str, str]
-) -> None:
+def test_a_commit_that_streams_before_it_is_visible_is_waited_for(private_server, tmp_path, kind):
     """With synchronous replication a commit is in the WAL, and streams, long before others see it.
     Rows read in between would bring the old row back."""
     database = private_server.create_database("slow")
@@ -389,9 +378,7 @@ def hold_after(destination: Destination, rows: int) -> tuple[threading.Event, th
 
 @large
 @pytest.mark.parametrize("settings", [{}, READ_ONLY], ids=["watermarks", "read-only"])
-def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(
-    pipeline: PipelineRig, settings: dict[str, Any]
-) -> None:
+def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(pipeline, settings):
     """And the end is stored: a start behind it reads nothing."""
     pipeline.settings |= settings
     destination = pipeline.destination
@@ -415,7 +402,7 @@ def test_a_stopped_run_goes_on_with_the_chunk_that_was_next(
 
 
 @large
-def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(pipeline: PipelineRig) -> None:
+def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(pipeline):
     destination = pipeline.destination
 
     def insert(run: Run, number: int) -> None:
@@ -441,7 +428,7 @@ def test_a_snapshot_can_be_paused_and_resumed_also_over_a_restart(pipeline: Pipe
 
 
 @large
-def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline: PipelineRig) -> None:
+def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
     held, release = hold_after(pipeline.destination, 50)
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", "t", "u")
@@ -455,9 +442,7 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline: P
 
 @large
 @pytest.mark.parametrize("settings", [{"read.only": "true"}, BY_DELETION], ids=["read", "deleted"])
-def test_the_signal_table_is_not_written_or_left_as_it_was(
-    pipeline: PipelineRig, settings: dict[str, str]
-) -> None:
+def test_the_signal_table_is_not_written_or_left_as_it_was(pipeline, settings):
     """Read-only, the role may not write it, and that is well."""
     if settings == {"read.only": "true"}:
         forbid_watermarks(pipeline)
@@ -478,9 +463,7 @@ def forbid_watermarks(pipeline: PipelineRig) -> None:
 
 
 @large
-def test_a_condition_limits_what_is_read_and_observers_hear_of_it(
-    pipeline: PipelineRig, caplog
-) -> None:
+def test_a_condition_limits_what_is_read_and_observers_hear_of_it(pipeline, caplog):
     caplog.set_level("INFO", logger="waltap.ports.snapshot.incremental")
     tens = {"data-collection": "public.t", "filter": "id % 20 = 0 -- twenties"}
     with pipeline.running() as run:
@@ -549,9 +532,7 @@ UNUSABLE = [
 
 
 @large
-def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
-    pipeline: PipelineRig, caplog
-) -> None:
+def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(pipeline, caplog):
     """One after the other in one run: none ends it, none reads or writes anything."""
     database, destination = pipeline.database, pipeline.destination
     database.execute(
@@ -579,7 +560,7 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(
     assert database.execute("SELECT count(*), max(id) FROM u") == [(15, 15)]
 
 
-def test_signals_that_wait_for_a_start_do_not_stop_it(pipeline: PipelineRig) -> None:
+def test_signals_that_wait_for_a_start_do_not_stop_it(pipeline):
     pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with pipeline.running():
         pass
@@ -592,7 +573,7 @@ def test_signals_that_wait_for_a_start_do_not_stop_it(pipeline: PipelineRig) -> 
 
 
 @large
-def test_a_log_signal_is_logged_with_the_offset(pipeline: PipelineRig, caplog) -> None:
+def test_a_log_signal_is_logged_with_the_offset(pipeline, caplog):
     caplog.set_level("INFO")
     with pipeline.running() as run:
         pipeline.signal("log", message="we are at {}, said ops")
@@ -602,7 +583,7 @@ def test_a_log_signal_is_logged_with_the_offset(pipeline: PipelineRig, caplog) -
 
 
 @large
-def test_fifty_thousand_tables_in_one_signal_are_one_line(pipeline: PipelineRig, caplog) -> None:
+def test_fifty_thousand_tables_in_one_signal_are_one_line(pipeline, caplog):
     wanted = [f"public.none_{n}" for n in range(50_000)]
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", *wanted, "public.u")
@@ -616,9 +597,7 @@ def test_fifty_thousand_tables_in_one_signal_are_one_line(pipeline: PipelineRig,
 
 
 @large
-def test_without_a_signal_table_to_write_to_the_stream_goes_on(
-    pipeline: PipelineRig, caplog
-) -> None:
+def test_without_a_signal_table_to_write_to_the_stream_goes_on(pipeline, caplog):
     forbid_watermarks(pipeline)
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", "t")
@@ -629,9 +608,7 @@ def test_without_a_signal_table_to_write_to_the_stream_goes_on(
 
 
 @pytest.mark.parametrize("settings", [{}, READ_ONLY], ids=["watermarks", "read-only"])
-def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(
-    pipeline: PipelineRig, settings: dict[str, Any], caplog
-) -> None:
+def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(pipeline, settings, caplog):
     """Its snapshot is older than the rewrite, and would see an empty table: a table that is done. The stream goes on
     meanwhile."""
     database, destination = pipeline.database, pipeline.destination
@@ -655,8 +632,8 @@ def test_a_chunk_that_waits_for_a_rewrite_of_its_table_sees_the_rows(
 
 @large
 def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
-    pipeline: PipelineRig, between: Callable[..., None], caplog
-) -> None:
+    pipeline, between, caplog
+):
     reported: list[dict[str, Any]] = []
     between(lambda: pipeline.database.execute("DROP TABLE t"))
     with pipeline.running(**READ_ONLY) as run:
@@ -680,8 +657,8 @@ def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
     ids=["another table", "another key"],
 )
 def test_a_table_is_read_from_its_start_if_it_or_its_key_is_another_one(
-    pipeline: PipelineRig, between: Callable[..., None], statements: str
-) -> None:
+    pipeline, between, statements
+):
     """Else the place between two chunks would be one of another table, or of another key."""
     database = pipeline.database
     between(lambda: database.execute(statements), nth=2)
@@ -709,14 +686,7 @@ SWAPPED = (
 @pytest.mark.parametrize(
     ("when", "nth"), [("before", 1), ("after", 1), ("before", 3), ("after", 3)]
 )
-def test_a_table_is_read_on_under_its_new_name(
-    pipeline: PipelineRig,
-    between: Callable[..., None],
-    settings: dict[str, Any],
-    statements: str,
-    when: str,
-    nth: int,
-) -> None:
+def test_a_table_is_read_on_under_its_new_name(pipeline, between, settings, statements, when, nth):
     """Rows of its old name must not follow changes of its new name."""
     database, destination = pipeline.database, pipeline.destination
     between(lambda: database.psql(statements), when=when, nth=nth)
@@ -735,9 +705,7 @@ def test_a_table_is_read_on_under_its_new_name(
     "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 35) g"
 )
 @pytest.mark.parametrize("decoder", ["pgoutput", "wal2json", "decoderbufs"])
-def test_a_table_that_has_another_name_for_a_moment_gives_no_older_rows(
-    pipeline: PipelineRig, between: Callable[..., None], decoder: str
-) -> None:
+def test_a_table_that_has_another_name_for_a_moment_gives_no_older_rows(pipeline, between, decoder):
     """Its change has the name of a table that is another one again. Only pgoutput's wire has the OID."""
     database, destination = pipeline.database, pipeline.destination
     database.execute("CREATE TABLE t2 (id int PRIMARY KEY, v text)")
@@ -755,9 +723,7 @@ def test_a_table_that_has_another_name_for_a_moment_gives_no_older_rows(
 
 
 @large
-def test_a_table_that_is_partly_read_is_read_again_if_asked_for_again(
-    pipeline: PipelineRig, between: Callable[..., None]
-) -> None:
+def test_a_table_that_is_partly_read_is_read_again_if_asked_for_again(pipeline, between):
     """What asks may be a repair, or the publication of another table of that name. Once is enough."""
     with pipeline.running() as run:
         between(lambda: [pipeline.signal("execute-snapshot", "t") for _ in range(3)], nth=2)
@@ -772,8 +738,8 @@ def test_a_table_that_is_partly_read_is_read_again_if_asked_for_again(
     ("table", "says"), [("t", "division by zero"), ("keyless", "surrogate-key")]
 )
 def test_a_table_that_cannot_be_read_on_is_reported_and_the_next_is_read(
-    pipeline: PipelineRig, table: str, says: str, caplog
-) -> None:
+    pipeline, table, says, caplog
+):
     """The second chunk fails on the server, or there is no key to go by."""
     pipeline.database.execute("CREATE TABLE keyless (v int); INSERT INTO keyless VALUES (1)")
     conditions = [{"data-collection": "public.t", "filter": "10 / (id - 15) > 0"}]

@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.harness.kafka import create, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.config.layers import read_debezium, read_tables
@@ -41,7 +40,7 @@ def topic() -> str:
     return f"offsets-{uuid.uuid4().hex[:8]}"
 
 
-def test_an_offset_outlives_the_state_folder(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+def test_an_offset_outlives_the_state_folder(kafka, topic, tmp_path):
     here, elsewhere, another = tmp_path / "a/p", tmp_path / "b/p", tmp_path / "b/q"
     assert store(kafka, topic, here).load() is None
     one = store(kafka, topic, here)
@@ -64,16 +63,14 @@ class TestKafka(OffsetStoreSuite):
     """The promises of every store."""
 
     @pytest.fixture
-    def new_rig(self, kafka: Kafka, topic: str) -> Callable[[Path], OffsetStoreRig]:
+    def new_rig(self, kafka, topic) -> Callable[[Path], OffsetStoreRig]:
         (spec,) = register_offset_stores()
         given = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
         properties = KafkaOffsetProperties.model_validate(given)
         return lambda folder: OffsetStoreRig(spec, properties, folder, forks=False)
 
 
-def test_a_topic_that_appears_after_its_creation_is_waited_for(
-    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_appears_after_its_creation_is_waited_for(kafka, topic, tmp_path, monkeypatch):
     """The controller answers before the brokers know the topic."""
     create_topics = AdminClient.create_topics
     made: list[threading.Timer] = []
@@ -92,9 +89,7 @@ def test_a_topic_that_appears_after_its_creation_is_waited_for(
     assert one.load() == OLD
 
 
-def test_an_offset_of_the_state_folder_goes_into_the_topic(
-    kafka: Kafka, topic: str, tmp_path: Path
-) -> None:
+def test_an_offset_of_the_state_folder_goes_into_the_topic(kafka, topic, tmp_path):
     from waltap.ports.offsets.file_store import FileOffsetStore
 
     kept = FileOffsetStore(tmp_path / "p/offset.json")
@@ -106,9 +101,7 @@ def test_an_offset_of_the_state_folder_goes_into_the_topic(
     assert store(kafka, topic, tmp_path / "elsewhere/p").load() == NEW
 
 
-def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(
-    kafka: Kafka, topic: str, tmp_path: Path
-) -> None:
+def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(kafka, topic, tmp_path):
     create(kafka.bootstrap, NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"}))
     with pytest.raises(KafkaOffsetTopicUnusable, match=r"cleanup\.policy=delete"):
         store(kafka, topic, tmp_path / "p").store(OLD)
@@ -121,9 +114,7 @@ def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(
         store(kafka, other, tmp_path / "p").load()
 
 
-def test_the_remedy_for_a_record_that_is_no_offset_starts_over(
-    database: Database, kafka: Kafka, topic: str, tmp_path: Path
-) -> None:
+def test_the_remedy_for_a_record_that_is_no_offset_starts_over(database, kafka, topic, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     place = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
     shop = Shop(tmp_path, database, **{"waltap.offset.store": "kafka", **place})
@@ -138,9 +129,7 @@ def test_the_remedy_for_a_record_that_is_no_offset_starts_over(
     assert shop.operations() == [("r", 1)] * 2
 
 
-def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(
-    kafka: Kafka, topic: str
-) -> None:
+def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(kafka, topic):
     given = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "database.dbname": "shop",
@@ -157,16 +146,14 @@ def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(
         assert found.offset_store.spec.name == kind
 
 
-def test_two_stores_are_a_contradiction() -> None:
+def test_two_stores_are_a_contradiction():
     source = {"type": "postgres", "database.dbname": "shop", "waltap.offset.store": "memory"}
     tables = {"name": "p", "source": source, "offsets": {"type": "file"}, "sink": {"type": "null"}}
     with pytest.raises(ConfigurationError, match=r"waltap\.offset\.store: contradicts type = file"):
         resolve(read_tables(tables), Host())
 
 
-def test_a_leader_that_does_not_answer_is_no_missing_position(
-    private_kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_does_not_answer_is_no_missing_position(private_kafka, topic, monkeypatch):
     """The client then gives no offset, and no error either."""
     settings = {"bootstrap.servers": private_kafka.bootstrap}
     admin = AdminClient(settings)
@@ -192,8 +179,8 @@ def test_a_leader_that_does_not_answer_is_no_missing_position(
 
 
 def test_a_broker_that_is_away_for_a_while_stops_no_run(
-    database: Database, kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    database, kafka, topic, tmp_path, monkeypatch
+):
     """What could not be stored is not confirmed to the slot, and is delivered again."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline = PipelineRig(

@@ -128,7 +128,7 @@ class Place:
 
 
 @pytest.fixture
-def place(kafka: Kafka, tmp_path: Path) -> Iterator[Place]:
+def place(kafka, tmp_path) -> Iterator[Place]:
     made = Place(kafka, tmp_path)
     yield made
     for each in made.sinks:
@@ -151,7 +151,7 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 # --- places ---------------------------------------------------------------------------------------
 
 
-def test_keys_land_where_kafkas_own_tests_say(place: Place) -> None:
+def test_keys_land_where_kafkas_own_tests_say(place):
     """The hashes are those of `UtilsTest.testMurmur2` in Apache Kafka."""
     hashes = {
         b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536,
@@ -164,7 +164,7 @@ def test_keys_land_where_kafkas_own_tests_say(place: Place) -> None:
     assert places == {key: (number & 0x7FFFFFFF) % 7 for key, number in hashes.items()}
 
 
-def test_a_partition_that_a_record_names_is_taken(place: Place) -> None:
+def test_a_partition_that_a_record_names_is_taken(place):
     place.create(3)
     made = place.opened()
     flushed(made, 1, *(place.record(b"k", partition=p) for p in (2, 0, 2)))
@@ -174,7 +174,7 @@ def test_a_partition_that_a_record_names_is_taken(place: Place) -> None:
             flushed(made, 2, place.record(b"k", partition=9))
 
 
-def test_a_time_that_a_record_has_is_that_of_the_message(place: Place) -> None:
+def test_a_time_that_a_record_has_is_that_of_the_message(place):
     place.create()
     made = place.opened()
     before = int(time.time() * 1000) - 60_000
@@ -186,7 +186,7 @@ def test_a_time_that_a_record_has_is_that_of_the_message(place: Place) -> None:
 
 
 @BOTH
-def test_a_time_that_the_topic_refuses_is_not_tried_again(place: Place, guarantee: str) -> None:
+def test_a_time_that_the_topic_refuses_is_not_tried_again(place, guarantee):
     place.create(message__timestamp__after__max__ms="3600000")
     made = place.opened(delivery__guarantee=guarantee)
     late = int(time.time() + 86_400) * 1000
@@ -200,7 +200,7 @@ def test_a_time_that_the_topic_refuses_is_not_tried_again(place: Place, guarante
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_missing_topics_are_made_as_their_group_says(place: Place) -> None:
+def test_missing_topics_are_made_as_their_group_says(place):
     made = place.opened(
         topic__creation__groups="kept",
         topic__creation__default__partitions="2",
@@ -217,7 +217,7 @@ def test_missing_topics_are_made_as_their_group_says(place: Place) -> None:
     assert refused.value.code == KafkaTopicUnusable.code
 
 
-def test_settings_that_the_broker_refuses_name_the_topic(place: Place) -> None:
+def test_settings_that_the_broker_refuses_name_the_topic(place):
     made = place.opened(topic__creation__default__cleanup__policy="shred")
     with pytest.raises(KafkaTopicUnusable, match=place.topic):
         made.write(batch(1, place.record(b"k")))
@@ -235,7 +235,7 @@ def sasl(user: str, password: str) -> dict[str, str]:
     }
 
 
-def test_records_go_over_tls_and_to_users_of_sasl(place: Place) -> None:
+def test_records_go_over_tls_and_to_users_of_sasl(place):
     by_tls = place.opened(
         servers=place.kafka.tls,
         producer__security__protocol="SSL",
@@ -252,7 +252,7 @@ def test_records_go_over_tls_and_to_users_of_sasl(place: Place) -> None:
 @pytest.mark.parametrize(
     ("mechanism", "protocol"), [("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("SCRAM-SHA-512", "SASL_SSL")]
 )
-def test_users_of_scram_come_in(place: Place, mechanism: str, protocol: str) -> None:
+def test_users_of_scram_come_in(place, mechanism, protocol):
     user, password = f"scram-{place.topic}", "seven words"
     admin = AdminClient({"bootstrap.servers": place.kafka.bootstrap})
     kind = ScramMechanism[mechanism.replace("-", "_")]
@@ -294,9 +294,7 @@ def test_users_of_scram_come_in(place: Place, mechanism: str, protocol: str) -> 
 @pytest.mark.parametrize(
     ("guarantee", "verdict"), [("at_least_once", "warning"), ("exactly_once", "ok")]
 )
-def test_a_process_with_a_standby_is_told_what_fences_it(
-    kafka: Kafka, tmp_path: Path, guarantee: str, verdict: str
-) -> None:
+def test_a_process_with_a_standby_is_told_what_fences_it(kafka, tmp_path, guarantee, verdict):
     """The client's threads send what a paused process had queued when it wakes up, behind its successor's records."""
     given = {"delivery__guarantee": guarantee}
     assert [c.verdict for c in sink(kafka.bootstrap, tmp_path, **given).check()] == ["ok"]
@@ -306,7 +304,7 @@ def test_a_process_with_a_standby_is_told_what_fences_it(
     assert verdict == "ok" or "delivery.guarantee = exactly_once" in check.remedy
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused(kafka, tmp_path):
     made = sink(kafka.tls, tmp_path, producer__security__protocol="SSL")
     with pytest.raises(KafkaUnreachable, match=r"(?i)certificate|ssl"):
         made.check()
@@ -330,8 +328,8 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(kafka: Kafka, tmp_path
     ],
 )
 def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
-    kafka: Kafka, tmp_path: Path, name: str, value: str | None, reported: str
-) -> None:
+    kafka, tmp_path, name, value, reported
+):
     given = {n: v for n, v in (sasl("u", "p") | {name: value}).items() if v is not None}
     for call in (KafkaSink.check, KafkaSink.open):
         with pytest.raises(ConfigurationError, match=reported):
@@ -347,9 +345,7 @@ def test_a_setting_that_the_client_does_not_know_or_that_a_login_lacks_is_named(
         ("producer__transaction__timeout__ms", "900001", r"timeout\.ms: .*larger than the maximum"),
     ],
 )
-def test_a_setting_that_no_transaction_can_have_is_named(
-    kafka: Kafka, tmp_path: Path, name: str, value: str, reported: str
-) -> None:
+def test_a_setting_that_no_transaction_can_have_is_named(kafka, tmp_path, name, value, reported):
     given = {"delivery__guarantee": "exactly_once", name: value}
     with pytest.raises((ConfigurationError, ValidationError), match=reported):
         sink(kafka.bootstrap, tmp_path, **given).open()
@@ -372,9 +368,7 @@ def limited(place: Place, guarantee: str, limit: str, **more: Any) -> KafkaSink:
 
 @BOTH
 @pytest.mark.parametrize("limit", ["client", "topic"])
-def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
-    place: Place, guarantee: str, limit: str
-) -> None:
+def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(place, guarantee, limit):
     made = limited(
         place,
         guarantee,
@@ -391,9 +385,7 @@ def test_a_record_that_is_too_large_is_left_out_where_that_is_wanted(
 
 
 @BOTH
-def test_what_comes_instead_of_large_records_waits_for_a_full_queue(
-    place: Place, guarantee: str
-) -> None:
+def test_what_comes_instead_of_large_records_waits_for_a_full_queue(place, guarantee):
     place.create()
     made = place.opened(
         delivery__guarantee=guarantee,
@@ -409,7 +401,7 @@ def test_what_comes_instead_of_large_records_waits_for_a_full_queue(
 
 
 @BOTH
-def test_a_topic_that_no_broker_can_have_refuses_its_record(place: Place, guarantee: str) -> None:
+def test_a_topic_that_no_broker_can_have_refuses_its_record(place, guarantee):
     place.create()
     given = {"delivery.guarantee": guarantee, "transactional.id": place.topic}
     made = place.opened(tolerant=True, **given)
@@ -428,9 +420,7 @@ def test_a_topic_that_no_broker_can_have_refuses_its_record(place: Place, guaran
         place.opened(**given).write(batch(2, *each))
 
 
-def test_what_a_close_dropped_is_not_promised_afterwards(
-    private_kafka: Kafka, tmp_path: Path
-) -> None:
+def test_what_a_close_dropped_is_not_promised_afterwards(private_kafka, tmp_path):
     topic = private_kafka.topic_name()
     made = sink(private_kafka.bootstrap, tmp_path)
     made.open()
@@ -445,7 +435,7 @@ def test_what_a_close_dropped_is_not_promised_afterwards(
     assert [message.key() for message in read_all(private_kafka.bootstrap, topic)] == [b"1"]
 
 
-def test_a_queue_that_is_smaller_than_a_record_takes_it(place: Place) -> None:
+def test_a_queue_that_is_smaller_than_a_record_takes_it(place):
     place.create()
     given = {"producer.queue.buffering.max.kbytes": "1"}
     deadline = time.monotonic() + WAIT_SECONDS
@@ -455,7 +445,7 @@ def test_a_queue_that_is_smaller_than_a_record_takes_it(place: Place) -> None:
     assert len(place.read()) == 50
 
 
-def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(place: Place) -> None:
+def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(place):
     place.create()
     impatient = {"producer.topic.metadata.propagation.max.ms": "1000"}
     impatient["producer.topic.metadata.refresh.interval.ms"] = "500"
@@ -473,9 +463,7 @@ def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(pl
 
 @BOTH
 @pytest.mark.parametrize("limit", ["client", "topic"])
-def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(
-    place: Place, guarantee: str, limit: str
-) -> None:
+def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(place, guarantee, limit):
     made = limited(place, guarantee, limit, tolerant=True)
     large = [place.record(key, bytes(50_000)) for key in (b"2", b"4")]
     given = batch(1, place.record(b"1"), large[0], place.record(b"3"), large[1])
@@ -493,7 +481,7 @@ def test_a_record_that_is_too_large_is_named_where_the_pipeline_goes_on(
     assert place.keys() == [b"1", b"3", b"5"]
 
 
-def test_a_record_that_is_too_large_stops_the_run_otherwise(place: Place) -> None:
+def test_a_record_that_is_too_large_stops_the_run_otherwise(place):
     place.create(max__message__bytes="20000")
     made = place.opened()
     assert flushed(made, 1, place.record(b"1")) == at(1)
@@ -510,7 +498,7 @@ def test_a_record_that_is_too_large_stops_the_run_otherwise(place: Place) -> Non
     assert values == [b"v", b"v"], "a later record of the key came before the refused one"
 
 
-def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(place: Place) -> None:
+def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(place):
     limits = {
         place.topic: "20000",
         f"{place.topic}-less": "9000",
@@ -530,9 +518,7 @@ def test_a_topic_that_takes_less_than_a_batch_gets_smaller_ones(place: Place) ->
         assert [m.key() for m in read_all(place.kafka.bootstrap, name)] == keys
 
 
-def test_a_topic_that_takes_less_than_before_gets_the_records_by_the_next_attempt(
-    place: Place,
-) -> None:
+def test_a_topic_that_takes_less_than_before_gets_the_records_by_the_next_attempt(place):
     place.create()
     each = [place.record(b"%d" % number, bytes(1000)) for number in range(100)]
     assert flushed(place.opened(), 1, *each) == at(1)
@@ -554,7 +540,7 @@ def test_a_topic_that_takes_less_than_before_gets_the_records_by_the_next_attemp
 # --- two instances --------------------------------------------------------------------------------
 
 
-def test_a_second_instance_ends_the_first(place: Place) -> None:
+def test_a_second_instance_ends_the_first(place):
     once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
     first = place.opened(**once)
     assert flushed(first, 1, place.record(b"1", b"first")) == at(1)
@@ -572,7 +558,7 @@ def test_a_second_instance_ends_the_first(place: Place) -> None:
     assert place.keys() == [b"1", b"3"]
 
 
-def test_a_source_transaction_is_not_committed_in_pieces(place: Place) -> None:
+def test_a_source_transaction_is_not_committed_in_pieces(place):
     once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
     made = place.opened(**once)
     flushed(made, 1, place.record(b"1"))
@@ -591,7 +577,7 @@ def test_a_source_transaction_is_not_committed_in_pieces(place: Place) -> None:
 
 
 @pytest.fixture
-def begun(place: Place) -> Callable[..., tuple[KafkaTransactions, Any]]:
+def begun(place) -> Callable[..., tuple[KafkaTransactions, Any]]:
     """Return what makes transactions of which one is open, with a record in it, and their producer."""
 
     create(
@@ -616,9 +602,7 @@ def begun(place: Place) -> Callable[..., tuple[KafkaTransactions, Any]]:
     return make
 
 
-def test_a_source_transaction_that_goes_on_waits_for_its_end(
-    place: Place, begun: Callable[..., Any]
-) -> None:
+def test_a_source_transaction_that_goes_on_waits_for_its_end(place, begun):
     transactions, producer = begun()
     for index in (1, 2):
         assert transactions.commit(at(8, index), ends_transaction=False, drain=pytest.fail) is None
@@ -631,14 +615,12 @@ def test_a_source_transaction_that_goes_on_waits_for_its_end(
     assert position.key() == place.topic.encode(), "it is committed with the records"
 
 
-def test_one_too_long_for_the_broker_is_committed_in_pieces(begun: Callable[..., Any]) -> None:
+def test_one_too_long_for_the_broker_is_committed_in_pieces(begun):
     transactions, producer = begun(timeout_s=0)
     assert transactions.commit(at(8, 1), ends_transaction=False, drain=producer.flush) == at(8, 1)
 
 
-def test_a_process_that_may_not_write_commits_nothing(
-    place: Place, begun: Callable[..., Any]
-) -> None:
+def test_a_process_that_may_not_write_commits_nothing(place, begun):
     def refuse() -> None:
         raise ZeroDivisionError  # another process has the lease
 
@@ -678,8 +660,8 @@ def ids(servers: str, database: Database) -> list[int]:
 
 
 def test_a_broker_that_is_away_for_a_while_gets_everything_in_order(
-    database: Database, private_kafka: Kafka, tmp_path: Path
-) -> None:
+    database, private_kafka, tmp_path
+):
     """More comes than the client's queue holds: it is left in the database, and the slot stays."""
     made = pipeline(
         database,
@@ -709,9 +691,7 @@ def test_a_broker_that_is_away_for_a_while_gets_everything_in_order(
     assert ids(private_kafka.bootstrap, database) == list(range(1, 3_011))
 
 
-def test_a_pipeline_begins_when_its_broker_does(
-    database: Database, private_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipeline_begins_when_its_broker_does(database, private_kafka, tmp_path, monkeypatch):
     made = pipeline(database, tmp_path, private_kafka.bootstrap)
     with made.running():
         pass
@@ -729,9 +709,7 @@ def test_a_pipeline_begins_when_its_broker_does(
     assert sorted(ids(private_kafka.bootstrap, database)) == list(range(1, 101))
 
 
-def test_a_stop_does_not_wait_for_a_broker_that_is_away(
-    private_kafka: Kafka, tmp_path: Path
-) -> None:
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(private_kafka, tmp_path):
     topic, stopped = private_kafka.topic_name(), list[bool]()
     made = sink(
         private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
@@ -747,9 +725,7 @@ def test_a_stop_does_not_wait_for_a_broker_that_is_away(
 
 
 @pytest.mark.parametrize("reason", ["no topic", "no right"])
-def test_a_broker_that_refuses_ends_the_run_and_moves_nothing(
-    database: Database, kafka: Kafka, tmp_path: Path, reason: str
-) -> None:
+def test_a_broker_that_refuses_ends_the_run_and_moves_nothing(database, kafka, tmp_path, reason):
     topic = f"{database.name}.public.items"
     made = pipeline(database, tmp_path, kafka.bootstrap, **{"sink.topic.creation.enable": False})
     with made.running():

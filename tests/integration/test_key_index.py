@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from tests.harness.json_lines import records
-from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 from waltap.changes.events.plan import OldRowUnidentified
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -44,9 +42,7 @@ LISTED = {
 
 
 @pytest.mark.parametrize(("rule", "keys"), [("sound", SOUND), ("debezium", LISTED)])
-def test_a_table_without_primary_key_has_the_key_of_the_rule(
-    database: Database, rule: str, keys: dict[str, tuple[str, ...]]
-) -> None:
+def test_a_table_without_primary_key_has_the_key_of_the_rule(database, rule, keys):
     database.psql(SETUP)
     properties = PostgresProperties.model_construct(key_index=rule)
     with database.connect(autocommit=True) as connection:
@@ -72,9 +68,7 @@ ALTER TABLE wider REPLICA IDENTITY USING INDEX wider_u_id_key;
     [("sound", "pgoutput"), ("debezium", "pgoutput"), ("debezium", "wal2json"),
      ("sound", "wal2json"), ("sound", "decoderbufs")],
 )  # fmt: skip
-def test_a_delete_has_a_key_that_its_row_had(
-    database: Database, pipeline: PipelineRig, tmp_path: Path, rule: str, plugin: str
-) -> None:
+def test_a_delete_has_a_key_that_its_row_had(database, pipeline, tmp_path, rule, plugin):
     """The index of a replica identity may lack the key: old rows have the index's columns alone."""
     database.psql(OLD_ROWS)
     database.execute("INSERT INTO lacking VALUES (7, 'a', 1), (8, 'b', 1)")
@@ -108,8 +102,8 @@ def test_a_delete_has_a_key_that_its_row_had(
 
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
 def test_a_delete_has_the_key_of_the_replica_identity_of_its_time(
-    database: Database, pipeline: PipelineRig, tmp_path: Path, plugin: str
-) -> None:
+    database, pipeline, tmp_path, plugin
+):
     """The catalogue shows the identity of the primary key again when the deletes are decoded."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY, u text NOT NULL UNIQUE, v int)")
     out = tmp_path / "out"
@@ -138,9 +132,7 @@ ALTER TABLE t1 REPLICA IDENTITY USING INDEX t1_u;
 
 @pytest.mark.parametrize("to", ["jsonl", "sql"])
 @pytest.mark.parametrize("change", ["DELETE FROM t", "UPDATE t SET u = 'b'"])
-def test_an_old_row_of_a_partition_that_names_no_row_ends_the_run(
-    pipeline: PipelineRig, tmp_path: Path, change: str, to: str
-) -> None:
+def test_an_old_row_of_a_partition_that_names_no_row_ends_the_run(pipeline, tmp_path, change, to):
     """The root's key is not in the partition's replica identity; the way out leads out."""
     database, out = pipeline.database, tmp_path / "out"
     database.psql(PARTED)
@@ -169,7 +161,7 @@ def test_an_old_row_of_a_partition_that_names_no_row_ends_the_run(
             assert target.execute("SELECT * FROM t").fetchall() == []
 
 
-def test_keys_that_old_rows_lack_are_no_keys(pipeline: PipelineRig, tmp_path: Path, caplog) -> None:
+def test_keys_that_old_rows_lack_are_no_keys(pipeline, tmp_path, caplog):
     """A delete had a key of stand-ins, such as 0, that no row has."""
     database, out = pipeline.database, tmp_path / "out"
     database.psql("CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL)")
@@ -197,9 +189,7 @@ UNSENT = {
 
 
 @pytest.mark.parametrize("why", UNSENT)
-def test_a_key_of_which_a_column_is_not_sent_merges_no_rows(
-    pipeline: PipelineRig, tmp_path: Path, why: str
-) -> None:
+def test_a_key_of_which_a_column_is_not_sent_merges_no_rows(pipeline, tmp_path, why):
     database, out = pipeline.database, tmp_path / "out"
     column, published = UNSENT[why]
     database.psql(f"CREATE TABLE t (a int, v text, {column}, PRIMARY KEY (a, k))")
@@ -217,7 +207,7 @@ def test_a_key_of_which_a_column_is_not_sent_merges_no_rows(
             pipeline.catch_up()
 
 
-def test_a_deferrable_primary_key_supports_no_updates(database: Database) -> None:
+def test_a_deferrable_primary_key_supports_no_updates(database):
     """PostgreSQL takes no deferrable key for a replica identity, and refuses updates then."""
     database.psql(SETUP)
     with database.connect(autocommit=True) as connection:

@@ -25,7 +25,7 @@ def published_inserts(database: Database, pipeline: PipelineRig) -> list[str]:
     return sorted(str(row[0]) for row in rows)
 
 
-def test_a_table_without_key_comes_while_the_engine_is_down(pipeline: PipelineRig) -> None:
+def test_a_table_without_key_comes_while_the_engine_is_down(pipeline):
     pipeline.settings |= INSERTS
     pipeline.catch_up()
     pipeline.deliver(
@@ -44,9 +44,7 @@ def test_a_table_without_key_comes_while_the_engine_is_down(pipeline: PipelineRi
     assert pipeline.destination.ids("log") == [2]
 
 
-def test_a_table_that_gets_its_key_back_gives_what_it_had_before(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_a_table_that_gets_its_key_back_gives_what_it_had_before(database, pipeline):
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     pipeline.settings |= INSERTS
     pipeline.catch_up()
@@ -55,9 +53,7 @@ def test_a_table_that_gets_its_key_back_gives_what_it_had_before(
     assert pipeline.destination.ids("u") == [1, 2]
 
 
-def test_the_policy_is_chosen_for_a_slot_that_is_there(
-    database: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_policy_is_chosen_for_a_slot_that_is_there(database, pipeline, caplog):
     """The publication is younger than what the slot has to decode: it gets its tables later."""
     pipeline.catch_up()
     database.execute("INSERT INTO t VALUES (1); CREATE TABLE log (id int)")
@@ -78,7 +74,7 @@ def test_the_policy_is_chosen_for_a_slot_that_is_there(
     assert pipeline.destination.ids("log") == [2]
 
 
-def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: PipelineRig) -> None:
+def test_one_that_was_dropped_is_no_silent_loss(database, pipeline):
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     pipeline.settings |= INSERTS
     pipeline.catch_up()
@@ -93,8 +89,8 @@ def test_one_that_was_dropped_is_no_silent_loss(database: Database, pipeline: Pi
 
 
 def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_its_remedy_says(
-    database: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+    database, pipeline, caplog
+):
     """As a pipeline of an older version left it; what is inserted into u meanwhile is reported."""
     pipeline.catch_up()
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")

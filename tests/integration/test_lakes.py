@@ -11,7 +11,6 @@ from tests.harness.door import s3_door
 from tests.harness.lakes import Lake
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.child import free_ports
-from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import ANYBODY, REGION
 
 from waltap.changes.decode.relation import Relation
@@ -39,7 +38,7 @@ OTHER = relation("public.people", [("id", "text"), ("name", "text")])
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+def lake(request, tmp_path) -> Lake:
     return Lake(request.param, tmp_path)
 
 
@@ -62,7 +61,7 @@ INSERT INTO kinds (id) VALUES (2);
 """
 
 
-def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake: Lake, database: Database) -> None:
+def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake, database):
     database.execute(KINDS)
     pipeline = PipelineRig(
         database, lake.folder, lake.settings() | {"schema.include.list": "public"}
@@ -85,7 +84,7 @@ def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake: Lake, database: D
     assert (str(state[11]["huge"]), state[3]["more"]) == ("7.25", 4)
 
 
-def test_a_transaction_beyond_memory_is_committed_in_pieces_and_gone_on_with(lake: Lake) -> None:
+def test_a_transaction_beyond_memory_is_committed_in_pieces_and_gone_on_with(lake):
     source, sink = Model(), lake.sink(**{"memory.max.bytes": 0})
     source.insert(PEOPLE, *[[str(number), "x" * 100] for number in range(40_000)])
     one, two = in_parts(source.commit(), 20_000, 20_000)
@@ -103,7 +102,7 @@ def test_a_transaction_beyond_memory_is_committed_in_pieces_and_gone_on_with(lak
     assert ids(lake) == list(range(40_000))
 
 
-def test_without_a_stored_offset_positions_of_before_say_nothing(lake: Lake) -> None:
+def test_without_a_stored_offset_positions_of_before_say_nothing(lake):
     """Another server's LSNs may be lower than those that are there."""
     source, sink = Model(), lake.sink()
     sink.open()
@@ -119,7 +118,7 @@ def test_without_a_stored_offset_positions_of_before_say_nothing(lake: Lake) -> 
     assert ids(lake) == [1, 1]
 
 
-def test_the_second_instance_shuts_out_the_first(lake: Lake) -> None:
+def test_the_second_instance_shuts_out_the_first(lake):
     source, one, two = Model(), lake.sink(), lake.sink()
     one.open()
     one.write(batch(people(source, 1)))
@@ -138,7 +137,7 @@ def test_the_second_instance_shuts_out_the_first(lake: Lake) -> None:
     assert ids(lake) == [1, 2]
 
 
-def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake: Lake) -> None:
+def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake):
     """Iceberg widens int to bigint; Delta shows, and goes on when the table was renamed away."""
     source, sink = Model(), lake.sink()
     sink.open()
@@ -176,9 +175,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("was", ALIKE)
-def test_another_type_of_the_source_that_is_the_same_in_the_lake_is_taken(
-    lake: Lake, was: str
-) -> None:
+def test_another_type_of_the_source_that_is_the_same_in_the_lake_is_taken(lake, was):
     now, old, new = ALIKE[was]
     source, sink = Model(), lake.sink()
     sink.open()
@@ -190,7 +187,7 @@ def test_another_type_of_the_source_that_is_the_same_in_the_lake_is_taken(
     assert values == [str(text).rstrip("0") for text in (old, new, old)]
 
 
-def test_decimals_of_another_scale_are_taken_if_no_digit_of_a_row_changes(lake: Lake) -> None:
+def test_decimals_of_another_scale_are_taken_if_no_digit_of_a_row_changes(lake):
     """Iceberg's readers do not convert the digits of older files: 1.25 would become 0.0125."""
     source, sink = Model(), lake.sink()
     sink.open()
@@ -219,8 +216,8 @@ def test_decimals_of_another_scale_are_taken_if_no_digit_of_a_row_changes(lake: 
 
 @pytest.mark.parametrize("at_once", ["a batch", "a transaction"])
 def test_a_table_that_is_renamed_away_for_a_type_is_followed_by_one_with_the_rows_behind_it(
-    lake: Lake, at_once: str
-) -> None:
+    lake, at_once
+):
     """A start reads again what the last flush had, with rows of both types in it."""
     source, sink = Model(), lake.sink()
     other = relation("public.t", [("id", "int4")])
@@ -249,7 +246,7 @@ def test_a_table_that_is_renamed_away_for_a_type_is_followed_by_one_with_the_row
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not yet"])
-def test_a_table_whose_relation_is_gone_may_be_taken_away(lake: Lake, *, committed: bool) -> None:
+def test_a_table_whose_relation_is_gone_may_be_taken_away(lake, *, committed):
     source, sink = Model(), lake.sink()
     sink.open()
     sink.write(batch(people(source, 1)))
@@ -273,7 +270,7 @@ def test_a_table_whose_relation_is_gone_may_be_taken_away(lake: Lake, *, committ
         lake.sink().open()
 
 
-def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake: Lake) -> None:
+def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake):
     source, sink = Model(), lake.sink()
     source.insert(PEOPLE, *[[str(number), "x"] for number in range(9)])
     source.commit()
@@ -284,9 +281,7 @@ def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake: Lake) -> Non
     sink.close()
 
 
-def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     given = DeltaLakeProperties(path=str(tmp_path / "file" / "lake"))
     sink = SPECS["delta"].factory(given, context(tmp_path))
@@ -297,7 +292,7 @@ def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(
 
 
 @pytest.mark.parametrize("name", ["orders", "forecast", "schema_versions", "unauthorized"])
-def test_the_name_of_a_table_does_not_change_what_an_error_of_a_store_means(name: str) -> None:
+def test_the_name_of_a_table_does_not_change_what_an_error_of_a_store_means(name):
     with s3_door("http://127.0.0.1:1") as door:
         door.answer = (500, "InternalError")
         options = {
@@ -315,9 +310,7 @@ def test_the_name_of_a_table_does_not_change_what_an_error_of_a_store_means(name
             there.existing(LakeTableName("public", name))
 
 
-def test_the_name_of_a_table_does_not_change_what_an_error_of_a_catalogue_means(
-    tmp_path: Path,
-) -> None:
+def test_the_name_of_a_table_does_not_change_what_an_error_of_a_catalogue_means(tmp_path):
     settings = {"type": "sql", "warehouse": f"file://{tmp_path / 'warehouse'}"}
     sink = iceberg_of(tmp_path, uri=f"sqlite:///{tmp_path}/c.db?timeout=0", **settings)
     sink.open()
@@ -336,7 +329,7 @@ def iceberg_of(folder: Path, **settings: str) -> Sink:
     return SPECS["iceberg"].factory(given, context(folder))
 
 
-def test_a_catalogue_that_is_away_is_reported(tmp_path: Path) -> None:
+def test_a_catalogue_that_is_away_is_reported(tmp_path):
     (port,) = free_ports(1)
     for settings in (
         {"type": "rest", "uri": f"http://127.0.0.1:{port}"},
@@ -351,9 +344,7 @@ def test_a_catalogue_that_is_away_is_reported(tmp_path: Path) -> None:
         sink.close()
 
 
-def test_a_catalogue_in_postgresql_takes_tables_and_refuses_who_may_not_log_in(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_catalogue_in_postgresql_takes_tables_and_refuses_who_may_not_log_in(database, tmp_path):
     place = database.dsn.replace("postgresql://", "postgresql+psycopg://", 1)
     settings = {"type": "sql", "warehouse": f"file://{tmp_path / 'warehouse'}"}
     sink = iceberg_of(tmp_path, uri=place, **settings)
@@ -369,7 +360,7 @@ def test_a_catalogue_in_postgresql_takes_tables_and_refuses_who_may_not_log_in(
     away.close()
 
 
-def test_properties_are_reported_in_a_profile(lake: Lake, database: Database) -> None:
+def test_properties_are_reported_in_a_profile(lake, database):
     """A profile names what is wrong before anything is made."""
     pipeline = PipelineRig(
         database, lake.folder, lake.settings() | {"sink.table.name.format": "all"}

@@ -84,7 +84,7 @@ class Shop:
 
 
 @pytest.fixture(params=["database", "newest_database"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+def shop(request, tmp_path) -> Iterator[Shop]:
     """Return a shop on PostgreSQL 15 and on 18."""
     made = Shop(request.getfixturevalue(request.param), tmp_path)
     yield made
@@ -92,7 +92,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def newest_shop(newest_database: Database, tmp_path: Path) -> Iterator[Shop]:
+def newest_shop(newest_database, tmp_path) -> Iterator[Shop]:
     """Return a shop on PostgreSQL 18."""
     made = Shop(newest_database, tmp_path)
     yield made
@@ -102,7 +102,7 @@ def newest_shop(newest_database: Database, tmp_path: Path) -> Iterator[Shop]:
 SIGNALS = {"signal__data__collection": "sales.signals", "incremental__snapshot__chunk__size": 1}
 
 
-def test_the_documented_grants_suffice(shop: Shop) -> None:
+def test_the_documented_grants_suffice(shop):
     """To stream, to take a snapshot, to take one again by signals, and for heartbeats."""
     shop.grant("Stream", "Snapshot", "Signals", "Heartbeats")
     shop.database.execute("CREATE TABLE public.other (id int PRIMARY KEY)")
@@ -124,7 +124,7 @@ def test_the_documented_grants_suffice(shop: Shop) -> None:
         assert not [each for each in run.notices.failures if each]
 
 
-def test_publications_by_waltap_and_a_read_only_snapshot(shop: Shop) -> None:
+def test_publications_by_waltap_and_a_read_only_snapshot(shop):
     shop.grant("Stream", "Snapshot", "Publications by waltap")
     shop.database.execute(f'DROP PUBLICATION "{shop.publication}"')
     pipeline = shop.pipeline(
@@ -142,7 +142,7 @@ def test_publications_by_waltap_and_a_read_only_snapshot(shop: Shop) -> None:
         )
 
 
-def test_a_snapshot_needs_no_right_on_columns_that_are_not_published(shop: Shop) -> None:
+def test_a_snapshot_needs_no_right_on_columns_that_are_not_published(shop):
     shop.grant("Stream")
     more = [
         "ALTER PUBLICATION shop SET TABLE sales.orders (id)",
@@ -175,9 +175,7 @@ LACKING = {
 
 
 @pytest.fixture(scope="module", params=["newest_server"])
-def lacking(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
+def lacking(request, tmp_path_factory) -> Iterator[Shop]:
     """Return a shop from which something is taken away, and given back, on PostgreSQL 18; on 15: test_refusals.py."""
     server = request.getfixturevalue(request.param)
     database = server.create_database(f"waltap_lacking_{os.getpid()}_{server.version}")
@@ -208,7 +206,7 @@ def doctors(pipeline: PipelineRig) -> tuple[list[WaltapError], list[str]]:
 
 
 @pytest.mark.parametrize("what", LACKING)
-def test_what_is_missing_is_named_with_the_sql_that_gives_it(lacking: Shop, what: str) -> None:
+def test_what_is_missing_is_named_with_the_sql_that_gives_it(lacking, what):
     away, code, back = (lacking.own(each) for each in LACKING[what])
     pipeline = lacking.pipeline(**SIGNALS)
     lacking.database.execute(away)
@@ -229,7 +227,7 @@ OWNING = {
 
 
 @pytest.mark.parametrize("what", OWNING)
-def test_what_publishing_lacks_is_named(newest_shop: Shop, what: str) -> None:
+def test_what_publishing_lacks_is_named(newest_shop, what):
     """A superuser may run what waltap would have, or give the role what it needs."""
     # not `lacking`: a member of the owner's role lacks no right on its tables
     newest_shop.grant("Stream", "Snapshot", "Signals", "Publications by waltap")
@@ -250,9 +248,7 @@ def test_what_publishing_lacks_is_named(newest_shop: Shop, what: str) -> None:
     assert doctors(pipeline)[0] == []
 
 
-def test_a_heartbeat_that_may_not_write_says_what_lets_it(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_heartbeat_that_may_not_write_says_what_lets_it(shop, caplog):
     shop.grant("Stream", "Heartbeats")
     shop.database.execute(shop.own("REVOKE INSERT ON sales.heartbeat FROM waltap"))
     shop.database.execute(shop.own("GRANT USAGE ON SCHEMA sales TO waltap"))
@@ -270,9 +266,7 @@ def failover_of(pipeline: PipelineRig) -> list[tuple[bool]]:
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["made so", "made so later"])
-def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(
-    newest_shop: Shop, later: bool
-) -> None:
+def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(newest_shop, later):
     """Of PostgreSQL 18; the slot of a profile that had no slot.failover is altered at the next start."""
     newest_shop.grant("Stream")
     pipeline = newest_shop.pipeline(snapshot__mode="no_data", slot__failover=not later)

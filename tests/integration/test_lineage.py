@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import attr
 import pytest
 from tests.harness.http_receiver import Receiver
-from tests.harness.pipeline import PipelineRig, Run, until
+from tests.harness.pipeline import Run, until
 
 from waltap.errors import SourceError
 from waltap.services.telemetry.observers import observed
@@ -90,7 +90,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(monkeypatch) -> None:
     """A busy machine is waited for: what came too late would come again, or not at all."""
     monkeypatch.setattr("waltap.services.telemetry.lineage.END_S", 90.0)
     monkeypatch.setattr("waltap.services.telemetry.lineage.TIMEOUT_S", 90.0)
@@ -103,7 +103,7 @@ pytestmark = pytest.mark.pipeline(
 )
 
 
-def test_a_run_shows_its_tables_and_their_columns(pipeline: PipelineRig, tmp_path: Path) -> None:
+def test_a_run_shows_its_tables_and_their_columns(pipeline, tmp_path):
     file = tmp_path / "lineage.jsonl"
     pipeline.branches = [{"type": "jsonl", "name": "lines", "path": str(tmp_path / "events")}]
     run = Run(pipeline, limits=None, settings={"waltap.openlineage.to": str(file)})
@@ -140,7 +140,7 @@ def test_a_run_shows_its_tables_and_their_columns(pipeline: PipelineRig, tmp_pat
     assert "hidden-77" not in file.read_text()
 
 
-def test_a_run_that_fails_says_so_to_a_server(pipeline: PipelineRig) -> None:
+def test_a_run_that_fails_says_so_to_a_server(pipeline):
     with Receiver() as server:
         settings = {
             "waltap.openlineage.to": server.url,

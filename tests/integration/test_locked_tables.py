@@ -2,8 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.pipeline import SIGNALS, PipelineRig, Run
@@ -22,7 +20,7 @@ BEATS = {"heartbeat.interval.ms": 500, "heartbeat.action.query": "DELETE FROM pu
 
 
 @pytest.fixture(params=["database", "newest_database"])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> PipelineRig:
+def rig(request, tmp_path) -> PipelineRig:
     database = request.getfixturevalue(request.param)
     database.psql(SQL)
     settings = {"snapshot.mode": "no_data", "signal.data.collection": "public.signals"}
@@ -53,13 +51,7 @@ def streams(run: Run, numbers: Iterator[int], times: int = 10) -> None:
     ],
     ids=["table", "partition", "row filter", "partitioned table", "heartbeat"],
 )
-def test_the_stream_goes_on_beside_a_locked_table(
-    rig: PipelineRig,
-    locked: str,
-    published: str,
-    settings: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_stream_goes_on_beside_a_locked_table(rig, locked, published, settings, monkeypatch):
     """What watches the publications waited for the lock."""
     monkeypatch.setattr(new_tables, "POLLS_PER_ANSWER", 1)
     if published:
@@ -82,14 +74,7 @@ def test_the_stream_goes_on_beside_a_locked_table(
     ],
     ids=["locks", "row filter", "condition"],
 )  # fmt: skip
-def test_a_locked_table_is_read_after_the_lock(
-    rig: PipelineRig,
-    kind: str,
-    published: str,
-    settings: dict[str, Any],
-    data: dict[str, dict[str, str]],
-    rows: range,
-) -> None:
+def test_a_locked_table_is_read_after_the_lock(rig, kind, published, settings, data, rows):
     """A snapshot that a signal requests waits, and neither stops the stream nor is refused."""
     if published:
         publish(rig, published)
@@ -108,9 +93,7 @@ def test_a_locked_table_is_read_after_the_lock(
     assert found.ids("t", "r") == list(rows)
 
 
-def test_watermarks_wait_for_a_locked_signal_table(
-    rig: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_watermarks_wait_for_a_locked_signal_table(rig, caplog):
     numbers, found, database = itertools.count(), rig.destination, rig.database
     with rig.running() as run, database.connect() as other, database.connect() as third:
         other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
@@ -141,7 +124,7 @@ PUBLICATIONS = (
 )
 
 
-def test_published_tables_are_those_of_the_view(rig: PipelineRig) -> None:
+def test_published_tables_are_those_of_the_view(rig):
     rig.database.psql(
         "CREATE SCHEMA a; CREATE SCHEMA b; CREATE UNLOGGED TABLE a.unlogged (n int);"
         "CREATE TABLE a.root (n int) PARTITION BY RANGE (n);"
@@ -157,9 +140,7 @@ def test_published_tables_are_those_of_the_view(rig: PipelineRig) -> None:
 
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-def test_a_start_says_that_it_waits_for_a_lock(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_says_that_it_waits_for_a_lock(pipeline, caplog):
     settings = {"waltap.receive.timeout.ms": 2000}
     with (
         pipeline.database.connect() as other,

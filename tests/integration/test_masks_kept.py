@@ -7,7 +7,6 @@ import pytest
 from tests.harness.chunks import around_chunk
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig, Run
-from tests.harness.servers.postgres import Database
 
 from waltap.pipeline.stages.relations import MaskLost, MaskUnfit
 
@@ -49,9 +48,7 @@ def delivered(pipeline: PipelineRig) -> list[int]:
     ("number", "decoder"),
     [*((0, decoder) for decoder in DECODERS), (1, "wal2json"), (2, "decoderbufs"), (3, "pgoutput"), (3, "wal2json")],
 )  # fmt: skip
-def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
-    pipeline: PipelineRig, database: Database, number: int, decoder: str
-) -> None:
+def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(pipeline, database, number, decoder):
     pipeline.settings |= {MASKS[number % len(MASKS)]: SECRET, "plugin.name": decoder}
     pipeline.catch_up()
     kind = MaskUnfit if number == 3 else MaskLost
@@ -66,18 +63,14 @@ def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(
 @pytest.mark.parametrize(
     ("statement", "decoder"), list(zip(HARMLESS, [*DECODERS, "wal2json"], strict=True))
 )
-def test_what_leaves_masks_alone_goes_on(
-    pipeline: PipelineRig, database: Database, statement: str, decoder: str
-) -> None:
+def test_what_leaves_masks_alone_goes_on(pipeline, database, statement, decoder):
     pipeline.settings |= {"column.truncate.to.2.chars": SECRET, "plugin.name": decoder}
     pipeline.catch_up()
     pipeline.deliver(statement)
     assert delivered(pipeline) == [1, 2]
 
 
-def test_the_pattern_that_the_remedy_names_goes_on(
-    pipeline: PipelineRig, database: Database
-) -> None:
+def test_the_pattern_that_the_remedy_names_goes_on(pipeline, database):
     pipeline.settings["column.mask.with.3.chars"] = SECRET
     pipeline.catch_up()
     database.execute(LEAKS[0])
@@ -88,9 +81,7 @@ def test_the_pattern_that_the_remedy_names_goes_on(
     assert delivered(pipeline) == [1, 2]
 
 
-def test_the_column_that_the_remedy_leaves_out_goes_on(
-    pipeline: PipelineRig, database: Database
-) -> None:
+def test_the_column_that_the_remedy_leaves_out_goes_on(pipeline, database):
     """A pattern does not help where it is the type that no mask fits."""
     pipeline.settings |= {
         "column.mask.with.3.chars": SECRET,
@@ -109,9 +100,7 @@ def test_the_column_that_the_remedy_leaves_out_goes_on(
     assert found == {1: "***", 2: None}
 
 
-def test_a_warning_is_enough_where_the_profile_says_so(
-    pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_warning_is_enough_where_the_profile_says_so(pipeline, database, caplog):
     pipeline.settings |= {"column.mask.with.3.chars": SECRET, "waltap.unmatched.masks": "warn"}
     pipeline.catch_up()
     pipeline.deliver(LEAKS[0])
@@ -119,9 +108,7 @@ def test_a_warning_is_enough_where_the_profile_says_so(
     assert "fits public.t.s2" in caplog.text
 
 
-def test_a_left_out_column_with_a_new_name_is_reported(
-    pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_left_out_column_with_a_new_name_is_reported(pipeline, database, caplog):
     pipeline.settings["column.exclude.list"] = SECRET
     pipeline.catch_up()
     pipeline.deliver(LEAKS[0])
@@ -129,7 +116,7 @@ def test_a_left_out_column_with_a_new_name_is_reported(
 
 
 @pytest.fixture
-def reads(pipeline: PipelineRig, database: Database) -> PipelineRig:
+def reads(pipeline, database) -> PipelineRig:
     """Return a pipeline that is to read a table of 30 rows in chunks of 10."""
     database.execute(
         "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
@@ -158,12 +145,8 @@ def lines(pipeline: PipelineRig) -> list[dict[str, str]]:
     ("leak", "decoder"), [(LEAKS[0], "pgoutput"), (LEAKS[1], "wal2json"), (LEAKS[0], "decoderbufs")]
 )
 def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
-    reads: PipelineRig,
-    database: Database,
-    monkeypatch: pytest.MonkeyPatch,
-    decoder: str,
-    leak: str,
-) -> None:
+    reads, database, monkeypatch, decoder, leak
+):
     """The table changes after the second chunk; its rows alone show, no change of it is streamed."""
     reads.settings["plugin.name"] = decoder
     statement = leak.partition("; INSERT")[0]
@@ -176,9 +159,7 @@ def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
     assert {row["secret"] for row in found} == {"***"}
 
 
-def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(
-    reads: PipelineRig, database: Database
-) -> None:
+def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(reads, database):
     """Its rows were delivered with the mask; nothing of it was streamed since its column got another name."""
     with reads.running() as run:
         asked(run)
@@ -191,8 +172,8 @@ def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(
 
 
 def test_an_incremental_snapshot_stops_if_a_masked_column_is_renamed_under_a_chunk(
-    reads: PipelineRig, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    reads, database, monkeypatch
+):
     statement = LEAKS[0].partition("; INSERT")[0]
     around_chunk(monkeypatch, lambda: database.execute(statement), when="before", nth=2)
     with pytest.raises(MaskLost), reads.running() as run:
@@ -215,9 +196,7 @@ ODD = (
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_a_mask_of_what_is_no_text_is_refused(
-    pipeline: PipelineRig, database: Database, caplog: pytest.LogCaptureFixture, mask: str
-) -> None:
+def test_a_mask_of_what_is_no_text_is_refused(pipeline, database, caplog, mask):
     """Debezium masks texts alone, and so do we: a profile does not deliver the others."""
     database.execute(ODD)
     pipeline.settings |= {mask: r"public\.odd\.[^i].*", "table.include.list": "public.odd"}
@@ -244,9 +223,7 @@ def test_a_mask_of_what_is_no_text_is_refused(
     assert "4711" not in (pipeline.folder / "lines").read_text()
 
 
-def test_a_debezium_file_delivers_what_no_mask_can_change_with_a_warning(
-    pipeline: PipelineRig, database: Database
-) -> None:
+def test_a_debezium_file_delivers_what_no_mask_can_change_with_a_warning(pipeline, database):
     database.execute(ODD)
     settings = pipeline.settings | {MASKS[0]: r"public\.odd\.n", "table.include.list": "public.odd"}
     file = pipeline.folder / "c.properties"
@@ -288,8 +265,8 @@ LATER = [
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("statement", LATER)
 def test_a_column_that_no_mask_can_change_and_that_comes_later_ends_the_run_before_the_row(
-    pipeline: PipelineRig, database: Database, statement: str, decoder: str
-) -> None:
+    pipeline, database, statement, decoder
+):
     database.execute("CREATE TABLE w (id int PRIMARY KEY); INSERT INTO w VALUES (1)")
     pipeline.settings |= {MASKS[0]: SECRET, "plugin.name": decoder, "waltap.new.tables": "snapshot"}
     pipeline.settings["publication.autocreate.mode"] = "all_tables"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.harness.pipeline import PipelineRig, Run
+from tests.harness.pipeline import Run
 
 from waltap.errors import ConfigurationError
 from waltap.services.monitor.metrics import METRICS
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.pipeline(
 
 
 @pytest.fixture
-def seen(pipeline: PipelineRig) -> Iterator[tuple[Run, MonitorServer]]:
+def seen(pipeline) -> Iterator[tuple[Run, MonitorServer]]:
     """A pipeline that streams, and its monitor."""
     with pipeline.monitored() as made:
         yield made
@@ -56,9 +56,7 @@ def samples(monitor: MonitorServer) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_reads_what_happened(
-    pipeline: PipelineRig, seen: tuple[Run, MonitorServer]
-) -> None:
+def test_prometheus_reads_what_happened(pipeline, seen):
     run, monitor = seen
     pipeline.database.psql(
         "INSERT INTO t VALUES (3, 'x'), (4, 'y'); UPDATE t SET v = 'z' WHERE id = 3;"
@@ -100,7 +98,7 @@ def test_prometheus_reads_what_happened(
         assert metric.shown in names or any(word in metric.name for word in optional)
 
 
-def test_probes_and_strangers(seen: tuple[Run, MonitorServer]) -> None:
+def test_probes_and_strangers(seen):
     run, monitor = seen
     assert ask(monitor, "/healthz")[0] == ask(monitor, "/readyz")[0] == 200
     assert ask(monitor, "/nothing")[0] == 404
@@ -108,9 +106,7 @@ def test_probes_and_strangers(seen: tuple[Run, MonitorServer]) -> None:
     assert ask(monitor, "/readyz")[0] == 503
 
 
-def test_a_signal_is_given(
-    seen: tuple[Run, MonitorServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_signal_is_given(seen, caplog):
     caplog.set_level("INFO")
     run, monitor = seen
     kept = run.pipeline.offset_file.parent / "http-token"
@@ -133,7 +129,7 @@ def test_a_signal_is_given(
     assert ask(monitor, "/api/signal", b'{"type": "\xff"}', **by)[0] == 400
 
 
-def test_without_a_token_other_machines_are_not_served(pipeline: PipelineRig) -> None:
+def test_without_a_token_other_machines_are_not_served(pipeline):
     run = Run(pipeline, limits=None, settings={})
     with pytest.raises(ConfigurationError, match=r"waltap\.http\.token"):
         MonitorServer(run.engine, "0.0.0.0:0", None)

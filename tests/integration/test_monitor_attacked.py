@@ -23,7 +23,7 @@ NOWHERE = {"database.hostname": "127.0.0.1", "database.dbname": "none", "databas
 
 
 @pytest.fixture(scope="module")
-def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitorServer]:
+def monitor(tmp_path_factory) -> Iterator[MonitorServer]:
     """The page of a pipeline that was not started: what it takes of signals is in its inbox."""
     folder = tmp_path_factory.mktemp("attacked")
     run = Run(PipelineRig(None, folder, NOWHERE), limits=None, settings={})
@@ -77,13 +77,13 @@ def post(*headers: bytes, body: bytes = SIGNAL, host: bytes = HERE, kind: bytes 
     )
 
 
-def test_the_name_of_its_address_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_its_address_is_not_looked_up(monkeypatch):
     """Where the name server does not answer, the lookup takes longer than a probe waits."""
     monkeypatch.setattr(socket, "getfqdn", lambda _host: pytest.fail("looked up"))
     server.MonitorListener(("127.0.0.1", 0), lambda _request: (200, "", b""), {}).server_close()
 
 
-def test_the_plain_request_is_taken(monitor: MonitorServer) -> None:
+def test_the_plain_request_is_taken(monitor):
     """The other tests of this module prove nothing where this one fails."""
     assert b" 202 " in sent(monitor, post())
     assert taken(monitor) == 1
@@ -112,7 +112,7 @@ def test_the_plain_request_is_taken(monitor: MonitorServer) -> None:
         (b"POST //evil.test/api/signal HTTP/1.1\r\n" + post().split(b"\r\n", 1)[1], 404),
     ],
 )
-def test_requests_that_others_make(monitor: MonitorServer, request_: bytes, status: int) -> None:
+def test_requests_that_others_make(monitor, request_, status):
     assert sent(monitor, request_).split()[1] == str(status).encode()
     assert taken(monitor) == 0
 
@@ -138,7 +138,7 @@ def test_requests_that_others_make(monitor: MonitorServer, request_: bytes, stat
     ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-def test_no_request_hides_in_another(monitor: MonitorServer, method: bytes, headers: bytes) -> None:
+def test_no_request_hides_in_another(monitor, method, headers):
     """What two readers could cut differently ends the connection: what follows is not looked at."""
     first = method + b" /api/signal HTTP/1.1\r\n" + HERE + JSON + headers + b"\r\n"
     answer = sent(monitor, first + b"0\r\n\r\n" + HIDDEN)
@@ -147,14 +147,14 @@ def test_no_request_hides_in_another(monitor: MonitorServer, method: bytes, head
     assert taken(monitor) == 0
 
 
-def test_get_has_no_body(monitor: MonitorServer) -> None:
+def test_get_has_no_body(monitor):
     head = b"GET /healthz HTTP/1.1\r\n" + HERE
     answer = sent(monitor, head + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN)
     assert answer.split()[1] == b"400"
     assert taken(monitor) == 0
 
 
-def test_too_much_is_not_read(monitor: MonitorServer) -> None:
+def test_too_much_is_not_read(monitor):
     long = b"POST /api/signal HTTP/1.1\r\n" + HERE + JSON + b"Content-Length: 1048577\r\n\r\n"
     assert sent(monitor, long, ends=False).split()[1] == b"413"
     assert sent(monitor, b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n").split()[1] == b"414"
@@ -162,9 +162,7 @@ def test_too_much_is_not_read(monitor: MonitorServer) -> None:
     assert sent(monitor, b"GET / HTTP/1.1\r\n" + HERE + many + b"\r\n").split()[1] == b"431"
 
 
-def test_who_sends_byte_by_byte_is_cut_off(
-    monitor: MonitorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_sends_byte_by_byte_is_cut_off(monitor, monkeypatch):
     """However often something comes: a request as a whole has its time."""
     monkeypatch.setattr(server, "REQUEST_S", 0.2)
     with socket.create_connection(("127.0.0.1", monitor.port), timeout=120) as link:
@@ -183,7 +181,7 @@ def test_who_sends_byte_by_byte_is_cut_off(
     assert b" 200 " in sent(monitor, b"GET /metrics HTTP/1.1\r\n" + HERE + b"\r\n")
 
 
-def test_connections_that_wait_give_way_to_others(monitor: MonitorServer) -> None:
+def test_connections_that_wait_give_way_to_others(monitor):
     """Idle ones, and ones that send a request byte by byte: a probe is answered at once all the same."""
     links = []
     try:
@@ -205,7 +203,7 @@ def test_connections_that_wait_give_way_to_others(monitor: MonitorServer) -> Non
             link.close()
 
 
-def test_connections_that_read_no_answer_give_way_to_others(monitor: MonitorServer) -> None:
+def test_connections_that_read_no_answer_give_way_to_others(monitor):
     """Each asks for more than fits between it and the monitor, whose write then waits for it."""
     links = []
     try:

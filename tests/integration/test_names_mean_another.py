@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
 
@@ -87,19 +87,19 @@ class Rig:
 
 
 @pytest.fixture(params=["live", "lag"])
-def mode(request: pytest.FixtureRequest) -> str:
+def mode(request) -> str:
     return str(request.param)
 
 
 @pytest.fixture(params=list(DECODERS))
-def rig(database: Database, tmp_path: Path, request: pytest.FixtureRequest, mode: str) -> Rig:
+def rig(database, tmp_path, request, mode) -> Rig:
     database.execute(TABLE)
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     return Rig(database, tmp_path, request.param, mode)
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-def test_a_table_made_anew_with_the_same_columns_is_another(rig: Rig, identity: str) -> None:
+def test_a_table_made_anew_with_the_same_columns_is_another(rig, identity):
     full = f"ALTER TABLE t REPLICA IDENTITY {identity}"
     first = rig.oid()
     with rig.running():
@@ -115,7 +115,7 @@ def test_a_table_made_anew_with_the_same_columns_is_another(rig: Rig, identity: 
     assert rig.entries() == [(first, ("id",), 3), (second, ("id",), 2)]
 
 
-def test_it_is_another_too_where_one_transaction_makes_and_fills_it(rig: Rig) -> None:
+def test_it_is_another_too_where_one_transaction_makes_and_fills_it(rig):
     first = rig.oid()
     with rig.running():
         rig.rows("INSERT INTO t VALUES (1, 'a')")
@@ -126,7 +126,7 @@ def test_it_is_another_too_where_one_transaction_makes_and_fills_it(rig: Rig) ->
     assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 2)]
 
 
-def test_it_is_another_too_where_a_truncate_comes_first(rig: Rig) -> None:
+def test_it_is_another_too_where_a_truncate_comes_first(rig):
     first = rig.oid()
     with rig.running():
         rig.rows("INSERT INTO t VALUES (1, 'a')")
@@ -138,9 +138,7 @@ def test_it_is_another_too_where_a_truncate_comes_first(rig: Rig) -> None:
 
 @pytest.mark.parametrize("saved", [False, True], ids=["plain", "savepoint"])
 @pytest.mark.parametrize("mode", ["lag"], indirect=True)
-def test_it_is_another_too_beside_an_open_transaction(
-    rig: Rig, server: Server, saved: bool
-) -> None:
+def test_it_is_another_too_beside_an_open_transaction(rig, server, saved):
     """It holds back the horizon that would show the table's age."""
     first = rig.oid()
     with server.connect(autocommit=False) as other, rig.running():
@@ -156,7 +154,7 @@ def test_it_is_another_too_beside_an_open_transaction(
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 @pytest.mark.parametrize("mode", ["live"], indirect=True)
-def test_a_key_that_was_dropped_is_gone(rig: Rig, identity: str) -> None:
+def test_a_key_that_was_dropped_is_gone(rig, identity):
     """With lag it cannot always be known when that was: see test_relations_described.py."""
     with rig.running():
         rig.ddl(f"ALTER TABLE t REPLICA IDENTITY {identity}")
@@ -169,7 +167,7 @@ def test_a_key_that_was_dropped_is_gone(rig: Rig, identity: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["live"], indirect=True)
-def test_a_table_renamed_into_the_place_of_another_and_altered_later_is_itself(rig: Rig) -> None:
+def test_a_table_renamed_into_the_place_of_another_and_altered_later_is_itself(rig):
     """Decoded after all of that: what altered the table last is not what gave it its name."""
     first = rig.oid()
     with rig.running():
@@ -183,7 +181,7 @@ def test_a_table_renamed_into_the_place_of_another_and_altered_later_is_itself(r
     assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 3)]
 
 
-def test_a_table_made_and_renamed_in_one_transaction_is_known_by_both_names(rig: Rig) -> None:
+def test_a_table_made_and_renamed_in_one_transaction_is_known_by_both_names(rig):
     made = (
         "CREATE TABLE first (n int, id int PRIMARY KEY)",
         "CREATE TABLE beside (id int PRIMARY KEY)",
@@ -196,7 +194,7 @@ def test_a_table_made_and_renamed_in_one_transaction_is_known_by_both_names(rig:
     assert rig.entries() == [(rig.oid(), ("id",), 1)]
 
 
-def test_a_table_renamed_to_and_fro_is_itself_in_between(rig: Rig) -> None:
+def test_a_table_renamed_to_and_fro_is_itself_in_between(rig):
     """Decoded when the name in between is gone, with a value that the update did not send."""
     oid = rig.oid()
     with rig.running():

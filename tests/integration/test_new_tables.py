@@ -25,7 +25,7 @@ SIGNALS = {"signal.data.collection": "public.signals", **SNAPSHOT}
 
 
 @pytest.fixture
-def old(database: Database) -> Database:
+def old(database) -> Database:
     database.execute(
         "CREATE TABLE old (id int PRIMARY KEY); INSERT INTO old VALUES (1);"
         "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048))"
@@ -48,9 +48,7 @@ def run(pipeline: PipelineRig, **settings: Any) -> list[tuple[str, str]]:
         return run.notices.new_tables
 
 
-def test_a_table_that_joins_a_filtered_publication_is_reported_once(
-    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_joins_a_filtered_publication_is_reported_once(old, pipeline, caplog):
     pipeline.settings |= FILTERED
     assert run(pipeline) == []
     made(old)
@@ -62,9 +60,7 @@ def test_a_table_that_joins_a_filtered_publication_is_reported_once(
 
 
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
-def test_the_rows_of_a_table_that_joins_are_read(
-    old: Database, pipeline: PipelineRig, settings: dict[str, str]
-) -> None:
+def test_the_rows_of_a_table_that_joins_are_read(old, pipeline, settings):
     pipeline.settings |= FILTERED | settings
     run(pipeline)
     made(old)
@@ -78,9 +74,7 @@ def test_the_rows_of_a_table_that_joins_are_read(
     assert run(pipeline) == []
 
 
-def test_a_table_that_was_dropped_and_made_again_is_new(
-    old: Database, pipeline: PipelineRig
-) -> None:
+def test_a_table_that_was_dropped_and_made_again_is_new(old, pipeline):
     pipeline.settings |= FILTERED | SIGNALS
     made(old)
     run(pipeline)
@@ -100,9 +94,7 @@ def test_a_table_that_was_dropped_and_made_again_is_new(
         ({"plugin.name": "wal2json"}, [("public.fresh", "joined")]),
     ],
 )
-def test_the_policy_and_the_publication_decide(
-    old: Database, pipeline: PipelineRig, settings: dict[str, str], reported: list[tuple[str, str]]
-) -> None:
+def test_the_policy_and_the_publication_decide(old, pipeline, settings, reported):
     pipeline.settings |= FILTERED | settings
     run(pipeline)
     made(old)
@@ -111,9 +103,7 @@ def test_the_policy_and_the_publication_decide(
     assert pipeline.destination.ids("fresh") == (list(range(1, 51)) if complete else [])
 
 
-def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publication(
-    old: Database, pipeline: PipelineRig
-) -> None:
+def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publication(old, pipeline):
     settings = FILTERED | {"publication.autocreate.mode": "all_tables"}
     pipeline.settings |= settings
     made(old)
@@ -123,9 +113,7 @@ def test_a_table_that_the_profile_captures_later_lacks_rows_whatever_the_publica
 
 
 @pytest.mark.parametrize("policy", ["warn", "snapshot", "ignore"])
-def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
-    old: Database, pipeline: PipelineRig, policy: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_was_left_out_for_a_while_lacks_what_went(old, pipeline, policy, caplog):
     """Also where the starts without it read all that they capture. One that is new is reported as such."""
     own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
     pipeline.settings |= FILTERED | own
@@ -150,9 +138,7 @@ def test_a_table_that_was_left_out_for_a_while_lacks_what_went(
 
 
 @pytest.mark.parametrize(("mode", "event"), [("filtered", "uncaptured"), ("all_tables", "created")])
-def test_a_table_that_is_made_while_the_engine_runs_is_reported(
-    old: Database, pipeline: PipelineRig, mode: str, event: str
-) -> None:
+def test_a_table_that_is_made_while_the_engine_runs_is_reported(old, pipeline, mode, event):
     pipeline.settings |= FILTERED | {"publication.autocreate.mode": mode}
     with pipeline.running() as there:
         made(old)
@@ -163,9 +149,7 @@ def test_a_table_that_is_made_while_the_engine_runs_is_reported(
 
 
 @pytest.mark.parametrize(("policy", "event"), [("warn", "uncaptured"), ("snapshot", "snapshot")])
-def test_a_table_that_is_made_during_the_initial_snapshot_is_new(
-    old: Database, pipeline: PipelineRig, policy: str, event: str
-) -> None:
+def test_a_table_that_is_made_during_the_initial_snapshot_is_new(old, pipeline, policy, event):
     """The publication is older, and the snapshot does not read the table."""
     pipeline.settings |= FILTERED | {"waltap.new.tables": policy}
     held, release = pipeline.destination.hold()
@@ -181,8 +165,8 @@ def test_a_table_that_is_made_during_the_initial_snapshot_is_new(
 
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
 def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
-    old: Database, pipeline: PipelineRig, settings: dict[str, str]
-) -> None:
+    old, pipeline, settings
+):
     pipeline.settings |= FILTERED | settings
     destination = pipeline.destination
     with pipeline.running() as there:
@@ -201,8 +185,8 @@ def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
 
 @pytest.mark.parametrize(("policy", "event"), [("warn", "incomplete"), ("snapshot", "snapshot")])
 def test_a_table_that_gets_a_captured_name_while_the_engine_runs_lacks_rows(
-    old: Database, pipeline: PipelineRig, policy: str, event: str
-) -> None:
+    old, pipeline, policy, event
+):
     """The publication of all tables has its changes from then on."""
     own = {"publication.autocreate.mode": "all_tables", "waltap.new.tables": policy}
     pipeline.settings |= FILTERED | own | {"table.include.list": r"public\.(old|fresh)"}
@@ -218,9 +202,7 @@ def test_a_table_that_gets_a_captured_name_while_the_engine_runs_lacks_rows(
     assert run(pipeline) == []
 
 
-def test_a_new_table_has_its_rows_after_a_lock_of_the_signal_table(
-    old: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_table_has_its_rows_after_a_lock_of_the_signal_table(old, pipeline, monkeypatch):
     monkeypatch.setattr(new_tables, "POLLS_PER_ANSWER", 1)
     pipeline.settings |= FILTERED | SIGNALS
     with pipeline.running() as run, old.connect() as other:
@@ -232,11 +214,8 @@ def test_a_new_table_has_its_rows_after_a_lock_of_the_signal_table(
 
 
 def test_a_table_that_a_transaction_fills_joins_when_it_has_ended(
-    old: Database,
-    pipeline: PipelineRig,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    old, pipeline, caplog, monkeypatch
+):
     """The stream of the other tables does not wait meanwhile."""
     pipeline.settings |= FILTERED | SNAPSHOT
     destination, real, writers = pipeline.destination, PublicationSet.publish, list[Any]()
@@ -263,9 +242,7 @@ def test_a_table_that_a_transaction_fills_joins_when_it_has_ended(
 
 
 @pytest.mark.parametrize("settings", [SNAPSHOT, SIGNALS], ids=["no signal table", "signal table"])
-def test_rows_of_a_writer_that_a_joining_table_has_come_too(
-    old: Database, tmp_path: Path, settings: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_of_a_writer_that_a_joining_table_has_come_too(old, tmp_path, settings, caplog):
     """The stream does not bring what was written before the table was published, and no reading sees it
     before it commits."""
     pipeline = PipelineRig(old, tmp_path, FILTERED | settings)
@@ -287,8 +264,8 @@ def test_rows_of_a_writer_that_a_joining_table_has_come_too(
 
 
 def test_a_table_that_somebody_publishes_under_a_run_joins_with_the_rows_that_are_published(
-    old: Database, tmp_path: Path
-) -> None:
+    old, tmp_path
+):
     if old.server.version < 150000:
         pytest.skip("publications have no row filters")
     old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old")
@@ -329,9 +306,7 @@ NARROWED_AND_WIDENED = {
     ("how", "running"),
     [("row filter", False), ("row filter", True), ("taken out", True), ("column list", False)],
 )
-def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
-    old: Database, pipeline: PipelineRig, how: str, running: bool
-) -> None:
+def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(old, pipeline, how, running):
     """Nothing is wrong when the start looks, and rows are missing all the same."""
     made(old)
     pipeline.settings |= FILTERED
@@ -346,9 +321,7 @@ def test_a_table_that_was_streamed_less_of_for_a_while_joins_again(
 @pytest.mark.parametrize(
     ("how", "signals"), [("taken out", True), ("taken out", False), ("made anew", True)]
 )
-def test_a_table_that_was_taken_out_of_the_publication_joins_again(
-    old: Database, pipeline: PipelineRig, how: str, signals: bool
-) -> None:
+def test_a_table_that_was_taken_out_of_the_publication_joins_again(old, pipeline, how, signals):
     pipeline.settings |= FILTERED | (SIGNALS if signals else {})
     made(old)
     assert run(pipeline) == []
@@ -364,9 +337,7 @@ def test_a_table_that_was_taken_out_of_the_publication_joins_again(
     assert run(pipeline) == []
 
 
-def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
-    old: Database, pipeline: PipelineRig
-) -> None:
+def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(old, pipeline):
     pipeline.settings |= FILTERED
     made(old)
     assert run(pipeline) == []
@@ -380,9 +351,7 @@ def test_what_was_taken_out_is_remembered_when_the_start_that_puts_it_in_fails(
     assert run(pipeline) == [("public.fresh", "incomplete")]
 
 
-def test_a_start_that_ends_between_snapshot_and_stream_knows_its_tables(
-    old: Database, pipeline: PipelineRig
-) -> None:
+def test_a_start_that_ends_between_snapshot_and_stream_knows_its_tables(old, pipeline):
     pipeline.settings |= FILTERED
     with pytest.raises(WaltapError), pipeline.running(**{"slot.stream.params": "no_such=1"}):
         pass
@@ -406,8 +375,8 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize(("what", "sql"), LESS.items(), ids=LESS)
 def test_a_publication_of_ours_that_was_made_to_publish_less_is_put_right(
-    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, what: str, sql: str
-) -> None:
+    old, pipeline, caplog, what, sql
+):
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int); INSERT INTO fresh VALUES (1, 1)")
     pipeline.settings |= FILTERED | SIGNALS
     assert run(pipeline) == []
@@ -433,8 +402,8 @@ def test_a_publication_of_ours_that_was_made_to_publish_less_is_put_right(
 
 @pytest.mark.parametrize("sql", LESS.values(), ids=LESS)
 def test_a_publication_of_somebody_else_is_left_alone_with_a_warning_that_mends_it(
-    old: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture, sql: str
-) -> None:
+    old, pipeline, caplog, sql
+):
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int)")
     old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh")
     old.execute(f"ALTER PUBLICATION {old.name} {sql}")
@@ -452,8 +421,8 @@ def test_a_publication_of_somebody_else_is_left_alone_with_a_warning_that_mends_
 
 
 def test_columns_and_operations_that_the_profile_leaves_out_need_not_be_published(
-    old: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    old, tmp_path, caplog
+):
     old.execute("CREATE TABLE fresh (id int PRIMARY KEY, v int)")
     old.execute(f"CREATE PUBLICATION {old.name} FOR TABLE old, signals, fresh (id)")
     old.execute(f"ALTER PUBLICATION {old.name} SET (publish = 'insert, update')")
@@ -462,7 +431,7 @@ def test_columns_and_operations_that_the_profile_leaves_out_need_not_be_publishe
     assert "the publication lacks captured changes" not in caplog.text
 
 
-def test_partitions_come_as_the_profile_says(old: Database, pipeline: PipelineRig) -> None:
+def test_partitions_come_as_the_profile_says(old, pipeline):
     old.execute(
         "CREATE TABLE fresh (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE fresh_1 PARTITION OF fresh FOR VALUES FROM (0) TO (1000)"
@@ -528,7 +497,7 @@ SENT_LESS = {
 
 
 @pytest.mark.parametrize("case", SENT_LESS)
-def test_what_was_sent_less_for_a_moment_is_a_gap(old: Database, tmp_path: Path, case: str) -> None:
+def test_what_was_sent_less_for_a_moment_is_a_gap(old, tmp_path, case):
     publishes, away, back = SENT_LESS[case]
     if "SCHEMA" in publishes and old.server.version < 150000:
         pytest.skip("publications have no schemas")
@@ -546,9 +515,7 @@ def test_what_was_sent_less_for_a_moment_is_a_gap(old: Database, tmp_path: Path,
         assert ("public.lost", "changed" if back else "interrupted") in reported
 
 
-def test_operations_left_out_for_a_moment_of_a_publication_of_ours_are_a_gap(
-    old: Database, tmp_path: Path
-) -> None:
+def test_operations_left_out_for_a_moment_of_a_publication_of_ours_are_a_gap(old, tmp_path):
     ours = f"ALTER PUBLICATION {old.name}"
     less = f"{ours} SET (publish = 'delete')"
     added = "INSERT INTO old VALUES (7)"
@@ -570,7 +537,7 @@ LEFT_OUT_NOTHING = """
 
 
 @pytest.mark.parametrize("publishes", ["ALL TABLES", "TABLE old, words, numbers"])
-def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publishes: str) -> None:
+def test_what_leaves_nothing_out_is_no_gap(old, tmp_path, publishes):
     old.execute(
         "CREATE TABLE words (id int PRIMARY KEY, word text); CREATE TABLE numbers (id int PRIMARY KEY);"
         "INSERT INTO words SELECT id, 'a' FROM generate_series(1, 9) id;"
@@ -587,8 +554,8 @@ def test_what_leaves_nothing_out_is_no_gap(old: Database, tmp_path: Path, publis
 
 
 def test_a_publication_that_was_not_there_for_a_moment_is_a_gap_where_the_server_goes_on(
-    newest_database: Database, tmp_path: Path
-) -> None:
+    newest_database, tmp_path
+):
     made = "CREATE PUBLICATION p FOR TABLE old"
     newest_database.execute(f"CREATE TABLE old (id int PRIMARY KEY); {made}")
     added = "INSERT INTO old VALUES (7)"
@@ -598,9 +565,7 @@ def test_a_publication_that_was_not_there_for_a_moment_is_a_gap_where_the_server
     assert tables == ("public.old",)
 
 
-def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(
-    old: Database, pipeline: PipelineRig
-) -> None:
+def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old, pipeline):
     old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
     old.execute("CREATE PUBLICATION p FOR TABLE old, lost, signals")
     pipeline.settings |= BY_HAND

@@ -2,20 +2,17 @@
 
 import contextlib
 import sqlite3
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.lake import Lake
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
 
 
 @pytest.fixture
-def pipeline(newest_database: Database, tmp_path: Path) -> PipelineRig:
+def pipeline(newest_database, tmp_path) -> PipelineRig:
     newest_database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1)")
     return PipelineRig(newest_database, tmp_path, {"waltap.new.tables": "warn"})
 
@@ -30,7 +27,7 @@ def pipeline(newest_database: Database, tmp_path: Path) -> PipelineRig:
         pytest.param({"pgoutput.origin": "none"}, id="origin"),
     ],
 )
-def test_changes_come_in_every_form(pipeline: PipelineRig, options: dict[str, Any]) -> None:
+def test_changes_come_in_every_form(pipeline, options):
     database = pipeline.database
     pipeline.settings |= options
     pipeline.catch_up()
@@ -48,8 +45,8 @@ def test_changes_come_in_every_form(pipeline: PipelineRig, options: dict[str, An
 
 
 def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
-    newest_database: Database, tmp_path: Path, spark: Any
-) -> None:
+    newest_database, tmp_path, spark
+):
     database, lake = newest_database, Lake(newest_database, tmp_path, spark)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     lake.follow()
@@ -67,7 +64,7 @@ def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
     assert sorted(row["id"] for row in rows) == [1, 2, 3]
 
 
-def test_a_snapshot_outlasts_the_limit_of_a_transaction(pipeline: PipelineRig) -> None:
+def test_a_snapshot_outlasts_the_limit_of_a_transaction(pipeline):
     database = pipeline.database
     database.execute("CREATE TABLE u AS SELECT 2 AS id; CREATE TABLE w AS SELECT 3 AS id")
     database.execute(f"ALTER DATABASE {database.name} SET transaction_timeout = '200ms'")
@@ -86,7 +83,7 @@ def test_a_snapshot_outlasts_the_limit_of_a_transaction(pipeline: PipelineRig) -
     assert [*pipeline.destination.ids("t"), *pipeline.destination.ids("u")] == [1, 2]
 
 
-def test_a_not_null_that_is_not_validated_is_not_of_older_rows(pipeline: PipelineRig) -> None:
+def test_a_not_null_that_is_not_validated_is_not_of_older_rows(pipeline):
     database = pipeline.database
     database.execute(
         "CREATE TABLE n (id int PRIMARY KEY, v int); CREATE TABLE k (id int);"
@@ -108,9 +105,7 @@ def test_a_not_null_that_is_not_validated_is_not_of_older_rows(pipeline: Pipelin
         assert rows.execute("SELECT id, v FROM n ORDER BY id").fetchall() == [(1, 5), (2, 6)]
 
 
-def test_a_publication_dropped_while_down_is_reported(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_publication_dropped_while_down_is_reported(pipeline, caplog):
     """Up to 17 the slot cannot be read on (WT-2113); 18 leaves out what was published."""
     database = pipeline.database
     pipeline.catch_up()
@@ -122,7 +117,7 @@ def test_a_publication_dropped_while_down_is_reported(
     assert pipeline.destination.ids("t") == [1, 3]
 
 
-def test_a_publication_dropped_while_streaming_is_reported(pipeline: PipelineRig) -> None:
+def test_a_publication_dropped_while_streaming_is_reported(pipeline):
     database = pipeline.database
     with pipeline.running() as run:
         database.execute(f"DROP PUBLICATION {pipeline.slot}; INSERT INTO t VALUES (2)")
@@ -134,9 +129,7 @@ def test_a_publication_dropped_while_streaming_is_reported(pipeline: PipelineRig
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_generated_columns_are_as_the_publication_says(
-    pipeline: PipelineRig, published: bool
-) -> None:
+def test_generated_columns_are_as_the_publication_says(pipeline, published):
     database = pipeline.database
     database.execute(
         "CREATE TABLE g (id int PRIMARY KEY, d int GENERATED ALWAYS AS (id * 2) STORED)"

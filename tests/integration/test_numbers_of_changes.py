@@ -115,11 +115,7 @@ def _by_a_transform(parts: list[TransactionPart]) -> list[Batch]:
 
 @pytest.mark.parametrize("before", [_whole, _by_the_decoder, _by_a_transform])
 @pytest.mark.parametrize("made", SINKS.values(), ids=SINKS)
-def test_a_change_has_the_same_number_in_every_sink_and_behind_every_filter(
-    made: Callable[[Path], tuple[Sink, Callable[[], Numbers]]],
-    before: Callable[[list[TransactionPart]], list[Batch]],
-    tmp_path: Path,
-) -> None:
+def test_a_change_has_the_same_number_in_every_sink_and_behind_every_filter(made, before, tmp_path):
     part = transaction()
     sink, read = made(tmp_path)
     sink.open()
@@ -131,9 +127,7 @@ def test_a_change_has_the_same_number_in_every_sink_and_behind_every_filter(
 
 
 @given(st.lists(st.booleans(), max_size=20), st.integers(0, 9), st.data())
-def test_what_transforms_leave_out_keeps_its_number(
-    stays: list[bool], first: int, data: st.DataObject
-) -> None:
+def test_what_transforms_leave_out_keeps_its_number(stays, first, data):
     """Whether a transform gives the same changes, or others that stand for them, in parts and a batch of
     its own or in those that it got."""
     lsns = [100 + data.draw(st.integers(0, 1)) + 2 * n for n in range(len(stays))]

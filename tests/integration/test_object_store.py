@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
@@ -15,7 +14,6 @@ from tests.harness.command import waltap
 from tests.harness.dead_letters import verified
 from tests.harness.door import Door, s3_door
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
 
 from waltap.base.files.errors import (
@@ -35,13 +33,13 @@ KINDS = ("files", "changelog")
 
 
 @pytest.fixture
-def door(s3: S3Server) -> Iterator[Door]:
+def door(s3) -> Iterator[Door]:
     with s3_door(s3.url) as made:
         yield made
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path, s3: S3Server, bucket: str) -> PipelineRig:
+def pipeline(database, tmp_path, s3, bucket) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
     made = PipelineRig(database, tmp_path)
     made.settings |= sink_settings(s3, bucket, "files")
@@ -108,9 +106,7 @@ def promised(s3: S3Server, bucket: str, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_snapshot_and_changes_arrive_once_over_several_runs(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
-) -> None:
+def test_a_snapshot_and_changes_arrive_once_over_several_runs(pipeline, s3, bucket, kind):
     pipeline.settings |= sink_settings(s3, bucket, kind)
     pipeline.deliver("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
     for start in (101, 201):
@@ -118,9 +114,7 @@ def test_a_snapshot_and_changes_arrive_once_over_several_runs(
     assert delivered(s3, bucket, kind) == list(range(1, 301))
 
 
-def test_files_are_read_as_a_partitioned_dataset(
-    pipeline: PipelineRig, s3: S3Server, bucket: str
-) -> None:
+def test_files_are_read_as_a_partitioned_dataset(pipeline, s3, bucket):
     """As DuckDB, Polars and Athena do: partitions by the names of folders, `_waltap` not looked at."""
     database = pipeline.database
     pipeline.catch_up()
@@ -142,9 +136,7 @@ def test_files_are_read_as_a_partitioned_dataset(
     assert found["date"].null_count == 0
 
 
-def test_the_environment_may_say_where_the_store_is(
-    s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_may_say_where_the_store_is(s3, bucket, monkeypatch):
     given = s3.properties()
     monkeypatch.setenv("AWS_ENDPOINT_URL", str(given.pop("storage.endpoint")))
     store = FileStore(f"s3://{bucket}/here", StorageProperties.model_validate(given))
@@ -153,8 +145,8 @@ def test_the_environment_may_say_where_the_store_is(
 
 
 def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink_does(
-    pipeline: PipelineRig, database: Database, s3: S3Server, bucket: str
-) -> None:
+    pipeline, database, s3, bucket
+):
     database.execute("INSERT INTO t VALUES (1)")
     chosen = {k: v for k, v in sink_settings(s3, bucket, "changelog").items() if v is not None}
     pipeline.settings = {k: v for k, v in pipeline.settings.items() if k != "sink.file.max.age.ms"}
@@ -168,8 +160,8 @@ def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink
 
 
 def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_asked_for(
-    s3: S3Server, bucket: str, door: Door
-) -> None:
+    s3, bucket, door
+):
     given = {**s3.properties(url=door.url), "storage.max.attempts": 12}
     store = FileStore(f"s3://{bucket}/small", StorageProperties.model_validate(given))
     with store.create("few") as stream:
@@ -196,9 +188,7 @@ def refused(pipeline: PipelineRig, kind: type[SinkError]) -> SinkError:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bucket_that_is_not_there_is_reported_at_the_start(
-    pipeline: PipelineRig, s3: S3Server, kind: str
-) -> None:
+def test_a_bucket_that_is_not_there_is_reported_at_the_start(pipeline, s3, kind):
     pipeline.settings |= sink_settings(s3, "no-such-bucket", kind)
     error = refused(pipeline, BucketMissing)
     assert error.code == "WT-5122"
@@ -207,9 +197,7 @@ def test_a_bucket_that_is_not_there_is_reported_at_the_start(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
-) -> None:
+def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(pipeline, s3, bucket, kind):
     pipeline.settings |= sink_settings(s3, bucket, kind)
     database = pipeline.database
     pipeline.catch_up()
@@ -229,9 +217,7 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(
     refused(pipeline, SinkError)
 
 
-def test_an_emptied_bucket_is_reported_not_gone_on_with(
-    pipeline: PipelineRig, s3: S3Server, bucket: str
-) -> None:
+def test_an_emptied_bucket_is_reported_not_gone_on_with(pipeline, s3, bucket):
     pipeline.deliver("INSERT INTO t VALUES (1)")
     s3.files().delete_dir_contents(bucket)
     error = refused(pipeline, FilesGone)
@@ -240,9 +226,7 @@ def test_an_emptied_bucket_is_reported_not_gone_on_with(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_credentials_are_reported_at_the_start(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, kind: str
-) -> None:
+def test_wrong_credentials_are_reported_at_the_start(pipeline, s3, bucket, kind):
     good = s3.make_login()
     s3.ask_for_login(True)
     try:
@@ -258,9 +242,7 @@ def test_wrong_credentials_are_reported_at_the_start(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_credentials_that_expire_end_the_run_and_lose_nothing(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
-) -> None:
+def test_credentials_that_expire_end_the_run_and_lose_nothing(pipeline, s3, bucket, door, kind):
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
     pipeline.catch_up()
@@ -278,8 +260,8 @@ def test_credentials_that_expire_end_the_run_and_lose_nothing(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
-) -> None:
+    pipeline, s3, bucket, door, kind
+):
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
     door.away = True
@@ -301,9 +283,7 @@ def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_throttles_is_waited_for(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door, kind: str
-) -> None:
+def test_a_store_that_throttles_is_waited_for(pipeline, s3, bucket, door, kind):
     pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
     database = pipeline.database
     pipeline.catch_up()
@@ -320,9 +300,7 @@ def test_a_store_that_throttles_is_waited_for(
     assert "SlowDown" in error.advice()
 
 
-def test_the_name_of_a_table_does_not_change_what_an_error_means(
-    s3: S3Server, bucket: str, door: Door
-) -> None:
+def test_the_name_of_a_table_does_not_change_what_an_error_means(s3, bucket, door):
     given = {**s3.properties(url=door.url), "storage.max.attempts": "1"}
     store = FileStore(f"s3://{bucket}/orders", StorageProperties.model_validate(given))
     door.answer = (503, "SlowDown")
@@ -331,9 +309,7 @@ def test_the_name_of_a_table_does_not_change_what_an_error_means(
             write("table=public.ExpiredToken/1.jsonl", b"1")
 
 
-def test_an_answer_that_nobody_knows_is_tried_again(
-    pipeline: PipelineRig, s3: S3Server, bucket: str, door: Door
-) -> None:
+def test_an_answer_that_nobody_knows_is_tried_again(pipeline, s3, bucket, door):
     pipeline.settings |= sink_settings(s3, bucket, "files", url=door.url)
     door.answer = 418, "Teapot"
     refused(pipeline, FilesUnavailable)
@@ -341,9 +317,7 @@ def test_an_answer_that_nobody_knows_is_tried_again(
     pipeline.catch_up()
 
 
-def test_one_process_of_a_machine_writes_a_place(
-    s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_of_a_machine_writes_a_place(s3, bucket, tmp_path, monkeypatch):
     """An object store keeps no locks: the next engine must not write beside what a killed one left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     storage = StorageProperties.model_validate(s3.properties())
@@ -369,9 +343,7 @@ def test_one_process_of_a_machine_writes_a_place(
 
 
 @pytest.mark.parametrize("kind", ["bucket", "folder"])
-def test_an_instance_without_its_lease_publishes_nothing(
-    s3: S3Server, bucket: str, tmp_path: Path, kind: str
-) -> None:
+def test_an_instance_without_its_lease_publishes_nothing(s3, bucket, tmp_path, kind):
     """A file in a bucket is there when its stream ends: the lease is asked for before that."""
     storage = StorageProperties.model_validate(s3.properties())
     places = {"bucket": (f"s3://{bucket}/orders", storage), "folder": (str(tmp_path / "orders"),)}

@@ -23,7 +23,7 @@ LOST_SOCKETS = (
 
 @pytest.mark.timeout(1200)  # a whole module, for which one test stands
 @pytest.mark.parametrize("module", sorted(path.name for path in SUITE.glob("test_*.py")))
-def test_it_runs_on_pyspark_4_1(java: Path, module: str) -> None:
+def test_it_runs_on_pyspark_4_1(java, module):
     try:
         interpreter = python()
     except MissingProgram as reason:

@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, Run, until
-from tests.harness.servers.postgres import Database
 
 import waltap
 from waltap.services.monitor.metrics import METRICS
@@ -60,9 +58,7 @@ def attributes(span: Any) -> dict[str, Any]:
     return {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
 
 
-def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(
-    database: Database, tmp_path: Path, receiver: Collector
-) -> None:
+def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(database, tmp_path, receiver):
     database.psql(
         "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 20)"
     )
@@ -106,7 +102,7 @@ def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(
     )
 
 
-def test_a_collector_that_is_away_holds_nothing_up(database: Database, tmp_path: Path) -> None:
+def test_a_collector_that_is_away_holds_nothing_up(database, tmp_path):
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     settings = {"waltap.otel.endpoint": "http://127.0.0.1:9", "waltap.otel.interval.ms": 200}
     run = Run(PipelineRig(database, tmp_path), limits=None, settings=settings)
@@ -116,9 +112,7 @@ def test_a_collector_that_is_away_holds_nothing_up(database: Database, tmp_path:
         run.until(lambda: run.engine.status().events == 2, "the change")
 
 
-def test_a_pipeline_of_a_program_is_observed_in_each_run(
-    database: Database, tmp_path: Path, receiver: Collector
-) -> None:
+def test_a_pipeline_of_a_program_is_observed_in_each_run(database, tmp_path, receiver):
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     events = tmp_path / "lineage.jsonl"
     shop = waltap.Pipeline({

@@ -1,7 +1,6 @@
 """Partitions that come and go while a pipeline streams."""
 
 import pytest
-from tests.harness.pipeline import PipelineRig
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
@@ -13,9 +12,7 @@ pytestmark = pytest.mark.pipeline(
 
 
 @pytest.mark.parametrize("root", [True, False], ids=["root", "partitions"])
-def test_a_partition_is_attached_and_detached_in_mid_stream(
-    pipeline: PipelineRig, root: bool
-) -> None:
+def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root):
     database, destination = pipeline.database, pipeline.destination
     with pipeline.running(**{"publish.via.partition.root": root}) as run:
         database.execute("INSERT INTO m2 VALUES (101)")

@@ -126,7 +126,7 @@ SIGNAL = (
 )
 
 
-def test_no_session_finds_what_was_planted(database: Database, tmp_path: Path) -> None:
+def test_no_session_finds_what_was_planted(database, tmp_path):
     """Source and target are one database here: doctor, plan, snapshot, stream, signals, verify."""
     database.execute(TABLES)
     plant(database)
@@ -174,7 +174,7 @@ INSERT INTO kept VALUES (1, '2026-02-03', '2026-02-03 04:05:06Z', '1 day 2 hours
 """
 
 
-def test_settings_of_a_database_change_no_event(database: Database, tmp_path: Path) -> None:
+def test_settings_of_a_database_change_no_event(database, tmp_path):
     """Snapshot, stream and target have the values that they have in a database without any."""
     database.execute(VALUES + "CREATE SCHEMA replica")
     with database.connect() as connection:  # one that began before they hold

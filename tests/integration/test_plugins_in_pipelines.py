@@ -195,7 +195,7 @@ def forget(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("places", [RUN[::2], RUN[1::2]], ids=["one half", "the other"])
-def test_a_run_names_the_plugin_that_raised(shop: Shop, places: list[str]) -> None:
+def test_a_run_names_the_plugin_that_raised(shop, places):
     install_plugin(shop.folder, PLUGIN, "raising")
     for place in places:
         raising(shop, place)
@@ -234,7 +234,7 @@ USELESS = {
 }
 
 
-def test_a_run_names_the_plugin_that_gave_what_nobody_can_use(shop: Shop) -> None:
+def test_a_run_names_the_plugin_that_gave_what_nobody_can_use(shop):
     install_plugin(shop.folder, PLUGIN, "raising")
     for place, words in USELESS.items():
         raising(shop, place)
@@ -254,7 +254,7 @@ def test_a_run_names_the_plugin_that_gave_what_nobody_can_use(shop: Shop) -> Non
         forget(shop)
 
 
-def test_a_plugin_that_ends_the_process_is_named_and_the_run_has_failed(shop: Shop) -> None:
+def test_a_plugin_that_ends_the_process_is_named_and_the_run_has_failed(shop):
     """A run that ends with 0 counts as a clean end."""
     install_plugin(shop.folder, PLUGIN, "raising")
     for place in ("sink write", "sink flush", "store store", "snapshot mode", "transform"):
@@ -272,7 +272,7 @@ def test_a_plugin_that_ends_the_process_is_named_and_the_run_has_failed(shop: Sh
 
 
 @pytest.mark.parametrize("how", ["gives 7", "exits", "raises", "leaves", "blocks"])
-def test_a_bad_signal_channel_stops_no_pipeline(shop: Shop, how: str) -> None:
+def test_a_bad_signal_channel_stops_no_pipeline(shop, how):
     install_plugin(shop.folder, PLUGIN, "raising")
     shop.source |= {"signal.enabled.channels": "bad", "signal.poll.interval.ms": 1}
     shop.source["waltap.stall.ms"] = 100
@@ -330,9 +330,7 @@ def found(pipeline: PipelineRig, plugin: Looks, **settings: object) -> dict[str,
         return {each.name: each for each in checks(stages, connector, locked=False)}
 
 
-def test_a_check_gets_profile_connection_and_offset_and_a_start_asks_it_too(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_check_gets_profile_connection_and_offset_and_a_start_asks_it_too(shop, caplog):
     plugin, pipeline = Looks(), PipelineRig(shop.database, shop.folder)
     assert found(pipeline, plugin)["looks"].found == f"{shop.database.name} was seen"
     (context,) = plugin.contexts
@@ -367,7 +365,7 @@ def reported(shop: Shop) -> list[str]:
     return found
 
 
-def test_notifications_stand_between_the_rows_that_they_are_about(shop: Shop) -> None:
+def test_notifications_stand_between_the_rows_that_they_are_about(shop):
     shop.source["notification.enabled.channels"] = "sink"
     assert "notification.sink.topic.name" in shop.run(code=2)
     shop.source["notification.sink.topic.name"] = TOPIC

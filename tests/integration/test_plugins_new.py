@@ -11,7 +11,6 @@ import venv
 from pathlib import Path
 
 import pytest
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.cli.commands.plugins import TemplateKind, generate
@@ -102,9 +101,7 @@ def test_packages_show_among_the_plugins(packages, python):
     assert "waltap-sink-example" not in {each.distribution for each in Host().plugins()}
 
 
-def test_a_package_of_somebody_elses_is_used_from_a_profile(
-    packages, python, database: Database, tmp_path: Path
-) -> None:
+def test_a_package_of_somebody_elses_is_used_from_a_profile(packages, python, database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
     shop = Shop(tmp_path, database)
     shop.sink = {"type": "counts", "path": "counts.json"}

@@ -1,22 +1,18 @@
 """A PgBouncer between waltap and the server is reported, whatever it lets through."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.pgbouncer import PgBouncer
-from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
 
 from waltap.errors import WaltapError
 
 
 @pytest.fixture
-def through(
-    request: pytest.FixtureRequest, database: Database, tmp_path: Path
-) -> Iterator[PipelineRig]:
+def through(request, database, tmp_path) -> Iterator[PipelineRig]:
     """Return a pipeline that is given a PgBouncer's address, which ignores ``request.param``."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     try:
@@ -35,7 +31,7 @@ IGNORING = [
 
 
 @pytest.mark.parametrize("through", IGNORING, indirect=True)
-def test_a_pooler_is_named_by_the_start_and_the_doctor(through: PipelineRig) -> None:
+def test_a_pooler_is_named_by_the_start_and_the_doctor(through):
     with pytest.raises(WaltapError) as caught:
         through.run()
     assert caught.value.code == "WT-2027", str(caught.value)

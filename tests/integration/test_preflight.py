@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from tests.harness.command import waltap
-from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.pipeline(
 )
 
 
-def test_the_command_fails_where_a_check_does(pipeline: PipelineRig) -> None:
+def test_the_command_fails_where_a_check_does(pipeline):
     settings = {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "out/lines")}
     wrong = {**settings, "table.include.list": "public.none"}
     done = pipeline.command("doctor", "--json", **wrong)
@@ -37,8 +36,8 @@ def test_the_command_fails_where_a_check_does(pipeline: PipelineRig) -> None:
 
 
 def test_a_decoder_that_asks_for_more_than_the_server_has_is_refused_before_the_slot_is_made(
-    pipeline: PipelineRig,
-) -> None:
+    pipeline,
+):
     wrong = {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "out/lines")}
     wrong |= {"pgoutput.streaming": "parallel", "pgoutput.proto_version": "3"}
     done = pipeline.command("doctor", "--json", **wrong)
@@ -52,7 +51,7 @@ def test_a_decoder_that_asks_for_more_than_the_server_has_is_refused_before_the_
     assert not (pipeline.folder / "out/lines").exists(), "no row of a snapshot was written"
 
 
-def test_status_shows_that_the_slot_cannot_be_resumed(pipeline: PipelineRig) -> None:
+def test_status_shows_that_the_slot_cannot_be_resumed(pipeline):
     pipeline.catch_up()
     database, slot = pipeline.database, pipeline.slot
     database.execute("INSERT INTO t VALUES (2)")
@@ -65,9 +64,7 @@ def test_status_shows_that_the_slot_cannot_be_resumed(pipeline: PipelineRig) -> 
     assert json.loads(pipeline.command("status", "--json").stdout)["resumable"] is False
 
 
-def test_a_table_of_another_owner_beside_a_publication_of_ours(
-    pipeline: PipelineRig, caplog
-) -> None:
+def test_a_table_of_another_owner_beside_a_publication_of_ours(pipeline, caplog):
     """Somebody's CREATE TABLE stops no pipeline."""
     database, role = pipeline.database, f"r_{pipeline.database.name}"
     pipeline.settings |= {"database.user": role, "database.password": "x"}
@@ -123,8 +120,8 @@ def test_a_table_of_another_owner_beside_a_publication_of_ours(
     ],
 )  # fmt: skip
 def test_what_a_replica_identity_leaves_out_is_reported_once_by_doctor_and_at_the_start(
-    pipeline: PipelineRig, ddl: str, what: str, decoder: str, caplog
-) -> None:
+    pipeline, ddl, what, decoder, caplog
+):
     pipeline.database.execute(ddl)
     pipeline.settings |= {"plugin.name": decoder, "publication.keyless.tables": "inserts"}
     found = pipeline.doctor()["replica identity"]
@@ -137,9 +134,7 @@ def test_what_a_replica_identity_leaves_out_is_reported_once_by_doctor_and_at_th
     assert "replica identity" not in pipeline.doctor()
 
 
-def test_an_identity_that_changes_while_streaming_is_reported_in_the_log(
-    pipeline: PipelineRig, caplog
-) -> None:
+def test_an_identity_that_changes_while_streaming_is_reported_in_the_log(pipeline, caplog):
     pipeline.catch_up()
     pipeline.deliver(
         "ALTER TABLE t REPLICA IDENTITY NOTHING; INSERT INTO t VALUES (2)",
@@ -151,7 +146,7 @@ def test_an_identity_that_changes_while_streaming_is_reported_in_the_log(
 ODD = 'v int, q tsquery, m money[], p pair, "x y" int4multirange'
 
 
-def test_columns_that_nothing_maps_are_reported(pipeline: PipelineRig, caplog) -> None:
+def test_columns_that_nothing_maps_are_reported(pipeline, caplog):
     pipeline.database.execute(
         f"CREATE TYPE pair AS (a int, b text); CREATE TABLE odd (id int PRIMARY KEY, {ODD})"
     )
@@ -167,9 +162,7 @@ def test_columns_that_nothing_maps_are_reported(pipeline: PipelineRig, caplog) -
     assert "generated column" in reported.remedy
 
 
-def test_a_column_that_joins_and_nothing_maps_is_reported_once(
-    pipeline: PipelineRig, caplog
-) -> None:
+def test_a_column_that_joins_and_nothing_maps_is_reported_once(pipeline, caplog):
     database = pipeline.database
     with pipeline.running() as run:
         assert "are left out" not in caplog.text
@@ -184,9 +177,7 @@ def test_a_column_that_joins_and_nothing_maps_is_reported_once(
 
 
 @pytest.mark.parametrize("mode", ["all_tables", "filtered"])
-def test_a_debezium_file_may_match_no_table_where_debezium_allows_it(
-    database: Database, tmp_path: Path, mode: str
-) -> None:
+def test_a_debezium_file_may_match_no_table_where_debezium_allows_it(database, tmp_path, mode):
     flat = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "topic.prefix": "t", "plugin.name": "pgoutput", "table.include.list": "public.none",
@@ -200,7 +191,7 @@ def test_a_debezium_file_may_match_no_table_where_debezium_allows_it(
 
 
 @pytest.mark.parametrize("form", [r"{}\.public\.users\.secret", r"{}.users.secret"])
-def test_a_mask_may_name_the_database(pipeline: PipelineRig, form: str) -> None:
+def test_a_mask_may_name_the_database(pipeline, form):
     pipeline.database.execute(
         "CREATE TABLE users (id int PRIMARY KEY, secret text, code text, long text);"
         "INSERT INTO users VALUES (1, 'sesame', 'xyz', 'abcdef')"
@@ -223,7 +214,7 @@ def test_a_mask_may_name_the_database(pipeline: PipelineRig, form: str) -> None:
     assert record["value"]["after"] == {"id": 1, "secret": "***", "code": "xyz", "long": "ab"}
 
 
-def test_patterns_that_match_nothing_are_reported(pipeline: PipelineRig) -> None:
+def test_patterns_that_match_nothing_are_reported(pipeline):
     pipeline.database.execute("CREATE TABLE users (id int PRIMARY KEY, secret text)")
     idle = {
         "column.mask.hash.SHA-256.with.salt.pepper": r"public\.users\.secert",
@@ -241,7 +232,7 @@ def test_patterns_that_match_nothing_are_reported(pipeline: PipelineRig) -> None
     assert "secret" not in found["name patterns"].found
 
 
-def test_a_guardrail_warns(pipeline: PipelineRig) -> None:
+def test_a_guardrail_warns(pipeline):
     pipeline.database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     found = pipeline.doctor(**{"guardrail.collections.max": 1})["guardrail"]
     assert (found.verdict, "2 tables" in found.found) == ("warning", True)
@@ -251,9 +242,7 @@ def test_a_guardrail_warns(pipeline: PipelineRig) -> None:
     ("plugin", "encoding", "refused"),
     [("wal2json", "EUC_JP", True), ("wal2json", "LATIN1", False), ("pgoutput", "EUC_JP", False)],
 )
-def test_an_encoding_that_nobody_converts_is_refused(
-    pipeline: PipelineRig, plugin: str, encoding: str, refused: bool
-) -> None:
+def test_an_encoding_that_nobody_converts_is_refused(pipeline, plugin, encoding, refused):
     server, name = pipeline.database.server, f"{pipeline.database.name}_other"
     server.execute(
         f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
@@ -283,9 +272,7 @@ def test_an_encoding_that_nobody_converts_is_refused(
 # --- publications of others, and servers ------------------------------------------------------------------
 
 
-def test_partitions_that_are_published_by_other_names_than_the_profile_has(
-    pipeline: PipelineRig,
-) -> None:
+def test_partitions_that_are_published_by_other_names_than_the_profile_has(pipeline):
     pipeline.database.execute(
         "DROP TABLE t; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO p VALUES (1);"
@@ -306,9 +293,7 @@ def test_partitions_that_are_published_by_other_names_than_the_profile_has(
 
 @pytest.mark.parametrize("way", ["profile", "publication"])
 @pytest.mark.parametrize("covers", ["ALL TABLES", "TABLE t, p"])
-def test_partitions_published_by_other_names_beside_other_tables(
-    pipeline: PipelineRig, covers: str, way: str
-) -> None:
+def test_partitions_published_by_other_names_beside_other_tables(pipeline, covers, way):
     pipeline.settings["publication.autocreate.mode"] = "disabled"
     pipeline.database.execute(
         "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
@@ -335,8 +320,8 @@ def test_partitions_published_by_other_names_beside_other_tables(
 
 
 def test_a_table_without_publication_is_reported_also_beside_one_that_is_published_in_part(
-    pipeline: PipelineRig, caplog
-) -> None:
+    pipeline, caplog
+):
     pipeline.database.execute(
         "CREATE TABLE u (id int PRIMARY KEY);"
         f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t WHERE (id > 5)"
@@ -355,7 +340,7 @@ def test_a_table_without_publication_is_reported_also_beside_one_that_is_publish
 # --- sinks and state -------------------------------------------------------------------------------------
 
 
-def test_spark_without_java(pipeline: PipelineRig) -> None:
+def test_spark_without_java(pipeline):
     spark = {"sink.type": "spark", "sink.path": str(pipeline.folder / "lake")}
     for words in (["doctor", "--json"], ["run"]):
         done = waltap(*words, pipeline.file(**spark), JAVA_HOME=str(pipeline.folder))
@@ -374,9 +359,7 @@ def test_spark_without_java(pipeline: PipelineRig) -> None:
         ("ro", "state", "state folder"),
     ],
 )
-def test_a_disk_that_is_full_or_read_only(
-    pipeline: PipelineRig, options: str, sink: str, check: str
-) -> None:
+def test_a_disk_that_is_full_or_read_only(pipeline, options, sink, check):
     mount = pipeline.folder / "disk"
     mount.mkdir()
     done = subprocess.run(
@@ -404,9 +387,7 @@ def test_a_disk_that_is_full_or_read_only(
         subprocess.run(["umount", str(mount)], check=True)
 
 
-def test_a_connector_that_strimzi_keeps_paused_is_an_error_of_doctor(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_connector_that_strimzi_keeps_paused_is_an_error_of_doctor(database, tmp_path):
     path = tmp_path / "connector.json"
     config = database.properties() | {"topic.prefix": "p", "database.password": "x"}
     spec = {"class": "io.debezium.connector.postgresql.PostgresConnector", "config": config}

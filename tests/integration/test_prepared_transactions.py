@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
@@ -13,7 +12,7 @@ POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> Iterator[PipelineRig]:
+def pipeline(database, tmp_path) -> Iterator[PipelineRig]:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     yield PipelineRig(database, tmp_path)
     for (gid,) in database.execute(
@@ -33,9 +32,7 @@ def decide(database: Database, gid: str, how: str = "COMMIT") -> None:
 @pytest.mark.parametrize(
     ("policy", "running"), [("commit", True), ("prepare", True), ("prepare", False)]
 )
-def test_prepared_before_the_slot_decoded_two_phase(
-    pipeline: PipelineRig, policy: str, running: bool
-) -> None:
+def test_prepared_before_the_slot_decoded_two_phase(pipeline, policy, running):
     """The property is switched on later: the server sends the whole transaction at COMMIT PREPARED."""
     database = pipeline.database
     pipeline.catch_up()
@@ -62,7 +59,7 @@ def test_prepared_before_the_slot_decoded_two_phase(
 
 
 @POLICIES
-def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) -> None:
+def test_prepared_while_the_slot_was_made(pipeline, policy):
     """Neither the snapshot nor the slot's start contains it: it comes at its COMMIT PREPARED.
 
     A slot waits twice for what was open. The transaction is prepared during the second wait.
@@ -101,9 +98,7 @@ def test_prepared_while_the_slot_was_made(pipeline: PipelineRig, policy: str) ->
 
 
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])
-def test_a_snapshot_waits_for_what_was_delivered_at_prepare(
-    pipeline: PipelineRig, kind: str
-) -> None:
+def test_a_snapshot_waits_for_what_was_delivered_at_prepare(pipeline, kind):
     """Over a restart, too: the rows that an undecided transaction deleted are still to be seen."""
     database = pipeline.database
     pipeline.settings |= TWO_PHASE | {

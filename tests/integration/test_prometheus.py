@@ -11,7 +11,7 @@ import yaml
 from tests.harness.pipeline import until
 from tests.harness.servers.child import ChildFailed, free_ports
 from tests.harness.servers.jars import MissingProgram
-from tests.harness.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database
 from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing
 from tests.harness.shop import Shop
@@ -46,7 +46,7 @@ def of_debezium() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def scraped(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def scraped(server, tmp_path_factory) -> Iterator[Prometheus]:
     """A Prometheus that has scraped `waltap run` with two sinks while rows came."""
     folder, (port,) = tmp_path_factory.mktemp("scraped"), free_ports(1)
     database = server.create_database(f"waltap_scraped_{os.getpid()}")
@@ -99,7 +99,7 @@ def _fill(made: Prometheus, database: Database) -> None:
     until(lambda: made.query("waltap_slot_stalled_full_seconds"), "a forecast")
 
 
-def test_every_expression_gives_a_result(scraped: Prometheus) -> None:
+def test_every_expression_gives_a_result(scraped):
     assert len(dashboard()) > 40
     for expression in [*dashboard(), *of_debezium()]:
         if any(name in expression for name in (*ABSENT, "schema_changes")):
@@ -110,7 +110,7 @@ def test_every_expression_gives_a_result(scraped: Prometheus) -> None:
         assert isinstance(scraped.query(expression), list), expression
 
 
-def test_the_rules_are_loaded_and_quiet(scraped: Prometheus) -> None:
+def test_the_rules_are_loaded_and_quiet(scraped):
     """A run that is well makes none of them fire."""
 
     def evaluated() -> bool:
@@ -123,7 +123,7 @@ def test_the_rules_are_loaded_and_quiet(scraped: Prometheus) -> None:
     assert firing == []
 
 
-def test_what_is_scraped_is_what_the_page_says(scraped: Prometheus) -> None:
+def test_what_is_scraped_is_what_the_page_says(scraped):
     names = {name for name in scraped.ask("label/__name__/values") if name.startswith("waltap_")}
     declared = {each.shown for each in (*METRICS, *OBSERVED)}
     known = {f"{each}{suffix}" for each in declared for suffix in SUFFIXES} | {
@@ -140,7 +140,7 @@ def test_what_is_scraped_is_what_the_page_says(scraped: Prometheus) -> None:
                       "waltap_last_transaction_id", "waltap_slot_stalled_full_seconds"}  # fmt: skip
 
 
-def test_the_tool_is_content() -> None:
+def test_the_tool_is_content():
     try:
         checked = promtool("check", "rules", ALERTS)
         tested = promtool("test", "rules", FILES / "alerts_test.yml")
@@ -151,7 +151,7 @@ def test_the_tool_is_content() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_rule_is_tested_and_says_what_to_do() -> None:
+def test_each_rule_is_tested_and_says_what_to_do():
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     tests = yaml.safe_load((FILES / "alerts_test.yml").read_text())["tests"]
     cases: dict[str, list[int]] = {}

@@ -3,12 +3,9 @@
 import contextlib
 import json
 import sqlite3
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.hunt.delivered import from_change_log
 
 from waltap_postgres.errors import SnapshotSelectNarrow
@@ -17,7 +14,7 @@ WANTED = [3, *range(11, 41)]
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
+def pipeline(database, tmp_path) -> PipelineRig:
     ((version,),) = database.execute("SHOW server_version_num")
     if int(version) < 150000:
         pytest.skip("publications have no row filters")
@@ -48,9 +45,7 @@ def read(pipeline: PipelineRig) -> list[int]:
     "settings",
     [{}, {"snapshot.max.threads": "2", "snapshot.max.threads.multiplier": "3"}],
 )
-def test_an_initial_snapshot_reads_what_is_published(
-    pipeline: PipelineRig, settings: dict[str, Any]
-) -> None:
+def test_an_initial_snapshot_reads_what_is_published(pipeline, settings):
     pipeline.catch_up(**settings)
     assert sorted(read(pipeline)) == WANTED
 
@@ -58,7 +53,7 @@ def test_an_initial_snapshot_reads_what_is_published(
 OVERRIDES = "snapshot.select.statement.overrides"
 
 
-def test_a_select_of_the_profile_reads_what_is_published(pipeline: PipelineRig) -> None:
+def test_a_select_of_the_profile_reads_what_is_published(pipeline):
     """Rows in its order, for the table's own SELECT by its user's search_path."""
     select = "SELECT * FROM f WHERE id < 20 ORDER BY id DESC -- the newest first"
     settings = {OVERRIDES: "public.f", f"{OVERRIDES}.public.f": select}
@@ -66,9 +61,7 @@ def test_a_select_of_the_profile_reads_what_is_published(pipeline: PipelineRig) 
     assert read(pipeline) == [*range(19, 10, -1), 3]
 
 
-def test_a_select_without_the_row_filters_columns_is_refused_before_a_row_is_read(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_select_without_the_row_filters_columns_is_refused_before_a_row_is_read(pipeline):
     """Its remedy is carried out; a table without a row filter may be read by any SELECT."""
     settings = {
         OVERRIDES: "public.f",
@@ -87,9 +80,7 @@ def test_a_select_without_the_row_filters_columns_is_refused_before_a_row_is_rea
 
 
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])
-def test_a_snapshot_that_is_asked_for_reads_what_is_published(
-    pipeline: PipelineRig, kind: str
-) -> None:
+def test_a_snapshot_that_is_asked_for_reads_what_is_published(pipeline, kind):
     pipeline.catch_up(**{"snapshot.mode": "no_data"})
     pipeline.database.execute(
         "INSERT INTO signals VALUES ('s', 'execute-snapshot', %s)",
@@ -105,9 +96,7 @@ def test_a_snapshot_that_is_asked_for_reads_what_is_published(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "changelog"])
-def test_a_row_that_an_update_moves_into_a_filter_may_lack_a_large_value(
-    pipeline: PipelineRig, kind: str
-) -> None:
+def test_a_row_that_an_update_moves_into_a_filter_may_lack_a_large_value(pipeline, kind):
     """The server sends it as an INSERT. A destination that has the row keeps the value; a change log names it."""
     database, folder = pipeline.database, pipeline.folder
     database.execute(

@@ -15,7 +15,7 @@ TIMEOUT = 120
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+def shop(database, tmp_path, monkeypatch) -> Database:
     """Return a database with a profile ``shop.toml`` for it in the current directory."""
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10, 2))")
     database.execute("INSERT INTO orders VALUES (1, 19.90), (2, 5.25)")
@@ -25,7 +25,7 @@ def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return database
 
 
-def test_a_loop_over_batches(shop: Database) -> None:
+def test_a_loop_over_batches(shop):
     totals = {}
     # [loop]
     for batch in waltap.stream("shop.toml", limits=waltap.Limits(until_idle=1)):
@@ -36,7 +36,7 @@ def test_a_loop_over_batches(shop: Database) -> None:
     assert totals == {1: "19.90", 2: "5.25"}
 
 
-def test_a_destination_of_ones_own_is_exactly_once(shop: Database) -> None:
+def test_a_destination_of_ones_own_is_exactly_once(shop):
     deliver, stop = load_into_sqlite, RuntimeError
     deliver()
     shop.execute("INSERT INTO orders VALUES (3, 1.00)")
@@ -68,7 +68,7 @@ def load_into_sqlite(*, fail: bool = False) -> None:
     target.close()
 
 
-def test_batches_are_gathered_and_acknowledged(shop: Database) -> None:
+def test_batches_are_gathered_and_acknowledged(shop):
     for number in range(3, 10):
         shop.execute("INSERT INTO orders VALUES (%s, 1.00)", number)
     saved: list[int] = []
@@ -98,7 +98,7 @@ def test_batches_are_gathered_and_acknowledged(shop: Database) -> None:
     assert saved == list(range(1, 10))
 
 
-def test_changes_as_they_are(shop: Database) -> None:
+def test_changes_as_they_are(shop):
     seen = []
     # [changes]
     from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
@@ -137,7 +137,7 @@ def test_what_it_fails_with(shop: Database) -> None:
     assert reported[0] == "WT-2004"
 
 
-def test_samples_of_the_last_hour(shop: Database) -> None:
+def test_samples_of_the_last_hour(shop):
     pipeline = waltap.Pipeline("shop.toml")
     pipeline.run(waltap.Limits(max_records=2))
     # [history]

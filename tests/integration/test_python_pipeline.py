@@ -5,13 +5,12 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 from tests.harness.json_lines import records
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
 import waltap
@@ -53,7 +52,7 @@ IDLE = waltap.Limits(until_idle=0.2)
 
 
 @pytest.fixture
-def profile(database: Database, tmp_path: Path) -> dict[str, Any]:
+def profile(database, tmp_path) -> dict[str, Any]:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     return {
         "name": "shop",
@@ -68,9 +67,7 @@ def profile(database: Database, tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_it_starts_is_asked_and_goes_on_where_it_was(
-    database: Database, profile: dict[str, Any], tmp_path: Path
-) -> None:
+def test_it_starts_is_asked_and_goes_on_where_it_was(database, profile, tmp_path):
     shop, heard = waltap.Pipeline(profile), list[str]()
     shop.on_notification(lambda notification: heard.append(notification.kind))
     assert [each for each in shop.check() if each.verdict == "error"] == []
@@ -90,7 +87,7 @@ def test_it_starts_is_asked_and_goes_on_where_it_was(
     assert [line["value"]["after"]["id"] for line in lines] == [1, 2, 3, 4]
 
 
-def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile: dict[str, Any]) -> None:
+def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile):
     profile["source"]["database.dbname"] = "no_such_database"
     shop = waltap.Pipeline(profile).start()
     with pytest.raises(SourceError, match="WT-2004"):
@@ -103,16 +100,14 @@ def test_what_it_fails_with_is_raised_where_it_is_waited_for(profile: dict[str, 
         next(iter(waltap.stream(profile)))
 
 
-def test_an_end_before_what_was_waited_for_is_reported(profile: dict[str, Any]) -> None:
+def test_an_end_before_what_was_waited_for_is_reported(profile):
     shop = waltap.Pipeline(profile).start(waltap.Limits(max_records=2))
     with pytest.raises(PipelineEnded, match="shop is stopped"):
         shop.wait(lambda status: status.events > 100, timeout=120)
     assert shop.wait().events == 2
 
 
-def test_a_run_of_another_thread_is_asked_waited_for_and_stopped(
-    profile: dict[str, Any],
-) -> None:
+def test_a_run_of_another_thread_is_asked_waited_for_and_stopped(profile):
     shop = waltap.Pipeline(profile)
     thread = threading.Thread(target=shop.run)
     thread.start()
@@ -136,16 +131,14 @@ class Refuses(Snapshotter):
         return [SnapshotterSpec(name="refuses", summary="s", factory=lambda _properties: self)]
 
 
-def test_an_error_of_the_program_is_its_own_whoever_calls_it(profile: dict[str, Any]) -> None:
+def test_an_error_of_the_program_is_its_own_whoever_calls_it(profile):
     """The connector, a plugin, asks the mode."""
     profile["source"]["snapshot.mode"] = "refuses"
     with pytest.raises(LookupError, match="mine"):
         waltap.Pipeline(profile, plugins=(Refuses(),)).run(IDLE)
 
 
-def test_a_confirmable_that_raises_leaves_no_reader_behind(
-    database: Database, profile: dict[str, Any]
-) -> None:
+def test_a_confirmable_that_raises_leaves_no_reader_behind(database, profile):
     def refuse(_lsn: int) -> int:
         raise LookupError("mine")
 
@@ -178,9 +171,7 @@ class Ends:
 
 @pytest.mark.parametrize("threaded", [True, False])
 @pytest.mark.parametrize("by", ["hook", "notification"])
-def test_a_callback_stops_its_pipeline(
-    profile: dict[str, Any], caplog: pytest.LogCaptureFixture, by: str, *, threaded: bool
-) -> None:
+def test_a_callback_stops_its_pipeline(profile, caplog, by, *, threaded):
     ends = Ends()
     shop = ends.shop = waltap.Pipeline(profile, plugins=(ends,) if by == "hook" else ())
     if by == "notification":
@@ -194,7 +185,7 @@ def test_a_callback_stops_its_pipeline(
     assert not [each for each in caplog.records if each.exc_info], "no error of the callback"
 
 
-def test_a_notebook_shows_it(database: Database, profile: dict[str, Any]) -> None:
+def test_a_notebook_shows_it(database, profile):
     database.execute('ALTER TABLE t RENAME TO "<t>"')
     shop = waltap.Pipeline(profile)
     shop.run(waltap.Limits(max_records=2))
@@ -204,7 +195,7 @@ def test_a_notebook_shows_it(database: Database, profile: dict[str, Any]) -> Non
     assert repr(shop) == "<waltap.Pipeline shop: stopped>"
 
 
-def test_samples_are_of_the_last_run(database: Database, profile: dict[str, Any]) -> None:
+def test_samples_are_of_the_last_run(database, profile):
     shop = waltap.Pipeline(profile)
     assert shop.history() == []
     shop.run(waltap.Limits(max_records=2))
@@ -220,7 +211,7 @@ def test_samples_are_of_the_last_run(database: Database, profile: dict[str, Any]
 
 
 @pytest.fixture
-def loop(database: Database, profile: dict[str, Any]) -> dict[str, Any]:
+def loop(database, profile) -> dict[str, Any]:
     """Return a profile whose slot is there, each change a batch of its own."""
     database.execute("TRUNCATE t; ALTER TABLE t ADD big text")
     del profile["sink"]
@@ -256,9 +247,7 @@ def insert(database: Database, *ids: int) -> None:
         database.execute("INSERT INTO t (id) VALUES (%s)", each)
 
 
-def test_only_what_is_acknowledged_is_not_given_again(
-    database: Database, loop: dict[str, Any]
-) -> None:
+def test_only_what_is_acknowledged_is_not_given_again(database, loop):
     insert(database, 1, 2, 3, 4, 5)
     seen: list[int] = []
     for number, batch in with_changes(explicit(loop)):
@@ -275,7 +264,7 @@ def test_only_what_is_acknowledged_is_not_given_again(
     assert numbers(explicit(loop)) == []
 
 
-def test_the_server_hears_of_nothing_else(database: Database, loop: dict[str, Any]) -> None:
+def test_the_server_hears_of_nothing_else(database, loop):
     def confirmed() -> int:
         ((lsn,),) = database.execute(
             "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s",
@@ -293,9 +282,7 @@ def test_the_server_hears_of_nothing_else(database: Database, loop: dict[str, An
     assert confirmed() > before
 
 
-def test_a_snapshot_that_is_not_acknowledged_is_taken_again(
-    database: Database, loop: dict[str, Any]
-) -> None:
+def test_a_snapshot_that_is_not_acknowledged_is_taken_again(database, loop):
     insert(database, 1, 2)
     loop["source"] |= {
         "snapshot.mode": "initial",
@@ -314,9 +301,7 @@ def test_a_snapshot_that_is_not_acknowledged_is_taken_again(
     assert numbers(explicit(loop)) == [3]
 
 
-def test_any_thread_acknowledges_and_room_is_waited_for(
-    database: Database, loop: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_any_thread_acknowledges_and_room_is_waited_for(database, loop, caplog):
     insert(database, *range(20))
     held: list[waltap.StreamedBatch] = []
     reported = threading.Event()
@@ -352,7 +337,7 @@ def test_any_thread_acknowledges_and_room_is_waited_for(
     assert numbers(explicit(loop)) == []
 
 
-def test_too_late_is_reported(database: Database, loop: dict[str, Any]) -> None:
+def test_too_late_is_reported(database, loop):
     insert(database, 1)
     batch, *_ = explicit(loop)
     with pytest.raises(AcknowledgedTooLate, match="WT-1203"):
@@ -361,9 +346,7 @@ def test_too_late_is_reported(database: Database, loop: dict[str, Any]) -> None:
     assert numbers(explicit(loop)) == [1]
 
 
-def test_an_incremental_snapshot_is_as_far_as_what_is_acknowledged(
-    database: Database, loop: dict[str, Any]
-) -> None:
+def test_an_incremental_snapshot_is_as_far_as_what_is_acknowledged(database, loop):
     """Rows of a chunk that nobody acknowledged come again, though the chunk behind it was read."""
     insert(database, 1, 2, 3, 4)
     for batch in explicit(loop):
@@ -397,14 +380,12 @@ def test_an_incremental_snapshot_is_as_far_as_what_is_acknowledged(
 
 
 @pytest.fixture
-def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+def slowly(monkeypatch) -> None:
     one_message_at_a_time(monkeypatch)
 
 
 @pytest.mark.usefixtures("slowly")
-def test_changes_come_in_order_once_and_are_confirmed(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_changes_come_in_order_once_and_are_confirmed(database, pipeline):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with pipeline.running() as run:
         database.execute("INSERT INTO t SELECT generate_series(1, 10)")
@@ -418,9 +399,7 @@ def test_changes_come_in_order_once_and_are_confirmed(
 
 
 @pytest.mark.usefixtures("slowly")
-def test_a_loop_acknowledges_what_it_was_given_and_no_commits(
-    database: Database, loop: dict[str, Any]
-) -> None:
+def test_a_loop_acknowledges_what_it_was_given_and_no_commits(database, loop):
     """A commit that comes behind its change is a batch in which there is nothing: it holds nothing up."""
     loop["source"].pop("max.batch.size")
 

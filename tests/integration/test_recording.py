@@ -100,8 +100,8 @@ def replayed(pipeline: PipelineRig, path: Path, folder: Path) -> list[Event]:
 
 @pytest.mark.parametrize("decoder", ["pgoutput", "wal2json", "decoderbufs"])
 def test_a_recording_gives_the_same_changes_and_ends_where_it_was_cut_off(
-    database: Database, tmp_path: Path, decoder: str
-) -> None:
+    database, tmp_path, decoder
+):
     pipeline = PipelineRig(database, tmp_path)
     path = tmp_path / "stream.recording"
     recorded_run(pipeline, path, decoder)
@@ -133,7 +133,7 @@ def recorder(database: Database, folder: Path, *options: str) -> Iterator[Comman
         process.wait(WAIT_S)
 
 
-def test_the_commands(database: Database, tmp_path: Path) -> None:
+def test_the_commands(database, tmp_path):
     """One process records, another replays with nothing but the file."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     with recorder(database, tmp_path, "--max-records", "7") as process:
@@ -148,9 +148,7 @@ def test_the_commands(database: Database, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["killed", "cut off from the server"])
-def test_a_recorder_that_ends_early_leaves_its_transactions(
-    database: Database, tmp_path: Path, end: str
-) -> None:
+def test_a_recorder_that_ends_early_leaves_its_transactions(database, tmp_path, end):
     """A second connection cannot continue: the slot was temporary, and the error names that."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     path = tmp_path / "s.recording"
@@ -178,9 +176,7 @@ def marks(path: Path) -> list[Entry]:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_so_many_records_end_with_a_transaction(
-    database: Database, tmp_path: Path, several: bool
-) -> None:
+def test_so_many_records_end_with_a_transaction(database, tmp_path, several):
     """They end in the middle of one that is too large to come at once."""
     pipeline, path = PipelineRig(database, tmp_path), tmp_path / "stream.recording"
     host, _ = pipeline.host()
@@ -199,7 +195,7 @@ def test_so_many_records_end_with_a_transaction(
     assert len(replayed(pipeline, path, tmp_path / "again")) == 20_000 + 2 * several
 
 
-def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
+def test_damage_never_becomes_other_rows(tmp_path):
     """Every third byte of a recording in turn, in a file that is whole and in one that was cut off behind it:
     gzip's own checksum stands at the end, where the second file has none."""
     path = tmp_path / "stream.recording"
@@ -228,7 +224,7 @@ def test_damage_never_becomes_other_rows(tmp_path: Path) -> None:
     assert stopped > len(data) / 3
 
 
-def test_a_recording_of_another_layout_names_its_waltap(tmp_path: Path) -> None:
+def test_a_recording_of_another_layout_names_its_waltap(tmp_path):
     path = tmp_path / "later.recording"
     with RecordingWriter(path) as writer:
         writer.put(msgspec.structs.replace(HEADER, layout=2))

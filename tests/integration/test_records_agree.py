@@ -25,7 +25,6 @@ from tests.differential.comparison import differences, report
 from tests.differential.engines import Waltap
 from tests.differential.normalise import RUN_ID, Record, payload
 from tests.harness.captures import context
-from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.plugins.host import Host
@@ -331,7 +330,7 @@ def parts() -> tuple[list[bytes], list[bytes]]:
 
 
 @pytest.fixture
-def captures(yb_database: Database, tmp_path: Path) -> Iterator[dict[str, Waltap]]:
+def captures(yb_database, tmp_path) -> Iterator[dict[str, Waltap]]:
     """Return the running captures of a database that was set up."""
     database = yb_database
     with database.connect() as connection:
@@ -365,9 +364,7 @@ def captures(yb_database: Database, tmp_path: Path) -> Iterator[dict[str, Waltap
     database.execute(origins, f"origin_{database.name}")
 
 
-def test_every_decoder_gives_the_same_records_but_for_what_it_declares(
-    yb_database: Database, captures: dict[str, Waltap]
-) -> None:
+def test_every_decoder_gives_the_same_records_but_for_what_it_declares(yb_database, captures):
     with yb_database.connect() as connection:
         for statement in parts()[1]:
             connection.execute(statement)
@@ -394,10 +391,10 @@ def test_every_decoder_gives_the_same_records_but_for_what_it_declares(
 
 
 @pytest.mark.parametrize("name", sorted(HOST.decoders))
-def test_every_remark_has_a_rule_or_a_reason(name: str) -> None:
+def test_every_remark_has_a_rule_or_a_reason(name):
     assert not [remark for remark in HOST.decoders[name].remarks if remark not in REMARKS]
 
 
-def test_every_decoder_of_ours_takes_part() -> None:
+def test_every_decoder_of_ours_takes_part():
     ours = {spec.name for spec in HOST.decoders.values() if spec.remarks}
     assert {variant.plugin for variant in VARIANTS.values()} == ours

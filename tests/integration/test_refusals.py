@@ -153,9 +153,7 @@ class Situation:
 
 @pytest.mark.pipeline(sql=T)
 @pytest.mark.parametrize("case", CASES)
-def test_doctor_and_run_refuse_alike_and_the_remedy_suffices(
-    pipeline: PipelineRig, case: str
-) -> None:
+def test_doctor_and_run_refuse_alike_and_the_remedy_suffices(pipeline, case):
     chosen = CASES[case]
     situation = Situation(pipeline, chosen)
     try:
@@ -227,13 +225,13 @@ def stocked(cluster: Cluster, name: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def closed_shop(cluster: Cluster) -> Iterator[Database]:
+def closed_shop(cluster) -> Iterator[Database]:
     """Return a database for starts that fail: they leave nothing, so that one serves all."""
     yield from stocked(cluster, "shop")
 
 
 @pytest.fixture
-def shop(cluster: Cluster) -> Iterator[Database]:
+def shop(cluster) -> Iterator[Database]:
     yield from stocked(cluster, "shop2")
 
 
@@ -295,7 +293,7 @@ def test_a_refused_connection_says_what_mends_it_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("what", ["slot", "walsender"])
-def test_no_free_slot_or_walsender_is_reported(shop: Database, tmp_path, what: str) -> None:
+def test_no_free_slot_or_walsender_is_reported(shop, tmp_path, what):
     other = psycopg.pq.PGconn.connect(f"{shop.dsn}?replication=database".encode())
     if what == "slot":
         other.finish()
@@ -311,9 +309,7 @@ def test_no_free_slot_or_walsender_is_reported(shop: Database, tmp_path, what: s
     assert named == {"slot": "taken", "walsender": "walsender"}[what]
 
 
-def test_a_transaction_that_keeps_a_slot_from_being_made_is_reported(
-    shop: Database, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_that_keeps_a_slot_from_being_made_is_reported(shop, tmp_path, monkeypatch):
     monkeypatch.setattr("waltap_postgres.replication.slot.CREATE_DEADLINE_S", 0.5)
     pipeline = PipelineRig(shop, tmp_path)
     with shop.connect(autocommit=False) as writer:
@@ -325,7 +321,7 @@ def test_a_transaction_that_keeps_a_slot_from_being_made_is_reported(
     pipeline.catch_up()
 
 
-def test_wal_level_below_logical_is_reported(shop: Database, cluster: Cluster, tmp_path) -> None:
+def test_wal_level_below_logical_is_reported(shop, cluster, tmp_path):
     pipeline = PipelineRig(shop, tmp_path)
     cluster.execute("ALTER SYSTEM SET wal_level = 'replica'")
     cluster.restart()
@@ -347,7 +343,7 @@ def test_wal_level_below_logical_is_reported(shop: Database, cluster: Cluster, t
 
 
 @pytest.mark.parametrize("owner", [True, False], ids=["owner", "reader"])
-def test_a_role_that_is_no_superuser_captures(shop: Database, tmp_path, owner: bool) -> None:
+def test_a_role_that_is_no_superuser_captures(shop, tmp_path, owner):
     """As owner with CREATE it publishes by itself; a publication made for it needs SELECT alone.
     Functions that report the control file may be kept from it."""
     shop.execute(
@@ -369,8 +365,8 @@ def test_a_role_that_is_no_superuser_captures(shop: Database, tmp_path, owner: b
 
 @pytest.mark.parametrize("said_by", ["run", "doctor"])
 def test_what_lets_an_output_plugin_be_loaded_does_so_and_keeps_the_others(
-    cluster: Cluster, shop: Database, tmp_path, said_by: str
-) -> None:
+    cluster, shop, tmp_path, said_by
+):
     listed = cluster.execute(f"SELECT setting FROM pg_settings WHERE name = '{LIBRARIES}'")
     if not listed:
         pytest.skip("this server loads any output plugin")

@@ -48,7 +48,7 @@ class Log(PipelineRig):
 
 
 @pytest.fixture(params=list(DECODERS))
-def decoder(request: pytest.FixtureRequest) -> dict[str, str]:
+def decoder(request) -> dict[str, str]:
     return DECODERS[request.param]
 
 
@@ -74,9 +74,7 @@ CASES = {f"t{n}": case for n, case in enumerate((later, i) for later in LATER fo
 
 @pytest.mark.parametrize("sink", ["jsonl", "changelog"])
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "wal2json-1", "decoderbufs"])
-def test_the_key_of_a_change_is_that_of_its_moment(
-    database: Database, tmp_path: Path, plugin: str, sink: str
-) -> None:
+def test_the_key_of_a_change_is_that_of_its_moment(database, tmp_path, plugin, sink):
     """A table for each case; all are decoded behind what happened to them."""
     database.run(
         "CREATE SCHEMA away",
@@ -104,9 +102,7 @@ def test_the_key_of_a_change_is_that_of_its_moment(
             assert rig.entries(t) == [(("id",), {"c": 3, "d": 2})], case
 
 
-def test_changes_under_a_name_that_is_not_captured_are_a_gap(
-    database: Database, tmp_path: Path, decoder: dict[str, str]
-) -> None:
+def test_changes_under_a_name_that_is_not_captured_are_a_gap(database, tmp_path, decoder):
     """Plugins that name tables alone cannot tell which table it was, as docs/reference/decoders.md says."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     rig = Log(database, tmp_path, **decoder, **{"table.include.list": "public.t"})
@@ -196,7 +192,7 @@ NUMBERED: dict[str, tuple[str, str, set[tuple[int, ...]]]] = {
 """Statements before the pipeline, those while it is down, and the numbers of the columns of their changes."""
 
 
-def test_columns_have_the_numbers_of_their_moment(database: Database, tmp_path: Path) -> None:
+def test_columns_have_the_numbers_of_their_moment(database, tmp_path):
     tables = {f"t{n}": case for n, case in enumerate(NUMBERED)}
     for t, case in tables.items():
         database.run(*NUMBERED[case][0].format(t=t).split(";"))
@@ -215,9 +211,7 @@ def test_columns_have_the_numbers_of_their_moment(database: Database, tmp_path: 
 
 
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "wal2json-1", "decoderbufs"])
-def test_a_dropped_key_does_not_outlive_the_lag(
-    database: Database, tmp_path: Path, plugin: str
-) -> None:
+def test_a_dropped_key_does_not_outlive_the_lag(database, tmp_path, plugin):
     """Under FULL nothing says whether a key was dropped before or after a change that is decoded late;
     for one that committed after the restart it is known."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -239,8 +233,8 @@ TABLES = 40
 
 
 def test_a_table_made_and_filled_in_one_transaction_is_described_as_it_made_it(
-    database: Database, tmp_path: Path, decoder: dict[str, str]
-) -> None:
+    database, tmp_path, decoder
+):
     """The server decodes a transaction as soon as its commit is written, which is before others see
     what it did; nothing pauses between the transactions here."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -297,8 +291,8 @@ STREAMED = {
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_relations_of_a_transaction_in_progress_are_described_when_it_has_committed(
-    database: Database, tmp_path: Path, identity: str, end: str
-) -> None:
+    database, tmp_path, identity, end
+):
     """They are announced before anyone sees what the transaction did, or did not do in the end."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd')")
     rig = Lines(database, tmp_path, **STREAMED)
@@ -337,8 +331,8 @@ def test_relations_of_a_transaction_in_progress_are_described_when_it_has_commit
 
 @pytest.mark.parametrize("policy", ["commit", "prepare"])
 def test_relations_of_a_prepared_transaction_are_described_when_it_is_handed_out(
-    database: Database, tmp_path: Path, policy: str
-) -> None:
+    database, tmp_path, policy
+):
     """With the policy ``prepare`` that is before others see what it did: the wire's word is there."""
     gid = database.name
     rig = Lines(
@@ -375,9 +369,7 @@ def test_relations_of_a_prepared_transaction_are_described_when_it_is_handed_out
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "USING INDEX u"])
-def test_the_key_of_a_table_that_is_gone_is_never_null(
-    database: Database, tmp_path: Path, identity: str
-) -> None:
+def test_the_key_of_a_table_that_is_gone_is_never_null(database, tmp_path, identity):
     """Made, filled, dropped and made anew while the engine was down: only the wire knows of it."""
     rig = Lines(database, tmp_path)
     rig.catch_up()

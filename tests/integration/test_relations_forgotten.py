@@ -107,13 +107,8 @@ class Recreations:
     ],
 )
 def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
-    database: Database,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plugin: str,
-    sinks: tuple[str, ...],
-    settings: dict[str, Any],
-) -> None:
+    database, tmp_path, monkeypatch, plugin, sinks, settings
+):
     monkeypatch.setattr("waltap_decoders.retirement.SMALLEST", UNASKED)
     monkeypatch.setattr("waltap.changes.mapping.type_registry._CACHE_LIMIT", UNASKED)
     tables = Recreations(database, tmp_path, plugin, *sinks, **settings)
@@ -133,9 +128,7 @@ def test_no_consumer_keeps_anything_of_a_table_that_is_gone(
 @pytest.mark.parametrize(
     ("plugin", "name"), [("pgoutput", "m"), ("wal2json", "job_{}"), ("decoderbufs", "m")]
 )
-def test_tables_that_come_and_go_leave_nothing_behind(
-    database: Database, pipeline: PipelineRig, tmp_path: Path, plugin: str, name: str
-) -> None:
+def test_tables_that_come_and_go_leave_nothing_behind(database, pipeline, tmp_path, plugin, name):
     database.execute("CREATE TABLE k (id int PRIMARY KEY)")
     out = tmp_path / "out"
     pipeline.settings |= {

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
-from tests.harness.sql import Place, replica
+from tests.harness.sql import replica
 
 from waltap_yugabyte.errors import ReadTimeRefused
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
+def shop(database, tmp_path) -> Shop:
     """A pipeline whose slot and publication have the names that they get."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     made = Shop(tmp_path, database)
@@ -250,7 +249,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_printed_suffices(shop: Shop, case: Case) -> None:
+def test_what_is_printed_suffices(shop, case):
     if case.begun:
         shop.run()
     case.breaks(shop)
@@ -276,7 +275,7 @@ def test_what_is_printed_suffices(shop: Shop, case: Case) -> None:
     shop.run(*settings)
 
 
-def test_the_procedures_for_a_read_time_find_the_servers_own_functions(shop: Shop) -> None:
+def test_the_procedures_for_a_read_time_find_the_servers_own_functions(shop):
     """They run with a superuser's rights for whoever calls them. The setting is one that PostgreSQL takes."""
     both = re.findall(r"CREATE PROCEDURE .*?SECURITY DEFINER[^;.]*", ReadTimeRefused.remedy)
     assert len(both) == 2
@@ -297,7 +296,7 @@ def test_the_procedures_for_a_read_time_find_the_servers_own_functions(shop: Sho
 @pytest.mark.parametrize(
     ("step", "left"), [(r"waltap\.\S+ = string", 2), (r"table\.exclude\.list = \S+(?=\. )", 1)]
 )
-def test_a_key_that_the_target_cannot_hold(shop: Shop, place: Place, step: str, left: int) -> None:
+def test_a_key_that_the_target_cannot_hold(shop, place, step, left):
     """The rest of the tables goes on either way."""
     shop.database.execute("CREATE TABLE odd (k date PRIMARY KEY); INSERT INTO odd VALUES (now())")
     shop.sink = {"type": "sql", "url": place.url}

@@ -14,7 +14,6 @@ from tests.harness.json_lines import records
 from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.linters import logrotate
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 LOGROTATE = Path(__file__).parents[2] / "examples/deploy/waltap.logrotate"
@@ -66,7 +65,7 @@ class Fleet(Shop):
 
 
 @pytest.fixture
-def fleet(database: Database, tmp_path: Path) -> Fleet:
+def fleet(database, tmp_path) -> Fleet:
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);"
         "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)"
@@ -77,7 +76,7 @@ def fleet(database: Database, tmp_path: Path) -> Fleet:
 # --- a folder ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_run_read_again_and_stopped(fleet: Fleet) -> None:
+def test_a_folder_is_run_read_again_and_stopped(fleet):
     first = fleet.write("a")
     (first.parent / "notes.toml").write_text("no = 'profile'\n")
     with fleet.process("run --all all") as process:
@@ -95,7 +94,7 @@ def test_a_folder_is_run_read_again_and_stopped(fleet: Fleet) -> None:
     assert fleet.ids("a") == [1]
 
 
-def test_one_that_is_killed_starts_again_and_one_that_is_faulty_waits(fleet: Fleet) -> None:
+def test_one_that_is_killed_starts_again_and_one_that_is_faulty_waits(fleet):
     fleet.write("a")
     fleet.write("b", **{"no.such.property": 1})
     with fleet.process("run --all all") as process:
@@ -111,14 +110,14 @@ def test_one_that_is_killed_starts_again_and_one_that_is_faulty_waits(fleet: Fle
         fleet.has("b", 1)
 
 
-def test_it_ends_when_all_are_done(fleet: Fleet) -> None:
+def test_it_ends_when_all_are_done(fleet):
     fleet.write("a")
     fleet.write("b", **{"snapshot.mode": "initial_only"})
     fleet.says("run --all all --max-records 1")
     assert fleet.ids("a") == fleet.ids("b") == [1]
 
 
-def test_those_of_a_folder_take_theirs_and_start_over_where_they_must(fleet: Fleet) -> None:
+def test_those_of_a_folder_take_theirs_and_start_over_where_they_must(fleet):
     fleet.write("a")
     with fleet.process("run --all all --log-file all.log") as process:
         fleet.says_that("streaming", "all.log")
@@ -138,7 +137,7 @@ def test_those_of_a_folder_take_theirs_and_start_over_where_they_must(fleet: Fle
 # --- one pipeline --------------------------------------------------------------------------------------
 
 
-def test_a_run_takes_its_profile_anew(fleet: Fleet) -> None:
+def test_a_run_takes_its_profile_anew(fleet):
     quiet = {"snapshot.mode": "no_data", "topic.heartbeat.prefix": "__beat"}
     profile = fleet.write("a", **quiet)
     with fleet.process("run all/a.toml") as process:
@@ -170,7 +169,7 @@ def test_a_run_takes_its_profile_anew(fleet: Fleet) -> None:
     fleet.says_that("stopped", "all/second.log")
 
 
-def test_a_log_is_rotated_under_a_run(fleet: Fleet) -> None:
+def test_a_log_is_rotated_under_a_run(fleet):
     fleet.write("a", **{"snapshot.mode": "no_data"})
     log = fleet.folder / "waltap.log"
     with fleet.process(f"run all/a.toml --log-file {log}") as process:

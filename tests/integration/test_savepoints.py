@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.harness.json_lines import Lines
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Database
 
 LARGE = {
     "pgoutput.streaming": "on",
@@ -178,9 +178,7 @@ class Rig(Lines):
     [(decoder, "lag") for decoder in DECODERS]
     + [(decoder, "live") for decoder in ("pgoutput", "wal2json", "decoderbufs")],
 )
-def test_what_the_wire_shows_is_of_its_transaction(
-    database: Database, tmp_path: Path, decoder: str, mode: str
-) -> None:
+def test_what_the_wire_shows_is_of_its_transaction(database, tmp_path, decoder, mode):
     rig = Rig(database, tmp_path, decoder)
     if mode == "lag":
         rig.work()
@@ -203,9 +201,7 @@ def test_what_the_wire_shows_is_of_its_transaction(
         pytest.param("decoderbufs", marks=pytest.mark.exhaustive),
     ],
 )
-def test_commit_timestamps_show_what_the_wire_does_not(
-    private_server: Cluster, tmp_path: Path, decoder: str
-) -> None:
+def test_commit_timestamps_show_what_the_wire_does_not(private_server, tmp_path, decoder):
     private_server.execute("ALTER SYSTEM SET track_commit_timestamp = on")
     private_server.restart()
     rig = Rig(private_server.create_database("timed"), tmp_path, decoder)

@@ -90,9 +90,7 @@ def subjects(registry: Registry, part: str) -> list[str]:
         ("TopicRecordNameStrategy", "key", "shop-{0}-shop.{0}.Value"),
     ],
 )
-def test_subjects_are_named_by_the_strategy(
-    registry: Registry, strategy: str, record_part: str, subject: str
-) -> None:
+def test_subjects_are_named_by_the_strategy(registry, strategy, record_part, subject):
     unique = f"{strategy}_{record_part}"
     strategy = f"io.confluent.kafka.serializers.subject.{strategy}"
     made = converter(
@@ -109,15 +107,13 @@ def test_subjects_are_named_by_the_strategy(
     assert (known["namespace"], known["name"]) == (f"shop.{unique}", "Value")
 
 
-def test_one_schema_has_one_id_in_every_process(registry: Registry) -> None:
+def test_one_schema_has_one_id_in_every_process(registry):
     schema = row("one.id.Value")
     first = converter(registry.url).encoder("one.id", schema)({"id": 1})
     assert converter(registry.url).encoder("one.id", schema)({"id": 1}) == first
 
 
-def test_an_incompatible_schema_is_refused_by_subject_version_and_difference(
-    registry: Registry,
-) -> None:
+def test_an_incompatible_schema_is_refused_by_subject_version_and_difference(registry):
     subject = "incompatible-value"
     converter(registry.url).encoder("incompatible", row("a.Value"))
     allow(registry, subject, "BACKWARD")
@@ -134,7 +130,7 @@ def test_an_incompatible_schema_is_refused_by_subject_version_and_difference(
     )
 
 
-def test_the_version_that_a_transitive_rule_refuses_is_named(registry: Registry) -> None:
+def test_the_version_that_a_transitive_rule_refuses_is_named(registry):
     """The latest version lacks the column, so that it would take it in any type."""
     text, number = (
         Field("o", Schema(kind=kind, optional=True))
@@ -147,9 +143,7 @@ def test_the_version_that_a_transitive_rule_refuses_is_named(registry: Registry)
         converter(registry.url).encoder("transitive", row("a.Value", number))
 
 
-def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
-    registry: Registry,
-) -> None:
+def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(registry):
     def encode(*more: Field) -> bytes | None:
         given = {"schema.registry.url": registry.url, **PATIENT}
         properties = ProtobufProperties.model_validate(given)
@@ -171,7 +165,7 @@ def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(
     assert f"{reported}confluent.type.Decimal and is string" in str(refused.value)
 
 
-def test_a_schema_that_may_not_be_registered_is_an_error(registry: Registry) -> None:
+def test_a_schema_that_may_not_be_registered_is_an_error(registry):
     schema = row("by.hand.Value")
     closed = converter(registry.url, **{"auto.register.schemas": False})
     with pytest.raises(SchemaNotRegistered, match="by.hand-value"):
@@ -182,12 +176,12 @@ def test_a_schema_that_may_not_be_registered_is_an_error(registry: Registry) -> 
     assert latest.encoder("by.hand", schema)({"id": 1})[5:] == b"\x02"
 
 
-def test_an_address_that_is_no_registrys_is_reported(registry: Registry) -> None:
+def test_an_address_that_is_no_registrys_is_reported(registry):
     with pytest.raises(SchemaInvalid, match="ccompat"):
         converter(f"{registry.url}/elsewhere").encoder("t", row("a.Value"))
 
 
-def test_a_registry_that_is_away_is_asked_again(registry: Registry) -> None:
+def test_a_registry_that_is_away_is_asked_again(registry):
     with nobody() as url:
         with pytest.raises(RegistryUnavailable) as away:
             written(url, "away")
@@ -209,9 +203,7 @@ def test_a_registry_that_is_away_is_asked_again(registry: Registry) -> None:
     ],
     ids=["basic", "basic in the address", "basic with escapes", "bearer"],
 )
-def test_who_has_the_login_comes_in_and_nobody_else(
-    registry: Registry, asked: str, given: dict[str, str]
-) -> None:
+def test_who_has_the_login_comes_in_and_nobody_else(registry, asked, given):
     more = dict(given)
     with door(registry.url) as shut:
         shut.authorization = asked
@@ -235,9 +227,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
     return made, key
 
 
-def test_a_registry_is_asked_over_tls_by_a_client_that_it_knows(
-    registry: Registry, tmp_path: Path
-) -> None:
+def test_a_registry_is_asked_over_tls_by_a_client_that_it_knows(registry, tmp_path):
     ours, our_key = certificate(tmp_path, "client")
     theirs, their_key = certificate(tmp_path, "registry")
     trusted = {"schema.registry.ssl.truststore.location": str(theirs)}
@@ -255,7 +245,7 @@ def test_a_registry_is_asked_over_tls_by_a_client_that_it_knows(
         assert shut.passed == 1
 
 
-def test_files_that_are_no_certificates_are_named(registry: Registry, tmp_path: Path) -> None:
+def test_files_that_are_no_certificates_are_named(registry, tmp_path):
     ours, _ = certificate(tmp_path, "client")
     text = tmp_path / "text.pem"
     text.write_text("no certificate")
@@ -271,13 +261,13 @@ def test_files_that_are_no_certificates_are_named(registry: Registry, tmp_path: 
 
 
 @pytest.mark.parametrize("url", ["registry:8081", "ftp://registry", "http://", "https:///path"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_what_is_no_address_is_refused(url):
     with pytest.raises(ValueError, match="http://HOST:PORT"):
         AvroProperties.model_validate({"schema.registry.url": url})
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_registry_that_is_busy_is_asked_until_it_answers(registry: Registry, status: int) -> None:
+def test_a_registry_that_is_busy_is_asked_until_it_answers(registry, status):
     patient = {"schema.registry.retry.timeout.ms": 90_000}
     with door(registry.url) as shut:
         shut.answer = status, "the door is shut"
@@ -288,7 +278,7 @@ def test_a_registry_that_is_busy_is_asked_until_it_answers(registry: Registry, s
         assert found.result(120)[5:] == b"\x02"
 
 
-def test_a_stop_does_not_wait_for_the_registry(registry: Registry) -> None:
+def test_a_stop_does_not_wait_for_the_registry(registry):
     stop = threading.Event()
     patient = {"schema.registry.retry.timeout.ms": 600_000, "stopping": stop.is_set}
     with door(registry.url) as shut:
@@ -318,9 +308,7 @@ def pipeline(database: Database, folder: Path, url: str) -> PipelineRig:
     return made
 
 
-def test_a_new_schema_waits_for_a_registry_that_went_away(
-    database: Database, registry: Registry, tmp_path: Path
-) -> None:
+def test_a_new_schema_waits_for_a_registry_that_went_away(database, registry, tmp_path):
     with door(registry.url) as shut:
         made = pipeline(database, tmp_path, shut.url)
         with made.running() as run:
@@ -344,9 +332,7 @@ def test_a_new_schema_waits_for_a_registry_that_went_away(
     ]
 
 
-def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(
-    database: Database, registry: Registry, tmp_path: Path
-) -> None:
+def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(database, registry, tmp_path):
     made = pipeline(database, tmp_path, registry.url)
     with made.running() as run:
         database.psql("INSERT INTO items VALUES (1, 'one')")
@@ -368,9 +354,7 @@ def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(
         run.until(lambda: len(made.destination.records) == 2, "the second record")
 
 
-def test_json_lines_refuse_what_is_no_json(
-    database: Database, registry: Registry, tmp_path: Any
-) -> None:
+def test_json_lines_refuse_what_is_no_json(database, registry, tmp_path):
     from waltap.pipeline.setup.preflight import FormatUnfit
 
     settings = {

@@ -66,7 +66,7 @@ def reported(text: str) -> list[str]:
     ]
 
 
-def test_the_search_finds_every_form() -> None:
+def test_the_search_finds_every_form():
     secret = SECRETS["database"]
     for text in (
         secret, repr(secret), json.dumps(secret), quote(secret, safe=""), secret.encode().hex(),
@@ -134,7 +134,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def shop(cluster: Cluster) -> Iterator[Database]:
+def shop(cluster) -> Iterator[Database]:
     made = cluster.create_database("shop")
     made.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     yield made
@@ -323,9 +323,7 @@ def left_behind(folder: Path, *given: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_work_that_fails_shows_no_secret(
-    case: str, shop: Database, echo: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_fails_shows_no_secret(case, shop, echo, tmp_path, monkeypatch):
     """Doctor, plan, explain and run, at level debug with tracebacks, and what they leave in files. And
     objects and tracebacks with locals, as a debugger, a notebook or a reporter of crashes shows them."""
     monkeypatch.setattr("waltap_kafka.client.REACH_S", 0.5)
@@ -364,9 +362,7 @@ def shown(pipeline: waltap.Pipeline) -> Iterator[str]:
     yield from (repr(pipeline.status()), repr(vars(pipeline._engine)))
 
 
-def test_a_run_that_goes_well_and_crashes_shows_no_secret(
-    shop: Database, echo: Echo, tmp_path: Path
-) -> None:
+def test_a_run_that_goes_well_and_crashes_shows_no_secret(shop, echo, tmp_path):
     """Its page, metrics, status, files, processes, and the dump of its crash."""
     (tmp_path / "password").write_text(SECRETS["database"])
     tables = {
@@ -423,9 +419,7 @@ def test_a_run_that_goes_well_and_crashes_shows_no_secret(
 
 
 @pytest.mark.parametrize("how", ["address", "--set"])
-def test_the_list_of_processes_shows_no_password_of_a_command_line(
-    how: str, shop: Database, tmp_path: Path
-) -> None:
+def test_the_list_of_processes_shows_no_password_of_a_command_line(how, shop, tmp_path):
     host, port = shop.server.host, shop.server.port
     word = SECRETS["database"]
     asked = {
@@ -449,7 +443,7 @@ def test_the_list_of_processes_shows_no_password_of_a_command_line(
     assert reported(said) == []
 
 
-def test_many_pipelines_hand_their_secrets_on_unseen(shop: Database, tmp_path: Path) -> None:
+def test_many_pipelines_hand_their_secrets_on_unseen(shop, tmp_path):
     """``run --all --set``: each process gets what was set, and none shows it."""
     (tmp_path / "all").mkdir()
     tables = {
@@ -478,7 +472,7 @@ def test_many_pipelines_hand_their_secrets_on_unseen(shop: Database, tmp_path: P
     assert reported(left_behind(tmp_path)) == []
 
 
-def test_a_recording_has_no_secret(shop: Database, tmp_path: Path) -> None:
+def test_a_recording_has_no_secret(shop, tmp_path):
     profile = tmp_path / "p.toml"
     profile.write_text(toml({"source": source(shop), "sink": {"type": "null"}}))
     said = commands(

@@ -3,7 +3,6 @@
 import re
 import string
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig, until
@@ -31,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def pipeline(cluster: Cluster, tmp_path: Path) -> Iterator[PipelineRig]:
+def pipeline(cluster, tmp_path) -> Iterator[PipelineRig]:
     database = cluster.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     yield PipelineRig(database, tmp_path)
@@ -55,9 +54,7 @@ def carry_out(database: Database, remedy: str) -> list[str]:
         ("synchronized_standby_slots", "", "slot.failover", {"slot.failover": True}),
     ],
 )
-def test_the_setting_that_doctor_names_ends_its_warning(
-    pipeline: PipelineRig, setting: str, value: str, check: str, given: dict[str, object]
-) -> None:
+def test_the_setting_that_doctor_names_ends_its_warning(pipeline, setting, value, check, given):
     database = pipeline.database
     database.execute("SELECT pg_create_physical_replication_slot('standby')")
     try:
@@ -77,7 +74,7 @@ def test_the_setting_that_doctor_names_ends_its_warning(
         database.execute("SELECT pg_drop_replication_slot('standby')")
 
 
-def test_the_role_that_is_to_capture_in_place_of_a_superuser_does(pipeline: PipelineRig) -> None:
+def test_the_role_that_is_to_capture_in_place_of_a_superuser_does(pipeline):
     database = pipeline.database
     reported = pipeline.doctor()["privileges"]
     assert "superuser" in reported.found
@@ -115,9 +112,7 @@ KEPT_OUT = {
 
 
 @pytest.mark.parametrize("case", KEPT_OUT)
-def test_a_role_that_is_kept_out_is_let_in(
-    cluster: Cluster, pipeline: PipelineRig, case: str
-) -> None:
+def test_a_role_that_is_kept_out_is_let_in(cluster, pipeline, case):
     """The password of what is printed is typed as it is."""
     database, hba = pipeline.database, cluster.folder / "data" / "pg_hba.conf"
     before = hba.read_text()
@@ -161,7 +156,7 @@ def _caught_up(pipeline: PipelineRig) -> bool:
     return True
 
 
-def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
+def test_a_slot_that_nobody_needs_is_dropped(pipeline):
     database = pipeline.database
     pipeline.deliver("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     reported = pipeline.doctor()["orphan slots"]
@@ -175,7 +170,7 @@ def test_a_slot_that_nobody_needs_is_dropped(pipeline: PipelineRig) -> None:
 
 
 @pytest.mark.parametrize("way", ["repair", "drop"])
-def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way: str) -> None:
+def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline, way):
     database = pipeline.database
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
     pipeline.catch_up()
@@ -208,7 +203,7 @@ def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline: PipelineRig, way:
     assert '"id":2' in (pipeline.folder / "lines").read_text().replace(" ", "")
 
 
-def test_a_threshold_for_old_snapshots_is_taken_back(private_server: Cluster) -> None:
+def test_a_threshold_for_old_snapshots_is_taken_back(private_server):
     """PostgreSQL up to 16 has it; no test can wait for the minutes that it takes to be in the way."""
     statements = re.findall(r"ALTER SYSTEM [^;]*", SnapshotTooOld.remedy)
     assert len(statements) == 1
@@ -227,7 +222,7 @@ def _families() -> Iterator[type[WaltapError]]:
         yield family
 
 
-def test_every_query_that_a_remedy_prints_is_one(pipeline: PipelineRig, database: Database) -> None:
+def test_every_query_that_a_remedy_prints_is_one(pipeline, database):
     """On PostgreSQL 18 and on 15. Those with names of a situation are executed in it, elsewhere."""
     found = {
         query

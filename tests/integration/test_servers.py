@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import psycopg
 from tests.harness.pipeline import until
-from tests.harness.servers.postgres import Server
 
 CHILD = """
 import pathlib, sys, time
@@ -21,7 +20,7 @@ time.sleep(600)
 """
 
 
-def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> None:
+def test_a_slot_still_streamed_from_is_reported_as_leaked(server):
     made = server.create_database("waltap_servers_leak")
     made.execute(
         "SELECT pg_create_logical_replication_slot('waltap_servers_leak', 'test_decoding')"
@@ -32,7 +31,7 @@ def test_a_slot_still_streamed_from_is_reported_as_leaked(server: Server) -> Non
     stream.finish()
 
 
-def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
+def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path):
     root = str(Path(__file__).parents[2])
     run = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path / "log")],

@@ -1,13 +1,11 @@
 """Several sinks of one pipeline: each gets everything once, whatever the others do."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 from waltap.changes.decode.message import Insert
@@ -36,7 +34,7 @@ class Shaken(SinkError):
 
 
 @pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
+def pipeline(database, tmp_path) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     made = PipelineRig(database, tmp_path)
     made.others["other"] = Destination()
@@ -45,7 +43,7 @@ def pipeline(database: Database, tmp_path: Path) -> PipelineRig:
 
 
 @pytest.fixture
-def pausing(pipeline: PipelineRig) -> PipelineRig:
+def pausing(pipeline) -> PipelineRig:
     """A pipeline whose second sink may be paused, and is tried again at once."""
     pipeline.branches[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
     return pipeline
@@ -56,7 +54,7 @@ def both(pipeline: PipelineRig) -> Iterator[Destination]:
     yield pipeline.others["other"]
 
 
-def test_each_sink_has_its_filter_format_and_place(database: Database, tmp_path: Path) -> None:
+def test_each_sink_has_its_filter_format_and_place(database, tmp_path):
     database.psql(
         "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY);"
         "INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1)"
@@ -112,9 +110,7 @@ class InPlace:
         return batch
 
 
-def test_a_transform_that_works_in_place_works_once_for_each_sink(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_transform_that_works_in_place_works_once_for_each_sink(pipeline):
     pipeline.database.psql(
         "CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'a')"
     )
@@ -128,7 +124,7 @@ def test_a_transform_that_works_in_place_works_once_for_each_sink(
         assert [event.row["v"] for event in destination.of("u")] == ["a!", "b!"]
 
 
-def test_what_one_sink_refuses_the_other_has_once(pipeline: PipelineRig) -> None:
+def test_what_one_sink_refuses_the_other_has_once(pipeline):
     """The first has the batch when the second fails; it is not given to the first again."""
     other, fails = pipeline.others["other"], [Shaken("no"), Shaken("no")]
     pipeline.catch_up()
@@ -145,7 +141,7 @@ def test_what_one_sink_refuses_the_other_has_once(pipeline: PipelineRig) -> None
         assert destination.ids("t") == [1]
 
 
-def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: PipelineRig) -> None:
+def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline):
     """The second could not flush; the pipeline's position is its position, the first is ahead."""
     other, database = pipeline.others["other"], pipeline.database
     pipeline.catch_up()
@@ -163,7 +159,7 @@ def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline: Pipeline
     assert other.ids("t")[-11:] == [*range(1, 12)]
 
 
-def test_within_a_large_transaction_too(pipeline: PipelineRig) -> None:
+def test_within_a_large_transaction_too(pipeline):
     other, database = pipeline.others["other"], pipeline.database
     pipeline.catch_up()
     batches: list[object] = []
@@ -184,9 +180,7 @@ def test_within_a_large_transaction_too(pipeline: PipelineRig) -> None:
         assert destination.ids("t") == [*range(1, 102)]
 
 
-def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(
-    pausing: PipelineRig,
-) -> None:
+def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing):
     other, database = pausing.others["other"], pausing.database
     pausing.catch_up()
     broken = [True]
@@ -218,7 +212,7 @@ def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(
 
 
 @pytest.mark.parametrize("step", ["before_open", "before_write", "before_flush"])
-def test_a_sink_that_lost_something_is_not_paused(pausing: PipelineRig, step: str) -> None:
+def test_a_sink_that_lost_something_is_not_paused(pausing, step):
     other, database = pausing.others["other"], pausing.database
     pausing.catch_up()
 
@@ -233,7 +227,7 @@ def test_a_sink_that_lost_something_is_not_paused(pausing: PipelineRig, step: st
     assert gap.code == DestinationBehind.code
 
 
-def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: PipelineRig) -> None:
+def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing):
     other, database = pausing.others["other"], pausing.database
     pausing.branches[1] |= {"pause.max.bytes": 1000, "pause.retry.ms": 3_600_000}
     pausing.catch_up()
@@ -252,7 +246,7 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing: Pipel
         assert destination.ids("t") == [*range(1, 1001)]
 
 
-def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: PipelineRig) -> None:
+def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing):
     other, database = pausing.others["other"], pausing.database
     database.execute("INSERT INTO t VALUES (1)")
 
@@ -281,16 +275,14 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing: PipelineRi
         ),
     ],
 )
-def test_mistakes_are_reported_by_their_place(
-    pipeline: PipelineRig, branches: list[dict[str, object]], named: str
-) -> None:
+def test_mistakes_are_reported_by_their_place(pipeline, branches, named):
     pipeline.branches = branches
     host, _ = pipeline.host()
     with pytest.raises(ConfigurationError, match=named):
         pipeline.profile(host)
 
 
-def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Path) -> None:
+def test_doctor_and_explain_look_at_every_sink(database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     (tmp_path / "folder").write_text("in the way")
     shop = Shop(tmp_path, database)
@@ -306,9 +298,7 @@ def test_doctor_and_explain_look_at_every_sink(database: Database, tmp_path: Pat
     assert "No sink is given" not in explained
 
 
-def test_each_sink_is_reported_a_table_that_was_left_out_for_a_while(
-    pipeline: PipelineRig, database: Database
-) -> None:
+def test_each_sink_is_reported_a_table_that_was_left_out_for_a_while(pipeline, database):
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     for captured in (r"public\.(t|u)", r"public\.t", r"public\.(t|u)"):
         assert all(each.missed == [] for each in both(pipeline))

@@ -7,7 +7,6 @@ soon as the server parses a literal, a cast where a built-in function prints a v
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,7 +143,7 @@ Judge = Callable[..., None]
 
 
 @pytest.fixture(scope="module", params=["server", "newest_server"])
-def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
+def judge(request) -> Iterator[Judge]:
     """Return what judges a condition on a table, or a statement, in a transaction that reads."""
     server = request.getfixturevalue(request.param)
     database = server.create_database("waltap_judged")
@@ -186,7 +185,7 @@ def refusal(judge: Judge, *what: str, **more: str) -> str:
     return ""
 
 
-def test_a_condition_compares_values_of_its_table_by_what_is_built_in(judge: Judge) -> None:
+def test_a_condition_compares_values_of_its_table_by_what_is_built_in(judge):
     found = {condition: refusal(judge, "kept", condition) for condition in CONDITIONS}
     assert not {
         condition: reason
@@ -195,7 +194,7 @@ def test_a_condition_compares_values_of_its_table_by_what_is_built_in(judge: Jud
     }
 
 
-def test_a_statement_selects_columns_of_its_table_under_their_names(judge: Judge) -> None:
+def test_a_statement_selects_columns_of_its_table_under_their_names(judge):
     found = {sql: refusal(judge, "kept", statement=sql) for sql in STATEMENTS}
     assert not {
         sql: reason
@@ -204,15 +203,13 @@ def test_a_statement_selects_columns_of_its_table_under_their_names(judge: Judge
     }
 
 
-def test_types_of_columns_that_run_something_are_refused_before_the_sql_is_parsed(
-    judge: Judge,
-) -> None:
+def test_types_of_columns_that_run_something_are_refused_before_the_sql_is_parsed(judge):
     """What the condition says would be a syntax error."""
     for number, (column, says) in enumerate(TYPES.items()):
         assert says in refusal(judge, f"c{number}", "id >"), column
 
 
-def test_names_of_columns_are_no_nodes_of_the_tree(judge: Judge) -> None:
+def test_names_of_columns_are_no_nodes_of_the_tree(judge):
     """The server puts a backslash before what would end a word."""
     assert refusal(judge, "odd", 'id > "{SUBLINK}"') == ""
     with pytest.raises(ConditionRefused, match="cannot be read"):
@@ -250,7 +247,7 @@ COMPARED = [
 
 
 @pytest.fixture
-def database(database: Database) -> Iterator[Database]:
+def database(database) -> Iterator[Database]:
     database.execute(SIGNALS)
     yield database
 
@@ -279,9 +276,7 @@ def refused(
 
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
-def test_types_of_columns_run_nothing(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_types_of_columns_run_nothing(database, tmp_path, caplog, kind):
     database.execute(PLANTED)
     for number, (column, _) in enumerate(ATTACKS):
         database.execute(
@@ -298,9 +293,7 @@ def test_types_of_columns_run_nothing(
 
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
-def test_types_that_only_hold_values_are_compared(
-    database: Database, tmp_path: Path, kind: str
-) -> None:
+def test_types_that_only_hold_values_are_compared(database, tmp_path, kind):
     database.execute(ALLOWED)
     pipeline = PipelineRig(database, tmp_path, SETTINGS)
     with pipeline.running() as run:
@@ -309,9 +302,7 @@ def test_types_that_only_hold_values_are_compared(
             run.until(lambda n=times: pipeline.destination.ids("fine", "r") == [1] * n, condition)
 
 
-def test_a_column_that_got_another_type_is_judged_again(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_column_that_got_another_type_is_judged_again(database, tmp_path, caplog):
     """Between two chunks of a snapshot, whose condition was fine when it began."""
     database.execute(PLANTED)
     database.execute(
@@ -334,7 +325,7 @@ def test_a_column_that_got_another_type_is_judged_again(
     assert 0 < len(destination.ids("later", "r")) < 100
 
 
-def test_a_select_leaves_out_what_is_not_published(database: Database, tmp_path: Path) -> None:
+def test_a_select_leaves_out_what_is_not_published(database, tmp_path):
     database.execute("CREATE PUBLICATION narrow FOR TABLE signals, t (id, v) WHERE (id <> 2)")
     settings = SETTINGS | {
         "publication.name": "narrow",
@@ -349,9 +340,7 @@ def test_a_select_leaves_out_what_is_not_published(database: Database, tmp_path:
     assert pipeline.destination.ids("t", "r") == [1]
 
 
-def test_a_name_of_a_type_in_text_is_no_way_around(
-    newest_database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_of_a_type_in_text_is_no_way_around(newest_database, tmp_path, caplog):
     """Functions of PostgreSQL 16 and later."""
     newest_database.execute(SIGNALS)
     newest_database.execute(PLANTED)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.meanwhile import in_background
-from tests.harness.pipeline import WAIT_S, PipelineRig
-from tests.harness.servers.postgres import Database
+from tests.harness.pipeline import WAIT_S
 from tests.harness.shop import Shop
 
 from waltap.changes.transactions.position import parse_lsn
@@ -65,9 +64,7 @@ BAD: list[tuple[str, str | dict[str, object], str]] = [
 ]
 
 
-def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(pipeline, caplog):
     def broken(_notification: Notification) -> None:
         raise RuntimeError("of the listener")
 
@@ -89,7 +86,7 @@ def test_a_bad_signal_is_answered_with_its_fault_and_stops_nothing(
     assert "Engine.on_notification: " in caplog.text
 
 
-def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: PipelineRig) -> None:
+def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline):
     marks, reported = Marks(), list[Notification]()
     pipeline.settings["signal.data.collection"] = None  # nothing that is no snapshot needs a table
     with pipeline.running(marks) as run:
@@ -104,9 +101,7 @@ def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline: Pipeli
     assert run.notices.signals == [("mark", "m-1"), ("log", run.notices.signals[1][1])]
 
 
-def test_a_log_signal_without_a_message_logs_that_and_the_position(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_signal_without_a_message_logs_that_and_the_position(pipeline, caplog):
     given = ("", "{}", '{"message": ""}', '{"message": " "}', '{"message": null}', '{"text": "x"}')
     with caplog.at_level(logging.INFO), pipeline.running() as run:
         for data in given:
@@ -118,14 +113,14 @@ def test_a_log_signal_without_a_message_logs_that_and_the_position(
         assert parse_lsn(line.removeprefix("a log signal without a message, at ")) > 0
 
 
-def test_an_action_may_stop_the_pipeline(pipeline: PipelineRig) -> None:
+def test_an_action_may_stop_the_pipeline(pipeline):
     with pipeline.running(Marks()) as run:
         assert run.engine.signal("mark", {"label": "stop"}).result(WAIT_S).accepted
         run.join()
     assert run.engine.state == "stopped"
 
 
-def test_signals_from_many_threads_are_all_answered(pipeline: PipelineRig) -> None:
+def test_signals_from_many_threads_are_all_answered(pipeline):
 
     def give(number: int) -> SignalAnswer:
         future = run.engine.signal("log", {"message": "at {}"}, identifier=str(number))
@@ -138,14 +133,14 @@ def test_signals_from_many_threads_are_all_answered(pipeline: PipelineRig) -> No
     assert all(answer.accepted for answer in answers)
 
 
-def test_a_signal_after_the_end_is_refused(pipeline: PipelineRig) -> None:
+def test_a_signal_after_the_end_is_refused(pipeline):
     with pipeline.running() as run:
         run.stop()
         late = run.engine.signal("log", {}).result(WAIT_S)
     assert late.reason == "the pipeline has ended"
 
 
-def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline: PipelineRig) -> None:
+def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline):
     with pipeline.running() as run:
         held, free = pipeline.destination.hold()
         pipeline.database.execute("INSERT INTO t VALUES (100)")
@@ -207,7 +202,7 @@ CHANNELS = pytest.mark.pipeline(
 
 
 @pytest.fixture
-def kept(pipeline: PipelineRig) -> Kept:
+def kept(pipeline) -> Kept:
     pipeline.settings["signal.file"] = str(pipeline.folder / "asks.txt")
     return Kept()
 
@@ -224,9 +219,7 @@ def completed(kept: Kept) -> bool:
 
 
 @CHANNELS
-def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
-    pipeline: PipelineRig, kept: Kept, tmp_path: Path
-) -> None:
+def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(pipeline, kept, tmp_path):
     ask(tmp_path)  # before the start: it is not lost
     with pipeline.running(kept) as run:
         run.until(lambda: completed(kept), "the snapshot's end")
@@ -255,8 +248,8 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(
 
 @CHANNELS
 def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
-    pipeline: PipelineRig, database: Database, kept: Kept, tmp_path: Path
-) -> None:
+    pipeline, database, kept, tmp_path
+):
     with pipeline.running(kept) as run:
         database.execute(
             "INSERT INTO signals VALUES ('by-table', 'execute-snapshot',"
@@ -269,9 +262,7 @@ def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
 
 
 @CHANNELS
-def test_a_channel_that_fails_is_reported_once_and_stops_nothing(
-    pipeline: PipelineRig, database: Database, kept: Kept, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_channel_that_fails_is_reported_once_and_stops_nothing(pipeline, database, kept, caplog):
     kept.faults = [OSError(os.strerror(5))]
     with pipeline.running(kept) as run:
         database.execute("INSERT INTO t VALUES (100)")
@@ -293,9 +284,7 @@ def waltap_signal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
     return shop.waltap("signal FILE", *arguments)
 
 
-def test_the_command_reaches_a_running_pipeline_without_its_database(
-    pipeline: PipelineRig, tmp_path: Path
-) -> None:
+def test_the_command_reaches_a_running_pipeline_without_its_database(pipeline, tmp_path):
     with pipeline.running() as run:
         done = waltap_signal(
             tmp_path, "execute-snapshot", json.dumps(READ_T), "--id", "cli-1", "--wait", "60"

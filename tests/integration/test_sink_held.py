@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.postgres import Database
@@ -59,9 +59,7 @@ def metric(port: int, name: str) -> float:
     )
 
 
-def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(database, tmp_path):
     database.psql(
         "CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY, v text);"
         "INSERT INTO t SELECT generate_series(1, 5)"
@@ -126,8 +124,8 @@ def in_s3(kind: str, s3: S3Server, bucket: str, url: str, folder: Path) -> dict[
 
 @pytest.mark.parametrize("kind", ["files", "changelog", "delta", "iceberg"])
 def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
-    database: Database, tmp_path: Path, s3: S3Server, bucket: str, kind: str
-) -> None:
+    database, tmp_path, s3, bucket, kind
+):
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     (port,) = free_ports(1)
     log, address = tmp_path / "stderr", urlsplit(s3.url)
@@ -168,8 +166,8 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
-    database: Database, tmp_path: Path, s3: S3Server, bucket: str, kind: str
-) -> None:
+    database, tmp_path, s3, bucket, kind
+):
     """The checks of a sink come first; a library that keeps the interpreter's lock would hold all."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     (port,) = free_ports(1)
@@ -186,7 +184,7 @@ def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
 
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
-def test_a_registry_that_hangs_is_named_without_its_login(pipeline: PipelineRig, caplog) -> None:
+def test_a_registry_that_hangs_is_named_without_its_login(pipeline, caplog):
     """It is what the pipeline waits for, not the sink; a stop ends the wait."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
@@ -205,7 +203,7 @@ def test_a_registry_that_hangs_is_named_without_its_login(pipeline: PipelineRig,
 
 
 @pytest.mark.parametrize("how", ["no sink", "one that returns"])
-def test_a_call_that_ends_leaves_nothing_in_flight(how: str) -> None:
+def test_a_call_that_ends_leaves_nothing_in_flight(how):
     from waltap.clock import SystemClock
     from waltap.services.monitor.counts import SinkCalls
 

@@ -28,14 +28,14 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module", params=["oldest", "newest"])
-def small_server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def small_server(request) -> Iterator[Cluster]:
     make = Cluster.create if request.param == "oldest" else Cluster.create_newest
     with own_server(make, **SETTINGS) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def database(small_server: Cluster, request: pytest.FixtureRequest) -> Iterator[Database]:
+def database(small_server, request) -> Iterator[Database]:
     small_server.execute("ALTER SYSTEM RESET ALL")
     small_server.reload()
     name = "".join(c if c.isalnum() else "_" for c in request.node.name.lower())[:40]
@@ -90,7 +90,7 @@ def gaps(pipeline: PipelineRig) -> list[CaptureGap]:
     return GapCertificates(pipeline.folder / "state" / "p").all()
 
 
-def test_a_held_sink_is_predicted_and_reported(pipeline: PipelineRig) -> None:
+def test_a_held_sink_is_predicted_and_reported(pipeline):
     """The engine waits for the sink; the monitor looks over a connection of its own."""
     database = pipeline.database
     settings: dict[str, Any] = {"waltap.wal.budget": "20MB", "waltap.wal.warn.at": "0.25,0.5"}
@@ -120,9 +120,7 @@ def test_a_held_sink_is_predicted_and_reported(pipeline: PipelineRig) -> None:
     assert gaps(pipeline) == []
 
 
-def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(
-    pipeline: PipelineRig,
-) -> None:
+def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(pipeline):
     database = pipeline.database
     settings = {"waltap.wal.budget": "12MB", "waltap.wal.action": "advance"}
     with pipeline.running(**settings) as run:
@@ -195,7 +193,7 @@ def calm(watched: Watched) -> None:
     until(lets_go, "the server lets go")
 
 
-def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline: PipelineRig) -> None:
+def test_incremental_snapshots_are_paused_while_there_is_too_much(pipeline):
     with pipeline.running(**PAUSES) as run:
         watched = paused(pipeline, run)
         calm(watched)
@@ -210,14 +208,14 @@ def changed(watched: Watched) -> None:
     watched.run.until(lambda: 4 in watched.pipeline.destination.ids("t", "c"), "the change")
 
 
-def test_a_pause_of_the_monitor_ends_with_its_run(pipeline: PipelineRig) -> None:
+def test_a_pause_of_the_monitor_ends_with_its_run(pipeline):
     with pipeline.running(**PAUSES) as run:
         changed(paused(pipeline, run))
     with pipeline.running(**PAUSES | {"waltap.wal.budget": "1GB"}) as run:
         run.until(lambda: read(pipeline) == 1903, "the end")
 
 
-def test_the_monitor_ends_no_pause_that_somebody_asked_for(pipeline: PipelineRig) -> None:
+def test_the_monitor_ends_no_pause_that_somebody_asked_for(pipeline):
     with pipeline.running(**PAUSES) as run:
         watched = paused(pipeline, run, "pause-snapshot")
         calm(watched)
@@ -228,7 +226,7 @@ def test_the_monitor_ends_no_pause_that_somebody_asked_for(pipeline: PipelineRig
     assert read(pipeline) == 1903
 
 
-def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig) -> None:
+def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline):
     database = pipeline.database
     settings = {"waltap.wal.budget": "8MB", "waltap.wal.action": "drop"}
     with pytest.raises(SlotGivenUp) as ended, pipeline.running(**settings) as run:
@@ -261,7 +259,7 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline: PipelineRig)
 
 
 @pytest.mark.parametrize("way", ["repair", "snapshot"])
-def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig, way: str) -> None:
+def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline, way):
     database = pipeline.database
     pipeline.catch_up()
     before = pipeline.offset()
@@ -299,7 +297,7 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline: PipelineRig, 
     assert gap.reread["public.t"].rows == 2
 
 
-def test_the_limit_of_the_server_is_predicted(pipeline: PipelineRig) -> None:
+def test_the_limit_of_the_server_is_predicted(pipeline):
     database = pipeline.database
     database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '30MB'")
     database.server.reload()
@@ -312,7 +310,7 @@ def test_the_limit_of_the_server_is_predicted(pipeline: PipelineRig) -> None:
         watched.free.set()
 
 
-def test_orphans_are_on_the_status(pipeline: PipelineRig) -> None:
+def test_orphans_are_on_the_status(pipeline):
     database = pipeline.database
     database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     with pipeline.running() as run:

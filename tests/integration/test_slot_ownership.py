@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from tests.harness.command import waltap
 from tests.harness.pipeline import WAIT_S, PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
 import waltap as package
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.pipeline(
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Shop:
+def shop(database, tmp_path) -> Shop:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     (tmp_path / "home").mkdir()
     made = Shop(tmp_path / "home", database)
@@ -54,9 +53,7 @@ def run(path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return waltap("run", path, "--until-idle", 0.3, cwd=cwd)
 
 
-def test_the_current_directory_changes_nothing(
-    shop: Shop, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_directory_changes_nothing(shop, database, tmp_path, monkeypatch):
     """Nor does it for a loop in Python, which asks like any start before it takes the slot of another profile."""
     elsewhere, path = tmp_path / "elsewhere", shop.path
     elsewhere.mkdir()
@@ -77,9 +74,7 @@ def test_the_current_directory_changes_nothing(
     assert sum(batch.events for batch in batches) == 1
 
 
-def test_the_same_profile_in_another_folder_does_not_take_the_slot(
-    shop: Shop, database: Database, tmp_path: Path
-) -> None:
+def test_the_same_profile_in_another_folder_does_not_take_the_slot(shop, database, tmp_path):
     shop.run()
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -95,9 +90,7 @@ def test_the_same_profile_in_another_folder_does_not_take_the_slot(
     assert shop.operations()[2:] == [("c", 3)]
 
 
-def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
-    shop: Shop, database: Database
-) -> None:
+def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(shop, database):
     """Killed between the slot and the first stored offset: the next start knows the slot for its own."""
     code = (
         "import os, signal, sys\n"
@@ -119,9 +112,7 @@ def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(
     assert sorted(number for _, number in shop.operations()) == [1, 2, 3, 4]
 
 
-def test_a_debezium_file_takes_a_slot_over_with_a_warning(
-    shop: Shop, database: Database, tmp_path: Path
-) -> None:
+def test_a_debezium_file_takes_a_slot_over_with_a_warning(shop, database, tmp_path):
     name = database.name[:60]
     database.execute(f"CREATE PUBLICATION {name} FOR TABLE t")
     database.execute(CREATE_SLOT, name)
@@ -143,9 +134,7 @@ def foreign_slot(pipeline: PipelineRig) -> None:
     pipeline.database.execute("INSERT INTO t VALUES (2)")
 
 
-def test_a_slot_of_somebody_else_is_refused_and_taken_over_with_consent_once_and_for_all(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_slot_of_somebody_else_is_refused_and_taken_over_with_consent_once_and_for_all(pipeline):
     """Starts that were refused before, for other reasons, are no claim to a slot that comes later."""
     for wrong in ({"plugin.name": "no_such_plugin_here"}, {"database.user": "nobody_of_that_name"}):
         with pytest.raises(WaltapError):
@@ -167,7 +156,7 @@ def test_a_slot_of_somebody_else_is_refused_and_taken_over_with_consent_once_and
     assert pipeline.destination.ids("t") == [2, 3]
 
 
-def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline: PipelineRig) -> None:
+def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline):
     """Also not in a mode that answers a lost position by a new snapshot."""
     pipeline.catch_up()
     foreign = PipelineRig(pipeline.database, pipeline.folder)
@@ -183,7 +172,7 @@ def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline: PipelineRig
 # --- our own slot, known again ---------------------------------------------------------------------------
 
 
-def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline: PipelineRig) -> None:
+def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline):
     """`waltap offsets clear` forgets a position, not whose slot it is; an earlier version kept no list."""
     pipeline.catch_up()
     listed = pipeline.offset_file.parent / "belongings.json"
@@ -196,9 +185,7 @@ def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline: PipelineR
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
-def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no_more(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no_more(pipeline):
     database = pipeline.database
     with database.connect() as last:
         last.execute(
@@ -220,7 +207,7 @@ def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no
 # --- what is said of slots -------------------------------------------------------------------------------
 
 
-def test_status_says_that_the_slot_is_of_another_plugin_or_owner(pipeline: PipelineRig) -> None:
+def test_status_says_that_the_slot_is_of_another_plugin_or_owner(pipeline):
     foreign_slot(pipeline)
     done = pipeline.command("status")
     assert (done.returncode, "WT-2112" in done.stdout) == (1, True)
@@ -232,7 +219,7 @@ def test_status_says_that_the_slot_is_of_another_plugin_or_owner(pipeline: Pipel
 
 
 @pytest.fixture
-def other(pipeline: PipelineRig) -> Iterator[PipelineRig]:
+def other(pipeline) -> Iterator[PipelineRig]:
     """Another pipeline in the same folder of states."""
     made = PipelineRig(
         pipeline.database, pipeline.folder, {"slot.name": f"{pipeline.slot[:55]}_other"}
@@ -245,9 +232,7 @@ def orphans(connector: Connector, stages: PipelineStages) -> list[str]:
     return [each.name for each in orphan_slots(stages.profile, connector, stages.store)]
 
 
-def test_a_pipeline_that_starts_while_slots_are_listed_has_no_orphan(
-    pipeline: PipelineRig, other: PipelineRig
-) -> None:
+def test_a_pipeline_that_starts_while_slots_are_listed_has_no_orphan(pipeline, other):
     """It is in its snapshot, in which nobody reads the slot, when the list is asked for."""
     release, (host, _) = Event(), pipeline.host()
     other.destination.before_write = lambda _batch: release.wait(WAIT_S)
@@ -271,9 +256,7 @@ def unreadable_elements(pipeline: PipelineRig) -> bool:
     return pipeline.database.slots().get(pipeline.slot) is False
 
 
-def test_a_slot_that_was_made_just_now_is_no_orphan(
-    pipeline: PipelineRig, other: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_that_was_made_just_now_is_no_orphan(pipeline, other, monkeypatch):
     """The slot is there, the offset that names it is not stored yet."""
     made, release, store, (host, _) = Event(), Event(), SinkWriter.store, pipeline.host()
 

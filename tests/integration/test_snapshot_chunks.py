@@ -56,7 +56,7 @@ def read_elsewhere(chunks: list[SnapshotChunk], file: Path) -> list[list[str]]:
 
 
 @pytest.fixture
-def shop(database: Database) -> Database:
+def shop(database) -> Database:
     database.execute(
         "CREATE TABLE big (id int PRIMARY KEY, v text); CREATE TABLE empty (id int PRIMARY KEY);"
         "INSERT INTO big SELECT g, repeat('v', 200) FROM generate_series(1, 3000) g;"
@@ -65,9 +65,7 @@ def shop(database: Database) -> Database:
     return database
 
 
-def test_two_processes_read_what_one_snapshot_shows(
-    shop: Database, pipeline: PipelineRig, tmp_path: Path
-) -> None:
+def test_two_processes_read_what_one_snapshot_shows(shop, pipeline, tmp_path):
     pipeline.settings |= {"snapshot.max.threads": 5}
     with connected(pipeline) as connector:
         start = connector.prepare(None)
@@ -93,7 +91,7 @@ def test_two_processes_read_what_one_snapshot_shows(
     assert again == [row for row in halves[0] if row[:2] == again[0][:2]]
 
 
-def test_one_connection_gives_chunks_too(shop: Database, tmp_path: Path) -> None:
+def test_one_connection_gives_chunks_too(shop, tmp_path):
     with connected(PipelineRig(shop, tmp_path)) as connector:
         chunks = connector.chunks(connector.prepare(None))
         (whole,) = (chunk for chunk in chunks if chunk.relation.table == "big")
@@ -102,9 +100,7 @@ def test_one_connection_gives_chunks_too(shop: Database, tmp_path: Path) -> None
     assert sum(len(piece.rows) for piece in pieces) == 3000
 
 
-def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
-    shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_that_others_cannot_read_is_waited_for_once(shop, tmp_path, monkeypatch):
     waits: list[float] = []
 
     def noted(seconds: float, *, stopping: Callable[[], bool]) -> None:
@@ -126,9 +122,7 @@ def test_a_snapshot_that_others_cannot_read_is_waited_for_once(
 
 
 @pytest.mark.parametrize("place", ["database", "newest_database"])
-def test_a_chunk_says_that_its_snapshot_is_gone(
-    place: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_chunk_says_that_its_snapshot_is_gone(place, request, tmp_path):
     shop: Database = request.getfixturevalue(place)
     shop.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with connected(PipelineRig(shop, tmp_path)) as connector:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
 from waltap.plugins.hookspecs import hookimpl
@@ -73,9 +73,7 @@ class AtStart:
         pytest.param("ALTER TABLE t DROP v; ALTER TABLE t ADD v text DEFAULT 'new'", "pgoutput", id="column made anew"),
     ],
 )  # fmt: skip
-def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
-    pipeline: PipelineRig, statements: str, decoder: str
-) -> None:
+def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(pipeline, statements, decoder):
     database = pipeline.database
     with pipeline.running(AtStart(database, statements), **{"plugin.name": decoder}):
         database.execute("UPDATE t SET id = 3000 WHERE id = 5; DELETE FROM t WHERE id = 6")
@@ -101,9 +99,7 @@ def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
         pytest.param("TRUNCATE z", "a t -z", 1, id="each by itself, last emptied"),
     ],
 )
-def test_markers_show_the_order_in_which_rows_are_delivered(
-    pipeline: PipelineRig, statements: str, together: str, size: int
-) -> None:
+def test_markers_show_the_order_in_which_rows_are_delivered(pipeline, statements, together, size):
     """``together``: the order of the tables where one group is read, a minus before one without rows.
     In groups of their own they keep their place."""
     pipeline.database.execute("DELETE FROM t WHERE id > 10; ANALYZE")
@@ -131,9 +127,7 @@ def test_markers_show_the_order_in_which_rows_are_delivered(
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.mode": "always"})
-def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(pipeline):
     database = pipeline.database
     pipeline.catch_up()
     pipeline.destination.events.clear()
@@ -154,9 +148,7 @@ def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(
     settings={"publication.keyless.tables": "publish"},
 )
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_rows_without_a_key_come_once_when_their_table_is_rewritten(
-    pipeline: PipelineRig, decoder: str
-) -> None:
+def test_rows_without_a_key_come_once_when_their_table_is_rewritten(pipeline, decoder):
     """The stream leaves out what the later reading contains, and nothing else."""
     pipeline.settings["plugin.name"] = decoder
     text = (
@@ -190,9 +182,7 @@ def test_rows_without_a_key_come_once_when_their_table_is_rewritten(
         pytest.param("DROP TABLE t", id="table dropped"),
     ],
 )
-def test_rows_are_read_on_under_the_names_that_the_snapshot_has(
-    pipeline: PipelineRig, statements: str, caplog
-) -> None:
+def test_rows_are_read_on_under_the_names_that_the_snapshot_has(pipeline, statements, caplog):
     with pipeline.running(AtStart(pipeline.database, statements)):
         pass
     read = [event.row for event in pipeline.destination.of("t") if event.op == "r"]
@@ -204,9 +194,7 @@ def test_rows_are_read_on_under_the_names_that_the_snapshot_has(
 
 
 @pytest.mark.pipeline(sql=TABLES)
-def test_a_table_that_is_renamed_and_rewritten_has_the_snapshot_taken_anew(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_table_that_is_renamed_and_rewritten_has_the_snapshot_taken_anew(pipeline):
     text = "ALTER TABLE t RENAME TO t2; ALTER TABLE t2 ALTER v TYPE bigint"
     with pipeline.running(AtStart(pipeline.database, text)) as run:
         assert "reconnecting" in [state for state, _ in run.notices.states]
@@ -234,8 +222,8 @@ def test_a_table_that_is_renamed_and_rewritten_has_the_snapshot_taken_anew(
     ],
 )  # fmt: skip
 def test_partitions_that_are_rewritten_before_they_are_read_arrive_whole(
-    pipeline: PipelineRig, statements: str, root: bool
-) -> None:
+    pipeline, statements, root
+):
     pipeline.settings["publish.via.partition.root"] = root
     with pipeline.running(AtStart(pipeline.database, statements)):
         pass
@@ -245,7 +233,7 @@ def test_partitions_that_are_rewritten_before_they_are_read_arrive_whole(
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"sink.type": "changelog"})
-def test_the_change_log_has_the_rows_that_were_read_anew(pipeline: PipelineRig, tmp_path) -> None:
+def test_the_change_log_has_the_rows_that_were_read_anew(pipeline, tmp_path):
     pipeline.settings["sink.path"] = str(tmp_path / "log")
     text = "ALTER TABLE t ALTER v TYPE bigint USING v::bigint * 10"
     with pipeline.running(AtStart(pipeline.database, text)):
@@ -256,7 +244,7 @@ def test_the_change_log_has_the_rows_that_were_read_anew(pipeline: PipelineRig, 
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})
-def test_shared_locks_are_taken_before_there_is_a_snapshot(pipeline: PipelineRig) -> None:
+def test_shared_locks_are_taken_before_there_is_a_snapshot(pipeline):
     """Who would rewrite a table waits until it has been read; whoever writes rows does not."""
     database, refused = pipeline.database, []
 
@@ -274,9 +262,7 @@ def test_shared_locks_are_taken_before_there_is_a_snapshot(pipeline: PipelineRig
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})
-def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(
-    pipeline: PipelineRig,
-) -> None:
+def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(pipeline):
     """It holds the slot up, and waits for our lock: neither could ever go on."""
     database = pipeline.database
     locked = (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.message import LogicalMessage
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -56,7 +56,7 @@ def writers(database: Database, portions: RoundPortions) -> Iterator[list[list[i
     settings={"snapshot.fetch.size": 500},
 )
 @pytest.mark.parametrize("way", ["new slot", "second start", *DECODERS])
-def test_rows_written_during_the_snapshot_arrive_once(pipeline: PipelineRig, way: str) -> None:
+def test_rows_written_during_the_snapshot_arrive_once(pipeline, way):
     """At a second start there is a stored position, and the snapshot has read most changes behind it; a decoder's
     name: beside a slot that somebody made before."""
     database = pipeline.database
@@ -116,9 +116,7 @@ def reported(pipeline: PipelineRig) -> list[str]:
 
 
 @pytest.mark.parametrize("plugin", DECODERS)
-def test_changes_of_tables_that_the_snapshot_does_not_read_arrive(
-    pipeline: PipelineRig, plugin: str
-) -> None:
+def test_changes_of_tables_that_the_snapshot_does_not_read_arrive(pipeline, plugin):
     with_slot(pipeline, **{"plugin.name": plugin}, **ONLY_T)
     pipeline.deliver(
         "INSERT INTO other VALUES (1, 1)",
@@ -128,7 +126,7 @@ def test_changes_of_tables_that_the_snapshot_does_not_read_arrive(
     assert reported(pipeline) == ["r t 1", "r t 2", "c other 1", "c other 2"]
 
 
-def test_what_is_of_no_table_that_was_read_arrives(pipeline: PipelineRig) -> None:
+def test_what_is_of_no_table_that_was_read_arrives(pipeline):
     """A truncate for the other of two tables, and messages, in transactions or at once."""
     database = with_slot(pipeline, **{"skipped.operations": "none"}, **ONLY_T)
     database.execute("SELECT pg_logical_emit_message(false, 'app', 'at once')")
@@ -153,9 +151,7 @@ def test_what_is_of_no_table_that_was_read_arrives(pipeline: PipelineRig) -> Non
     assert messages == [b"at once", b"within", b"alone"]
 
 
-def test_the_metadata_of_a_transaction_counts_what_was_delivered_of_it(
-    pipeline: PipelineRig,
-) -> None:
+def test_the_metadata_of_a_transaction_counts_what_was_delivered_of_it(pipeline):
     file = pipeline.folder / "out.jsonl"
     sink = {"sink.type": "jsonl", "sink.path": str(file), "provide.transaction.metadata": True}
     with_slot(pipeline, **sink, **ONLY_T).execute(
@@ -172,7 +168,7 @@ def test_the_metadata_of_a_transaction_counts_what_was_delivered_of_it(
     assert end["data_collections"] == [{"data_collection": "public.other", "event_count": 1}]
 
 
-def test_tables_that_were_read_and_empty_are_left_out_of_the_stream(pipeline: PipelineRig) -> None:
+def test_tables_that_were_read_and_empty_are_left_out_of_the_stream(pipeline):
     """Nor does what was under a table's name before it: those rows are not in it."""
     with_slot(pipeline)
     pipeline.deliver(
@@ -191,9 +187,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("pieces", [0, 1, 2])
-def test_a_snapshot_that_goes_on_still_leaves_out_all_that_it_read(
-    pipeline: PipelineRig, pieces: int
-) -> None:
+def test_a_snapshot_that_goes_on_still_leaves_out_all_that_it_read(pipeline, pieces):
     """Tables are read together: of those behind the first no row had come when it broke off."""
     database = with_slot(pipeline)
     pipeline.destination.resumes = True
@@ -241,9 +235,7 @@ def change_behind_the_snapshot(database: Database, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ReadingTransaction, "seen", then_a_commit)
 
 
-def test_rows_come_before_a_change_that_their_snapshot_did_not_see(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_come_before_a_change_that_their_snapshot_did_not_see(pipeline, monkeypatch):
     database = with_slot(pipeline)
     database.execute(TWO_ROWS)
     # the slot has it, and the snapshot sees it
@@ -260,8 +252,8 @@ def test_rows_come_before_a_change_that_their_snapshot_did_not_see(
 
 
 def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
-    private_server: Cluster, tmp_path
-) -> None:
+    private_server, tmp_path
+):
     """A commit that waits for a standby is in the WAL, and streamed; no snapshot sees it."""
     database = private_server.create_database("waits")
     pipeline = PipelineRig(database, tmp_path)
@@ -292,7 +284,7 @@ def test_rows_come_before_a_commit_that_was_written_and_not_yet_to_be_seen(
     assert snapshot_lsn(pipeline) <= pipeline.destination.of("t")[-1].commit_lsn
 
 
-def test_a_transaction_that_is_merely_open_holds_no_position_back(pipeline: PipelineRig) -> None:
+def test_a_transaction_that_is_merely_open_holds_no_position_back(pipeline):
     database = with_slot(pipeline)
     database.execute(TWO_ROWS)
     with database.connect(autocommit=False) as other:

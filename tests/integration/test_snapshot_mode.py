@@ -78,9 +78,7 @@ def run_once(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
-    pipeline: PipelineRig, threads: int
-) -> None:
+def test_a_mode_skips_tables_and_reads_others_by_its_own_select(pipeline, threads):
     class Chooses(Mine):
         def reads(self, relation: Relation, start: SnapshotStart) -> bool:
             return relation.table != "b"
@@ -102,7 +100,7 @@ def test_a_mode_skips_tables_and_reads_others_by_its_own_select(
     assert mode.heard == [("before", ["a", "c"]), ("after", True)]
 
 
-def test_a_mode_has_offset_slot_and_source_at_hand(pipeline: PipelineRig) -> None:
+def test_a_mode_has_offset_slot_and_source_at_hand(pipeline):
     """At the first start there is neither; at a later one both, and a snapshot of its own."""
 
     class Sees(Mine):
@@ -131,7 +129,7 @@ def test_a_mode_has_offset_slot_and_source_at_hand(pipeline: PipelineRig) -> Non
     assert not second.resumes
 
 
-def test_an_interrupted_snapshot_ends_too(pipeline: PipelineRig) -> None:
+def test_an_interrupted_snapshot_ends_too(pipeline):
     class Killed(BaseException):
         pass
 
@@ -145,9 +143,7 @@ def test_an_interrupted_snapshot_ends_too(pipeline: PipelineRig) -> None:
     assert mode.heard == [("before", ["a", "b", "c"]), ("after", False)]
 
 
-def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(pipeline, caplog):
     class Fails(Mine):
         def after(self, start: SnapshotStart, *, completed: bool) -> None:
             raise ValueError("behind")
@@ -157,7 +153,7 @@ def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(
     assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
 
 
-def test_a_mode_refuses_its_snapshot_before_a_row_is_read(pipeline: PipelineRig) -> None:
+def test_a_mode_refuses_its_snapshot_before_a_row_is_read(pipeline):
     class TooLarge(SnapshotError):
         code = "WT-4999"
         remedy = "Read it elsewhere."
@@ -194,9 +190,7 @@ class Watches(Mine):
         ("shared", [("a", "AccessShareLock"), ("b", "ShareLock"), ("c", "AccessShareLock")]),
     ],
 )
-def test_a_mode_locks_tables_as_it_likes(
-    pipeline: PipelineRig, mode: str, expected: list[tuple[str, str]]
-) -> None:
+def test_a_mode_locks_tables_as_it_likes(pipeline, mode, expected):
     class Locks(Watches):
         def lock(self, relation: Relation, start: SnapshotStart) -> str | None:
             if relation.table != "b":
@@ -209,7 +203,7 @@ def test_a_mode_locks_tables_as_it_likes(
     assert pipeline.destination.ids("b", "r") == [1, 2, 3, 4, 5]
 
 
-def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline: PipelineRig) -> None:
+def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline):
     """A reader that sees what others commit while it reads shows it."""
 
     class Isolates(Mine):
@@ -232,7 +226,7 @@ def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline: P
 
 
 @plain
-def test_queries_and_locks_may_be_those_of_other_plugins(pipeline: PipelineRig) -> None:
+def test_queries_and_locks_may_be_those_of_other_plugins(pipeline):
     """The mode is Debezium's ``initial``; what the profile itself says of a table comes first."""
 
     class Queries(Mine):
@@ -268,12 +262,12 @@ def test_queries_and_locks_may_be_those_of_other_plugins(pipeline: PipelineRig) 
 
 @plain
 @pytest.mark.parametrize("what", ["query", "locking"])
-def test_a_plugin_that_nobody_names_is_asked_for(pipeline: PipelineRig, what: str) -> None:
+def test_a_plugin_that_nobody_names_is_asked_for(pipeline, what):
     with pytest.raises(ConfigurationError, match=f"snapshot.{what}.mode.custom.name"):
         pipeline.run(**{f"snapshot.{what}.mode": "custom"})
 
 
-def test_a_blocking_snapshot_is_read_by_the_modes_select(pipeline: PipelineRig) -> None:
+def test_a_blocking_snapshot_is_read_by_the_modes_select(pipeline):
     class Queries(Mine):
         def query(self, relation: Relation, start: SnapshotStart) -> str | None:
             return "SELECT * FROM c WHERE id < 3" if relation.table == "c" else None
@@ -306,12 +300,8 @@ class Answers(Mine):
     ],
 )
 def test_a_wrong_answer_is_reported_with_its_plugin_and_leaves_nothing(
-    pipeline: PipelineRig,
-    question: str,
-    answer: object,
-    error: type[Exception],
-    words: str,
-) -> None:
+    pipeline, question, answer, error, words
+):
     mode = Answers(pipeline.database, question, answer)
     if question == "isolation":
         mode.streams = lambda known: False  # type: ignore[method-assign]
@@ -322,9 +312,7 @@ def test_a_wrong_answer_is_reported_with_its_plugin_and_leaves_nothing(
 
 
 @plain
-def test_a_missing_select_of_the_profile_is_reported(
-    pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_select_of_the_profile_is_reported(pipeline, caplog):
     pipeline.settings |= {"snapshot.select.statement.overrides": "public.a"}
     run_once(pipeline, Plugin())
     assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
@@ -333,7 +321,7 @@ def test_a_missing_select_of_the_profile_is_reported(
 
 
 @plain
-def test_a_lock_that_somebody_else_has_is_waited_for_so_long(pipeline: PipelineRig) -> None:
+def test_a_lock_that_somebody_else_has_is_waited_for_so_long(pipeline):
     pipeline.settings |= {
         "snapshot.locking.mode": "shared",
         "snapshot.lock.timeout.ms": 100,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.harness.meanwhile import meanwhile
-from tests.harness.pipeline import WAIT_S, PipelineRig, until
+from tests.harness.pipeline import WAIT_S, until
 from tests.harness.servers.postgres import Database
 
 from waltap.plugins.hookspecs import hookimpl
@@ -61,7 +61,7 @@ def under_load(database: Database, writers: int = 2) -> Iterator[None]:
 
 
 @pytest.fixture
-def bank(database: Database) -> Database:
+def bank(database) -> Database:
     for number in range(TABLES):
         database.execute(
             f"CREATE TABLE bank{number} (id int PRIMARY KEY, amount bigint NOT NULL, filler text);"
@@ -72,9 +72,7 @@ def bank(database: Database) -> Database:
 
 
 @pytest.mark.parametrize("slot", ["new", "old"])
-def test_eight_readers_under_load_see_one_moment(
-    bank: Database, pipeline: PipelineRig, slot: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eight_readers_under_load_see_one_moment(bank, pipeline, slot, monkeypatch):
     """The bank's sum is the same at every moment, and of no two: money is moved just before each reader
     begins, and while they read. Beside an old slot there is no snapshot but their own."""
     pipeline.settings |= {"snapshot.max.threads": 8, "snapshot.fetch.size": 500}
@@ -109,7 +107,7 @@ def test_eight_readers_under_load_see_one_moment(
         assert pipeline.destination.table(f"bank{number}") == bank.rows(f"bank{number}")
 
 
-def test_tables_come_one_after_the_other_and_whole(bank: Database, pipeline: PipelineRig) -> None:
+def test_tables_come_one_after_the_other_and_whole(bank, pipeline):
     bank.execute("CREATE TABLE empty (id int PRIMARY KEY); ANALYZE")
     for number in range(150):
         bank.execute(f"CREATE TABLE small{number:03} (id int PRIMARY KEY)")
@@ -143,9 +141,7 @@ def test_tables_come_one_after_the_other_and_whole(bank: Database, pipeline: Pip
         ("disabled", ["a", "b", "c", "d"], 1),
     ],
 )
-def test_tables_come_in_the_order_of_their_row_counts(
-    database: Database, pipeline: PipelineRig, order: str, expected: list[str], threads: int
-) -> None:
+def test_tables_come_in_the_order_of_their_row_counts(database, pipeline, order, expected, threads):
     for table, count in {"a": 20, "b": 900, "c": 3, "d": 400}.items():
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
         database.execute(f"INSERT INTO {table} SELECT generate_series(1, {count})")
@@ -157,9 +153,7 @@ def test_tables_come_in_the_order_of_their_row_counts(
     assert [table for table, _ in itertools.groupby(found)] == expected
 
 
-def test_a_table_that_is_cut_by_its_key_is_read_whole(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_a_table_that_is_cut_by_its_key_is_read_whole(database, pipeline):
     """Partitions read as their root lie in no one file. Its key is of two columns, one of them text with
     the comma of a list in its name."""
     database.execute(
@@ -176,7 +170,7 @@ def test_a_table_that_is_cut_by_its_key_is_read_whole(
     assert {p.chunk for p in pipeline.destination.pieces("p")} == {0, 1, 2, 3}
 
 
-def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, pipeline: PipelineRig) -> None:
+def test_ddl_waits_for_the_last_range_of_a_table(bank, pipeline):
     """What empties a table comes before its first range or after its last, and never between."""
     waiting = threading.Thread(target=lambda: bank.execute("TRUNCATE bank0"))
     settings = {"snapshot.max.threads": 3, "snapshot.fetch.size": 100}
@@ -189,9 +183,7 @@ def test_ddl_waits_for_the_last_range_of_a_table(bank: Database, pipeline: Pipel
 
 
 @pytest.mark.parametrize("statement", ["TRUNCATE bank1", "VACUUM FULL bank1", "DROP TABLE bank1"])
-def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
-    bank: Database, pipeline: PipelineRig, statement: str
-) -> None:
+def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(bank, pipeline, statement):
     pipeline.settings |= {"snapshot.max.threads": 4}
     with pipeline.running(When("started", lambda: bank.execute(statement))):
         pass
@@ -203,8 +195,8 @@ def test_a_table_that_was_rewritten_before_is_read_in_a_later_snapshot(
 
 
 def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_again(
-    bank: Database, pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bank, pipeline, monkeypatch
+):
     for name in ("CURRENT_BYTES", "AHEAD_BYTES"):  # no reader is done before its pieces are taken
         monkeypatch.setattr(parallel, name, 1)
     settings = {"snapshot.max.threads": 4, "snapshot.fetch.size": 50}
@@ -225,7 +217,7 @@ def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_agai
     assert pipeline.destination.table("bank2") == bank.rows("bank2")
 
 
-def test_a_stop_ends_every_reader(bank: Database, pipeline: PipelineRig) -> None:
+def test_a_stop_ends_every_reader(bank, pipeline):
     pipeline.settings |= {"snapshot.max.threads": 8, "snapshot.fetch.size": 50}
     seen = threading.Event()
     with pipeline.running(When("progress", seen.set), ready=False) as run:
@@ -236,9 +228,7 @@ def test_a_stop_ends_every_reader(bank: Database, pipeline: PipelineRig) -> None
     assert not [t for t in threading.enumerate() if t.name.startswith("waltap snapshot")]
 
 
-def test_an_isolation_that_lasts_for_one_statement_is_read_by_one(
-    bank: Database, pipeline: PipelineRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_isolation_that_lasts_for_one_statement_is_read_by_one(bank, pipeline, caplog):
     settings = {"snapshot.max.threads": 4, "snapshot.isolation.mode": "read_committed"}
     pipeline.settings |= settings | {"snapshot.mode": "initial_only"}
     pipeline.run()

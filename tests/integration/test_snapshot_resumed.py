@@ -148,7 +148,7 @@ def in_log(log: ChangeLog, table: str) -> Counter[tuple[object, ...]]:
 
 
 @pytest.fixture(params=["kept"])
-def world(request, pipeline: PipelineRig, monkeypatch) -> World:
+def world(request, pipeline, monkeypatch) -> World:
     found = World(pipeline, request.param)
 
     def watched(kind: type[Any]) -> None:
@@ -181,7 +181,7 @@ def both(*names: str) -> Any:
     [*(("changelog", place) for place in PLACES), ("kept", "before write")],
     indirect=["world"],
 )
-def test_chunks_that_are_durable_are_not_read_again(world: World, place: str) -> None:
+def test_chunks_that_are_durable_are_not_read_again(world, place):
     assert world.run(place, PIECES + 20)
     stored = world.offset()
     assert stored.snapshot is not None
@@ -209,7 +209,7 @@ def openings(pieces: Iterable[SnapshotRows]) -> dict[str, list[str]]:
     return found
 
 
-def test_only_a_snapshot_that_is_taken_anew_has_a_first_row(world: World) -> None:
+def test_only_a_snapshot_that_is_taken_anew_has_a_first_row(world):
     """A consumer that begins anew at "first" would lose the tables that are complete."""
     first = ["first_in_data_collection"]
     assert world.run("before write", PIECES + 15)
@@ -222,7 +222,7 @@ def test_only_a_snapshot_that_is_taken_anew_has_a_first_row(world: World) -> Non
 @pytest.mark.parametrize(
     ("world", "threads"), [("kept", 1), ("kept", 4), ("changelog", 4)], indirect=["world"]
 )
-def test_what_was_written_meanwhile_comes_once_and_in_order(world: World, threads: int) -> None:
+def test_what_was_written_meanwhile_comes_once_and_in_order(world, threads):
     """Per key the counter never goes back, rows of a table that was not begun come as they are now."""
     world.pipeline.settings["snapshot.max.threads"] = threads
     assert world.run("after flush", PIECES + 10)
@@ -254,9 +254,7 @@ def test_what_was_written_meanwhile_comes_once_and_in_order(world: World, thread
         pytest.param("UPDATE b SET long = repeat('x', 9000) WHERE id < 9; UPDATE b SET n = 1", id="long"),
     ],
 )  # fmt: skip
-def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(
-    world: World, statements: str
-) -> None:
+def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(world, statements):
     assert world.run("after flush", PIECES + 10)
     snapshot = world.offset().snapshot
     assert sum(table.complete for table in snapshot.tables.values()) == 1
@@ -277,7 +275,7 @@ def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(
         "TRUNCATE a, b, c, nokey; INSERT INTO c VALUES (1, 1, 'one')",
     ],
 )
-def test_ddl_between_two_runs_loses_nothing(world: World, statements: str) -> None:
+def test_ddl_between_two_runs_loses_nothing(world, statements):
     assert world.run("before write", 20)
     world.database.run(*statements.split(";"))
     world.pipeline.catch_up()
@@ -285,7 +283,7 @@ def test_ddl_between_two_runs_loses_nothing(world: World, statements: str) -> No
 
 
 @both()
-def test_a_table_that_is_dropped_between_two_runs_leaves_the_others_whole(world: World) -> None:
+def test_a_table_that_is_dropped_between_two_runs_leaves_the_others_whole(world):
     """Some of its rows were delivered; the start after the kill finds no such table."""
     assert world.run("before write", 20)
     world.database.run("DROP TABLE a")
@@ -293,7 +291,7 @@ def test_a_table_that_is_dropped_between_two_runs_leaves_the_others_whole(world:
     world.assert_equal("b", "c", "nokey")
 
 
-def test_long_values_that_an_update_did_not_touch_arrive(world: World) -> None:
+def test_long_values_that_an_update_did_not_touch_arrive(world):
     """The stream does not bring them, and the row's first state is gone."""
     world.pipeline.settings["table.include.list"] = "public.c"
     world.database.run("UPDATE c SET long = repeat(id::text, 2000) WHERE id % 5 = 0", "VACUUM c")
@@ -306,9 +304,7 @@ def test_long_values_that_an_update_did_not_touch_arrive(world: World) -> None:
 
 
 @pytest.mark.parametrize("why", ["the sink", "always", "initial_only"])
-def test_a_sink_or_a_mode_that_does_not_go_on_gets_the_snapshot_anew(
-    world: World, why: str
-) -> None:
+def test_a_sink_or_a_mode_that_does_not_go_on_gets_the_snapshot_anew(world, why):
     if why == "the sink":
         world.pipeline.destination.resumes = False
     else:
@@ -322,7 +318,7 @@ def test_a_sink_or_a_mode_that_does_not_go_on_gets_the_snapshot_anew(
 
 
 @both("changelog")
-def test_a_log_that_lost_what_the_offset_counts_on_is_refused(world: World) -> None:
+def test_a_log_that_lost_what_the_offset_counts_on_is_refused(world):
     assert world.run("after flush", PIECES + 20)
     folder = world.pipeline.folder
     manifests = sorted((folder / "log" / "manifests").rglob("*.json"))
@@ -340,7 +336,7 @@ END_SQL = (
 
 
 @both("changelog")
-def test_a_link_that_breaks_doubles_nothing(world: World) -> None:
+def test_a_link_that_breaks_doubles_nothing(world):
     """The sink stays open: of the chunk that was being read it had some rows already."""
     pieces = iter(range(PIECES + 3))
     world.write = lambda: next(pieces, 1) == PIECES + 2 and world.database.execute(END_SQL)
@@ -354,7 +350,7 @@ def test_a_link_that_breaks_doubles_nothing(world: World) -> None:
 
 @both()
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kills_at_random_points_leave_the_tables_as_they_are(world: World, seed: int) -> None:
+def test_kills_at_random_points_leave_the_tables_as_they_are(world, seed):
     """Several kills in one snapshot, writers between them and while it is read."""
     chance = random.Random(seed)
     world.pipeline.settings["snapshot.max.threads"] = chance.choice([1, 2, 4])
@@ -400,7 +396,7 @@ def write(world: World, chance: random.Random, *, reading: bool) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(world: World, threads: int) -> None:
+def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(world, threads):
     """The server's own error, raised where a table named ``aged`` is there: an old snapshot cannot be made
     within a test."""
     database, pipeline = world.database, world.pipeline
@@ -434,7 +430,7 @@ def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(world: World, threa
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_exported_snapshot_that_is_lost_is_made_anew(world: World, threads: int) -> None:
+def test_an_exported_snapshot_that_is_lost_is_made_anew(world, threads):
     """The connection that made the slot ends, and with it the snapshot that it exports."""
     database, left = world.database, ["once"]
     ours = "FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"

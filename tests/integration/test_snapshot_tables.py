@@ -1,19 +1,15 @@
 """What an initial snapshot reads, on a real server: every kind of table, whole and in order."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig
-from tests.harness.servers.postgres import Database
 
 from waltap_postgres.snapshot.binary_copy import BinaryRows
 from waltap_sinks.changelog import ChangeLog
 
 
-def test_tables_are_read_whole_whatever_their_size_and_kind(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_tables_are_read_whole_whatever_their_size_and_kind(database, pipeline):
     database.execute(
         "CREATE TABLE a_large (id int PRIMARY KEY, v text);"
         "INSERT INTO a_large SELECT g, repeat('x', g % 50) FROM generate_series(1, 2500) g;"
@@ -43,7 +39,7 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(
     assert odd == [{"a b": "7", "select": None}]
 
 
-def test_a_database_without_tables_streams_at_once(pipeline: PipelineRig) -> None:
+def test_a_database_without_tables_streams_at_once(pipeline):
     run = pipeline.catch_up()
     assert [state for state, _ in run.notices.states] == [
         "checking", "snapshot", "streaming", "stopped",
@@ -68,8 +64,8 @@ INSERT INTO m SELECT g, 'x' FROM generate_series(50, 149) g;
     ],
 )
 def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
-    database: Database, pipeline: PipelineRig, root: str, tables: set[str]
-) -> None:
+    database, pipeline, root, tables
+):
     database.execute(PARTITIONED)
     pipeline.settings |= {"publish.via.partition.root": root}
     pipeline.catch_up()
@@ -91,7 +87,7 @@ def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
     assert state == dict(database.execute("SELECT id::text, v FROM m"))
 
 
-def test_rows_of_a_child_table_are_not_read_again_with_its_parent(pipeline: PipelineRig) -> None:
+def test_rows_of_a_child_table_are_not_read_again_with_its_parent(pipeline):
     pipeline.deliver(
         "CREATE TABLE parent (id int PRIMARY KEY, v text); INSERT INTO parent VALUES (1, 'p');"
         "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 'c')"
@@ -102,9 +98,7 @@ def test_rows_of_a_child_table_are_not_read_again_with_its_parent(pipeline: Pipe
     ]
 
 
-def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
-    database: Database, pipeline: PipelineRig
-) -> None:
+def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(database, pipeline):
     """Nothing that the snapshot's transaction holds keeps the server waiting, however long it takes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     reading, release = pipeline.destination.hold()
@@ -132,8 +126,8 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(
     settings={"column.mask.with.4.chars": "public.large.secret"},
 )
 def test_a_large_table_reaches_a_change_log_alike_in_both_formats_of_copy(
-    pipeline: PipelineRig, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pipeline, database, tmp_path, monkeypatch
+):
     """A sink of lines beside it takes text, and so the server sends text."""
     read: list[int] = []
     pieces = BinaryRows.pieces

@@ -1,10 +1,8 @@
 """Tables kept by Spark equal the source's tables after every commit, whatever happened to them."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.changelog import context, relation
@@ -26,19 +24,17 @@ DATA_PAGE_V2 = b"\x15\x06"
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Rig:
+def rig(spark, tmp_path) -> Rig:
     return Rig(tmp_path, spark)
 
 
 @pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
-def test_a_table_that_is_made_anew(rig: Rig, course: Callable[[Rig], None]) -> None:
+def test_a_table_that_is_made_anew(rig, course):
     course(rig)
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_numbers_beyond_38_digits_stop_nothing(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+def test_numbers_beyond_38_digits_stop_nothing(delta, tmp_path, table_format):
     """Text in Spark; also from a log that has wide decimals, as earlier versions wrote them: copies of
     segments that Spark does not read are gone with their commit."""
     wide = relation("public.wide", [("id", "int4"), ("n", "numeric(60,10)"), ("u", "numeric")])
@@ -64,7 +60,7 @@ def test_numbers_beyond_38_digits_stop_nothing(
     assert {path for path in rig.folders() if "/delta/" not in path} == rig.named_folders()
 
 
-def test_names_of_every_kind_are_kept(rig: Rig) -> None:
+def test_names_of_every_kind_are_kept(rig):
     odd = relation(
         'we.ird."Ta ble" `ü`',
         [("Id", "int4"), ("id", "text"), ("a.b", "text"), ("we ird,;{}()=`\n", "text")],
@@ -80,7 +76,7 @@ def test_names_of_every_kind_are_kept(rig: Rig) -> None:
     ]
 
 
-def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: Path) -> None:
+def test_rows_that_are_only_added_are_never_written_again(spark, tmp_path):
     """Their change sets are the base, merged with others as the history is."""
     rig = Rig(tmp_path, spark, compact_rows=0, compact_sets=1, merge_sets=3, retention_s=0.0)
     for number in range(5):
@@ -99,7 +95,7 @@ def test_rows_that_are_only_added_are_never_written_again(spark: Any, tmp_path: 
 # --- crashes and company ------------------------------------------------------------------------------
 
 
-def test_a_first_commit_says_how_far_it_is(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_first_commit_says_how_far_it_is(rig, caplog):
     rig.db.insert(PEOPLE, ["1", "a", None])
     rig.db.insert(EVENTS, ["a", "1.5"])
     rig.commit()
@@ -109,7 +105,7 @@ def test_a_first_commit_says_how_far_it_is(rig: Rig, caplog: pytest.LogCaptureFi
     assert [each.partition(":")[0] for each in said] == ["table 1 of 2", "table 2 of 2"]
 
 
-def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:
+def test_readers_see_all_tables_at_one_point(rig):
     rig.insert(PEOPLE, ["1", "a", None])
     tables = LiveTables(rig.spark, rig.output)
     assert tables.register() == ["people"]
@@ -120,7 +116,7 @@ def test_readers_see_all_tables_at_one_point(rig: Rig) -> None:
     assert rig.spark.sql("select count(*) from people_changes").first()[0] == 2
 
 
-def test_what_is_not_there_not_free_not_its_own_or_not_whole_is_named(rig: Rig) -> None:
+def test_what_is_not_there_not_free_not_its_own_or_not_whole_is_named(rig):
     """A table, an output that another process has, one of another change log, and a commit."""
     rig.insert(PEOPLE, ["1", "a", None])
     with pytest.raises(TableUnknown, match=r"no table nope .* public\.people"):
@@ -144,7 +140,7 @@ def first_page(file: Path) -> bytes:
     return file.read_bytes()[column.data_page_offset :][:2]
 
 
-def test_wide_rows_are_read(rig: Rig) -> None:
+def test_wide_rows_are_read(rig):
     """Their files have data pages of Parquet's second form."""
     wide = relation("public.wide", [("id", "int4"), ("a", "text"), ("b", "text")])
     texts = [chr(97 + n) * (n << 20) for n in (2, 3, 5)]

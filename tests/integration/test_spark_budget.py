@@ -1,8 +1,7 @@
 """What a commit of one change to a Delta table may cost; Iceberg: `tests.spark41.test_iceberg`."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from tests.harness.spark import Rig
@@ -30,13 +29,13 @@ LARGE_BUDGETS: Final = {
 
 
 @pytest.fixture(scope="module")
-def rig(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(delta, tmp_path_factory) -> Iterator[Rig]:
     with filled(delta, tmp_path_factory.mktemp("budget"), "delta") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def large(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def large(delta, tmp_path_factory) -> Iterator[Rig]:
     with filled(delta, tmp_path_factory.mktemp("budget"), "delta") as made:
         yield made
 
@@ -47,23 +46,21 @@ def _within(found: tuple[int, int, int], most: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize(("change", "most"), BUDGETS.items())
-def test_a_commit_of_one_change_is_within_its_budget(
-    rig: Rig, change: str, most: tuple[int, int, int]
-) -> None:
+def test_a_commit_of_one_change_is_within_its_budget(rig, change, most):
     found = cost(rig, change)
     _within(found, most)
 
 
 @pytest.mark.parametrize(("change", "most"), LARGE_BUDGETS.items())
 def test_a_commit_of_one_change_to_a_large_table_is_within_its_budget(
-    large: Rig, change: str, most: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    large, change, most, monkeypatch
+):
     monkeypatch.setattr(delta_format, "SMALL_TABLE", 0)
     found = cost(large, change)
     _within(found, most)
 
 
-def test_without_history_an_insert_is_no_job(delta: Any, tmp_path: Path) -> None:
+def test_without_history_an_insert_is_no_job(delta, tmp_path):
     with filled(delta, tmp_path, "delta", "none") as rig:
         calls, trips, jobs = cost(rig, "insert")
     assert calls <= 320

@@ -2,7 +2,6 @@
 is the source's, or is said to need a snapshot."""
 
 import datetime as dt
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], nu
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Rig:
+def rig(spark, tmp_path) -> Rig:
     return Rig(tmp_path, spark)
 
 
@@ -38,7 +37,7 @@ def state(rig: Rig) -> TableState:
     return rig.output.table("public.t")
 
 
-def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -> None:
+def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig):
     fill(rig)
     rig.update(BEFORE, ["2"], a="pending")
     defaults: dict[str, tuple[str, str, Any]] = {
@@ -72,9 +71,7 @@ def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig: Rig) -
     assert history.first()["n"] is None, "the history is as it was"
 
 
-def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(rig, caplog):
     fill(rig)
     volatile = relation(
         "public.t",
@@ -104,7 +101,7 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(
     assert [row["id"] for row in current(rig)] == [1]
 
 
-def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig: Rig) -> None:
+def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig):
     """A number counts in its own epoch: the server may be another one."""
     fill(rig)
     rig.start_over()
@@ -117,7 +114,7 @@ def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig: Ri
     assert snapshot_reason == "it was called public.t before, and its rows are there"
 
 
-def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: Rig) -> None:
+def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig):
     fill(rig)
     columns = [("id", "int4"), ("a", "text"), ("b", "text")]
     another = relation("public.t", columns, numbers=[1, 2, 3], oid=BEFORE.oid + 1)
@@ -133,8 +130,8 @@ def test_a_renamed_table_whose_name_another_took_is_said_to_lack_its_rows(rig: R
 
 @pytest.mark.parametrize("table_format", ["", "delta"])
 def test_a_column_of_a_dropped_table_keeps_its_values_when_the_new_one_adds_its_name_with_another_type(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+    delta, tmp_path, table_format
+):
     rig = Rig(tmp_path, delta, table_format)
     fill(rig)
     oid = BEFORE.oid + 1
@@ -153,7 +150,7 @@ def test_a_column_of_a_dropped_table_keeps_its_values_when_the_new_one_adds_its_
     ]
 
 
-def test_a_value_of_an_unrelated_type_is_null(spark: Any) -> None:
+def test_a_value_of_an_unrelated_type_is_null(spark):
     """Spark refuses to plan a cast that no value can pass, even to try it."""
     array = '{"type":"array","elementType":"integer","containsNull":true}'
     values = {
@@ -178,7 +175,7 @@ def test_a_value_of_an_unrelated_type_is_null(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("generated", [True, False])
-def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bool) -> None:
+def test_a_computed_column_is_shown_only_when_it_is_sent(rig, generated):
     snapshotted = relation(
         "public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
         numbers=[1, 2, 3], more={"twice": {"generated": True}},
@@ -201,7 +198,7 @@ def test_a_computed_column_is_shown_only_when_it_is_sent(rig: Rig, generated: bo
     assert state(rig).stale == ("twice was computed, and not sent",), "row 1 was computed again"
 
 
-def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: Rig) -> None:
+def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig):
     computed = relation("public.t", [("id", "int4"), ("a", "int4"), ("twice", "int4")],
         numbers=[1, 2, 3], more={"twice": {"generated": True}},
     )  # fmt: skip
@@ -213,7 +210,7 @@ def test_a_computed_column_that_is_sent_since_the_snapshot_is_not_doubted(rig: R
     assert state(rig).stale == ()
 
 
-def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig: Rig) -> None:
+def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig):
     """By its number: the server counts upwards. The last one could be new."""
     less = relation("public.t", [("id", "int4"), ("b", "text")], numbers=[1, 3])
     rig.insert(less, ["1", "b1"])
@@ -227,14 +224,12 @@ def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig: R
 
 
 @pytest.fixture(params=["parquet", "delta"])
-def bare(request: Any, delta: Any, tmp_path: Path) -> Rig:
+def bare(request, delta, tmp_path) -> Rig:
     return Rig(tmp_path, delta, request.param, parallel=1)
 
 
 @pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
-def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(
-    bare: Rig, course: Any
-) -> None:
+def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(bare, course):
     course(bare)
 
 
@@ -256,8 +251,8 @@ def shown(rig: Rig, table: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("dropped", ["keep", "drop"])
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_a_column_that_was_left_out_and_comes_back_needs_a_snapshot(
-    delta: Any, tmp_path: Path, table_format: str, dropped: str
-) -> None:
+    delta, tmp_path, table_format, dropped
+):
     """An update of that column alone, and one of another, while it is not captured."""
     modes = ModeRules(modes=(r"public\.versions:scd2", "scd1"))
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=modes, dropped=(dropped,))
@@ -288,9 +283,7 @@ def test_a_column_that_was_left_out_and_comes_back_needs_a_snapshot(
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+def test_a_table_that_was_left_out_and_comes_back_needs_a_snapshot(delta, tmp_path, table_format):
     """Also when the engine died before anything came of it; not one of which nothing is there."""
     rig = Rig(tmp_path, delta, table_format, parallel=1)
     table, new = WHOLE

@@ -40,8 +40,8 @@ from waltap_spark.state.output import TableState
     ("table_format", "most"), [("parquet", 0), ("parquet", compact_changes.FEW), ("delta", 0)]
 )
 def test_a_key_is_the_zero_that_the_source_has_last(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
-) -> None:
+    delta, tmp_path, monkeypatch, table_format, most
+):
     """The two zeros are one key; what is stored of them is the source's value."""
     monkeypatch.setattr(compact_changes, "FEW", most)
     rules = ModeRules(
@@ -127,7 +127,7 @@ class Segments:
 
 
 @pytest.fixture
-def session(spark: Any) -> Any:
+def session(spark) -> Any:
     session = prepare(spark)
     make_active(session)
     return session
@@ -170,9 +170,7 @@ VALUES |= {
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-def test_values_are_one_key_here_where_they_are_for_spark(
-    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
-) -> None:
+def test_values_are_one_key_here_where_they_are_for_spark(session, tmp_path, monkeypatch, kind):
     """Spark groups the rows of each key where readers compact them."""
     session.conf.set("spark.sql.timeType.enabled", "true")
     chance = random.Random(3)
@@ -197,7 +195,7 @@ def test_values_are_one_key_here_where_they_are_for_spark(
         assert sorted(map(tuple, frame.select("n", "_seq", GONE).collect())) == wanted
 
 
-def test_keys_and_positions_are_read_without_spark_where_segments_have_them(tmp_path: Path) -> None:
+def test_keys_and_positions_are_read_without_spark_where_segments_have_them(tmp_path):
     rows = [((n % 3, n), "u", (10, n, 0)) for n in range(9)]
     own = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
@@ -215,9 +213,7 @@ def test_keys_and_positions_are_read_without_spark_where_segments_have_them(tmp_
     assert not hidden, "nobody knows how much they hold"
 
 
-def test_rows_of_a_snapshot_are_told_apart_by_their_keys(
-    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_snapshot_are_told_apart_by_their_keys(session, tmp_path, monkeypatch):
     """All of them are at one position; a row that was read twice counts once."""
     monkeypatch.setattr(compact_changes, "FEW", 0)
     rows = [((n % 6, n), "r", (10, -1, 0)) for n in range(6)]
@@ -231,9 +227,7 @@ def test_rows_of_a_snapshot_are_told_apart_by_their_keys(
     assert [row["id"] for row in found.where(GONE).collect()] == [3]
 
 
-def test_slices_without_replaced_rows_hide_no_others(
-    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_without_replaced_rows_hide_no_others(session, tmp_path, monkeypatch):
     for module, name, most in (
         (compact_changes, "FEW", 0),
         (log_columns, "MOST", 0),
@@ -256,8 +250,8 @@ def test_slices_without_replaced_rows_hide_no_others(
 
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_table_in_delta_follows_through_renamed_keys_and_wider_types(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hot: bool
-) -> None:
+    delta, tmp_path, monkeypatch, hot
+):
     """``hot``: most rows are superseded, and it is the others that Spark is reported."""
     monkeypatch.setattr(compact_changes, "FEW", 0)
     plans: list[str] = []
@@ -314,11 +308,11 @@ BOTH_WAYS = pytest.mark.parametrize("few", [0, 20_000], ids=["moved by Spark", "
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Rig:
+def rig(spark, tmp_path) -> Rig:
     return Rig(tmp_path, spark)
 
 
-def test_a_view_of_the_history_has_rows_that_took_each_others_keys(rig: Rig) -> None:
+def test_a_view_of_the_history_has_rows_that_took_each_others_keys(rig):
     rig.write(PEOPLE, *[[str(n), f"row {n}", "n"] for n in range(1, 4)])
     for n in range(1, 4):  # UPDATE people SET id = id + 1, from below
         rig.db.update(PEOPLE, [str(n)], which=1 if n > 1 else 0, id=str(n + 1))
@@ -334,7 +328,7 @@ def test_a_view_of_the_history_has_rows_that_took_each_others_keys(rig: Rig) -> 
     assert len(found) == 3
 
 
-def test_a_time_of_day_moves_along(rig: Rig) -> None:
+def test_a_time_of_day_moves_along(rig):
     """Plans of grouped rows are checked by the settings of the thread's own session, which has to know `time`."""
     clocks = relation("public.clocks", [("id", "int4"), ("at", "time"), ("note", "text")])
     rig.insert(clocks, ["1", "05:17:00.25", "a"], ["2", None, "b"])
@@ -344,9 +338,7 @@ def test_a_time_of_day_moves_along(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("moves", "few"), [(210, 0), (3000, 20_000)])
-def test_a_value_is_kept_through_any_number_of_moves(
-    rig: Rig, moves: int, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_is_kept_through_any_number_of_moves(rig, moves, few, monkeypatch):
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     rig.insert(PEOPLE, ["1", "a", "far"], ["-1", "b", "near"])
     for n in range(1, moves + 1):
@@ -362,9 +354,7 @@ def test_a_value_is_kept_through_any_number_of_moves(
 
 
 @BOTH_WAYS
-def test_columns_may_be_called_as_those_that_are_made_on_the_way(
-    rig: Rig, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_may_be_called_as_those_that_are_made_on_the_way(rig, few, monkeypatch):
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     table = relation(
         "public.odd",
@@ -386,8 +376,8 @@ def test_columns_may_be_called_as_those_that_are_made_on_the_way(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_few_rows_of_many_bytes_are_left_to_spark_and_so_is_what_goes_wrong_which_is_said(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: bool
-) -> None:
+    rig, monkeypatch, caplog, known
+):
     read: list[int] = []
 
     class Counted(compact_changes._Set):
@@ -425,7 +415,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def test_types_are_those_that_spark_infers(spark: Any, tmp_path: Path) -> None:
+def test_types_are_those_that_spark_infers(spark, tmp_path):
     rows = pa.table({name: pa.array([None], kind) for name, kind in KINDS.items()})
     parquet.write_table(rows, tmp_path / "every.parquet")
     inferred = types_of(prepare(spark).read.parquet(str(tmp_path / "every.parquet")).schema)

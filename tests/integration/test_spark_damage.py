@@ -4,7 +4,6 @@ somebody says how."""
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.changelog import relation
@@ -26,7 +25,7 @@ TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
 
 
 @pytest.fixture
-def retyped(spark: Any, tmp_path: Path) -> Iterator[Rig]:
+def retyped(spark, tmp_path) -> Iterator[Rig]:
     """Tables of which one is suspended: a column of it has another type."""
     made = Rig(tmp_path, spark)
     made.db.insert(NUMBER, ["1", "5"])
@@ -54,7 +53,7 @@ def resume(retyped: Rig, *words: str, table: str = "public.odd") -> str:
     return reported
 
 
-def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
+def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped):
     suspended = retyped.output.table("odd")
     assert suspended.log_position is not None
     reported = said(retyped, "status")
@@ -72,7 +71,7 @@ def test_it_is_listed_with_its_mark_and_goes_on_as_text(retyped: Rig) -> None:
     assert retyped.current(TEXT)[-1] == ("4", "later")
 
 
-def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> None:
+def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped):
     reported = resume(retyped, "--full-refresh")
     assert (
         "rows from before come with a new snapshot: `waltap snapshot PROFILE public.odd --blocking`"
@@ -93,7 +92,7 @@ def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped: Rig) -> 
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Iterator[Rig]:
+def rig(spark, tmp_path) -> Iterator[Rig]:
     """Two tables with rows, and changes of both that were not applied yet."""
     made = Rig(tmp_path, spark)
     made.db.insert(PEOPLE, ["1", "Ann", "x" * 3000], ["2", "Bob", None])
@@ -130,9 +129,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ("kind", "way"),
     [("missing", "alone"), ("short", "spark"), ("flipped", "alone"), ("flipped", "spark")],
 )
-def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
-    rig: Rig, kind: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(rig, kind, way, monkeypatch):
     if way == "spark":
         monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
     harm, words = DAMAGES[kind]
@@ -156,7 +153,7 @@ def test_its_table_stands_before_it_and_goes_on_when_it_is_restored(
     rig.check(PEOPLE, EVENTS)
 
 
-def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta: Any, tmp_path: Path) -> None:
+def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta, tmp_path):
     name = "spark.sql.files.ignoreCorruptFiles"
     before = delta.conf.get(name)
     delta.conf.set(name, "true")
@@ -171,7 +168,7 @@ def test_a_session_that_passes_over_corrupt_files_loses_no_rows(delta: Any, tmp_
     assert "WT-5211" in made.output.table("events").failed
 
 
-def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) -> None:
+def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig):
     segment(rig, PEOPLE.name, 1).unlink()
     rig.apply()
     reported = resume(rig, "--skip-damaged", table=PEOPLE.name)
@@ -185,7 +182,7 @@ def test_it_is_passed_over_and_a_snapshot_brings_what_its_rows_left(rig: Rig) ->
     assert rig.output.table("people").stale == ()
 
 
-def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
+def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig):
     rig.apply()
     stored_table = rig.current(PEOPLE)
     rig.db.rows[PEOPLE.name] = [("9", "new", None)]
@@ -199,7 +196,7 @@ def test_a_snapshot_that_lacks_a_segment_replaces_nothing(rig: Rig) -> None:
     assert rig.output.table("people").stale
 
 
-def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
+def test_all_tables_stop_before_a_manifest_that_is_damaged(rig):
     """It does not show any more whose rows it has; what comes before it is applied."""
     manifests = list(rig.log.manifests())
     (rig.folder / "log" / manifests[-1].path).write_bytes(b"{")
@@ -210,7 +207,7 @@ def test_all_tables_stop_before_a_manifest_that_is_damaged(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("how", ["expired", "missing"])
-def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how: str) -> None:
+def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig, how):
     """A snapshot in the same log is behind the gap, too; with what was removed put back they go on."""
     manifests, number = list(rig.log.manifests()), rig.applier.state.number
     before = [rig.current(table) for table in (PEOPLE, EVENTS)]
@@ -234,8 +231,8 @@ def test_no_table_goes_on_where_the_log_does_not_reach_back_to_it(rig: Rig, how:
 
 @pytest.mark.parametrize("table_format", [PARQUET, "delta"])
 def test_a_key_that_comes_again_behind_what_was_passed_over_stands_once(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+    delta, tmp_path, table_format
+):
     """What was passed over may have been its delete."""
     rig = Rig(tmp_path, delta, table_format)
     rig.insert(PEOPLE, ["1", "Ann", None], ["2", "Bob", None])

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "
 
 
 @pytest.fixture
-def rig(delta: Any, tmp_path: Path) -> Rig:
+def rig(delta, tmp_path) -> Rig:
     return Rig(tmp_path, delta, "delta", parallel=2)
 
 
@@ -51,9 +51,7 @@ CODES = relation(
 
 
 @pytest.mark.parametrize("small", [0, delta_format.SMALL_TABLE])
-def test_rows_are_found_by_keys_whatever_is_in_them(
-    rig: Rig, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_found_by_keys_whatever_is_in_them(rig, small, monkeypatch):
     """Few keys are listed in SQL: of each type the least value, quotes, and what Spark replaces there."""
     monkeypatch.setattr(delta_format, "SMALL_TABLE", small)
     odd = ("-32768", "-9223372036854775808", "it's \\' ${spark.app.name}\n\u00e9\U0001d11e%_")
@@ -82,7 +80,7 @@ def test_rows_are_found_by_keys_whatever_is_in_them(
     assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
 
 
-def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(rig: Rig) -> None:
+def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(rig):
     rig.insert(LEFT, *[[str(number), None, "x"] for number in range(5)])
     at = rig.target(LEFT).at
     rig.update(LEFT, ["1"], note="y")
@@ -98,7 +96,7 @@ def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(r
 
 
 @pytest.mark.parametrize("rows", [1, 300])
-def test_changes_that_leave_no_row_are_a_step_too(rig: Rig, rows: int) -> None:
+def test_changes_that_leave_no_row_are_a_step_too(rig, rows):
     """Delta records no commit without files unless its session asks for one; the table was suspended then."""
     rig.db.insert(LEFT, *[[str(number), "1", "old"] for number in range(1000)])
     rig.follow()
@@ -110,15 +108,15 @@ def test_changes_that_leave_no_row_are_a_step_too(rig: Rig, rows: int) -> None:
     rig.follow(LEFT)
 
 
-def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
+def test_steps_that_fail_are_taken_once(rig):
     steps_that_fail_are_taken_once(rig)
 
 
-def test_upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
+def test_upkeep_that_fails_takes_nothing_back(rig):
     upkeep_that_fails_takes_nothing_back(rig)
 
 
-def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> None:
+def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig):
     """Delta removes what is older than its retention as it writes a checkpoint, which may be our next commit."""
     rig.insert(PEOPLE, ["1", "a", None])
     stored_table = rig.output.table("people").stored_table
@@ -140,8 +138,8 @@ def test_a_table_whose_log_forgot_the_version_that_counts_goes_on(rig: Rig) -> N
 
 
 def test_a_table_writes_its_checkpoints_at_its_interval_also_when_it_is_rewritten(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    delta, tmp_path, monkeypatch
+):
     monkeypatch.setattr(delta_format, "CHECKPOINT", 2)
     rig = Rig(tmp_path, delta, "delta", type_change="string")
     rewritten = relation("public.left", [("id", "int4"), ("amount", "text"), ("note", "text")])
@@ -157,16 +155,14 @@ def test_a_table_writes_its_checkpoints_at_its_interval_also_when_it_is_rewritte
         assert not any(version % interval for version in made)
 
 
-def test_a_session_may_have_an_interval_of_its_own(rig: Rig) -> None:
+def test_a_session_may_have_an_interval_of_its_own(rig):
     """Settings of its start are in each session of the driver, as in the one that is asked here."""
     assert "checkpointInterval" in delta_format.table_properties(rig.spark, "delta.`/t`")
     rig.spark.conf.set(delta_format.INTERVALS, "50")
     assert "checkpointInterval" not in delta_format.table_properties(rig.spark, "delta.`/t`")
 
 
-def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(rig, monkeypatch):
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
     rig.spark.conf.set(check, "false")
     # VACUUM lists a folder by ten thousand tasks otherwise
@@ -180,13 +176,11 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
 
 
 @pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
-def test_a_table_that_is_made_anew(rig: Rig, course: Callable[[Rig], None]) -> None:
+def test_a_table_that_is_made_anew(rig, course):
     course(rig)
 
 
-def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(
-    rig: Rig,
-) -> None:
+def test_an_attempt_that_is_made_again_may_be_longer_than_what_a_young_driver_takes(rig):
     """The driver that died had taken three manifests at once; its successor begins with one."""
     rig.insert(PEOPLE, ["1", "a", "n"])
     for number in range(3):
@@ -229,9 +223,7 @@ def both_change(rig: Rig, name: str) -> None:
     rig.commit()
 
 
-def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(rig, monkeypatch):
     """What was written of it then is found again: a later try would take more rows for the same step."""
     monkeypatch.setattr(applier, "RETRY_S", 3600.0)
     merge_fails(monkeypatch, True, False, True)
@@ -254,9 +246,7 @@ def test_a_table_that_was_tried_in_a_commit_that_failed_is_tried_again_with_it(
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_try_that_fails_early_forgets_no_step_of_those_before(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, dies: bool
-) -> None:
+def test_a_try_that_fails_early_forgets_no_step_of_those_before(rig, monkeypatch, dies):
     """One try writes history up to the second position; the next one fails at what is before the first mark,
     also where it repeats a commit of a driver that died. Then there is more."""
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
@@ -285,9 +275,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(
     assert LiveTables(rig.spark, rig.output).changes("people").count() == (4 if dies else 5)
 
 
-def test_a_log_that_is_cut_off_stops_its_own_table_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_is_cut_off_stops_its_own_table_alone(rig, monkeypatch):
     monkeypatch.setattr(applier, "REST_S", 0.0)
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", "1", None])
@@ -306,7 +294,7 @@ def test_a_log_that_is_cut_off_stops_its_own_table_alone(
     rig.check(RIGHT)
 
 
-def test_a_version_that_is_gone_is_reported_with_a_code(rig: Rig) -> None:
+def test_a_version_that_is_gone_is_reported_with_a_code(rig):
     rig.insert(LEFT, ["1", "1", None])
     table = rig.output.table("left")
     assert table.stored_table.targets
@@ -324,9 +312,7 @@ def no_space(_state: object) -> None:
     raise OSError("no space")
 
 
-def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_matter(
-    rig: Rig,
-) -> None:
+def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_matter(rig):
     rig.db.insert(PEOPLE, ["1", "Ann", "x"])
     rig.insert(LEFT, ["1", "5", None])
     stored_table = {name: rig.output.table(name).stored_table for name in ("people", "left")}
@@ -354,7 +340,7 @@ def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_m
 
 
 @pytest.fixture
-def foreign(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def foreign(delta, tmp_path, monkeypatch) -> Iterator[Rig]:
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1)
     made.insert(PEOPLE, ["1", "Ann", "x"], ["2", "Bob", "y"])
@@ -399,8 +385,8 @@ def check_newest(foreign: Rig) -> None:
 
 @pytest.mark.parametrize("to_commit", [False, True])
 def test_what_a_driver_that_died_wrote_is_not_lost_where_the_table_is_brought_back(
-    foreign: Rig, to_commit: bool
-) -> None:
+    foreign, to_commit
+):
     """The error names the version that has it. Where the table is brought back to that of the last commit,
     it is written again."""
     at, committed = current_target(foreign)
@@ -416,9 +402,7 @@ def test_what_a_driver_that_died_wrote_is_not_lost_where_the_table_is_brought_ba
 
 
 @pytest.mark.parametrize(("reopened", "update"), [(False, True), (True, False)])
-def test_what_a_driver_wrote_on_foreign_rows_is_written_again(
-    foreign: Rig, reopened: bool, update: bool
-) -> None:
+def test_what_a_driver_wrote_on_foreign_rows_is_written_again(foreign, reopened, update):
     """It had looked before they came. Delta remembers the step, also where its rows are gone."""
     at, committed = current_target(foreign)
     for turn in range(2):
@@ -438,7 +422,7 @@ def test_what_a_driver_wrote_on_foreign_rows_is_written_again(
     check_restored(foreign, 4)
 
 
-def test_a_table_that_is_brought_back_to_what_it_is_goes_on(foreign: Rig) -> None:
+def test_a_table_that_is_brought_back_to_what_it_is_goes_on(foreign):
     restore(foreign, current_target(foreign)[1])
     foreign.db.insert(PEOPLE, ["3", "Cid", "z"])
     foreign.commit()
@@ -451,7 +435,7 @@ def test_a_table_that_is_brought_back_to_what_it_is_goes_on(foreign: Rig) -> Non
 
 
 @pytest.fixture
-def written_twice(foreign: Rig) -> Rig:
+def written_twice(foreign) -> Rig:
     """Return tables of which one has a step twice: the driver that was believed dead wrote it just after its
     successor had looked for it."""
     foreign.db.insert(PEOPLE, ["3", "Cid", "z"])
@@ -470,7 +454,7 @@ def written_twice(foreign: Rig) -> Rig:
 
 
 @pytest.fixture
-def brought_back(written_twice: Rig) -> tuple[Rig, str]:
+def brought_back(written_twice) -> tuple[Rig, str]:
     """Return them as the error's advice leaves them, and the error."""
     history = written_twice.output.table("people").stored_table.targets["changes"]
     failed, version = written_twice.output.table("people").failed, named(written_twice)
@@ -478,9 +462,7 @@ def brought_back(written_twice: Rig) -> tuple[Rig, str]:
     return written_twice, failed
 
 
-def test_a_step_that_two_drivers_wrote_suspends_the_table_until_it_is_brought_back(
-    brought_back: tuple[Rig, str],
-) -> None:
+def test_a_step_that_two_drivers_wrote_suspends_the_table_until_it_is_brought_back(brought_back):
     rig, failed = brought_back
     assert "WT-5235" in failed
     assert "once more" in failed
@@ -494,7 +476,7 @@ WITHOUT = relation("public.people", HAD[:2], numbers=(1, 2))
 
 
 @pytest.fixture
-def repeated(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def repeated(delta, tmp_path, monkeypatch) -> Iterator[Rig]:
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     made = Rig(tmp_path, delta, "delta", parallel=1, dropped=("drop",))
     made.insert(WITH, ["1", "Ann", "x"])
@@ -502,9 +484,7 @@ def repeated(delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.mark.parametrize("brought_back", [False, True])
-def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
-    repeated: Rig, brought_back: bool
-) -> None:
+def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(repeated, brought_back):
     """Else a column's removal counts as the writing of rows. It goes on under the old rule, or from the
     versions of the last commit."""
     stored_table = repeated.output.table("people").stored_table
@@ -536,9 +516,7 @@ def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(
         assert ("note" in tables.current("people").columns) == brought_back
 
 
-def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(
-    repeated: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(repeated, monkeypatch):
     """Where a table that is suspended lost sight of how far it had been tried."""
 
     def forgotten(plan: TableTask, had: Any, *, every: bool) -> tuple[LogPosition, ...]:

@@ -103,7 +103,7 @@ SKIPPED: Final = [name for name in VALUES if name not in ("a`b.c", "m", "r")]
 
 
 @pytest.fixture
-def rig(delta: Any, tmp_path: Path) -> Rig:
+def rig(delta, tmp_path) -> Rig:
     return Rig(tmp_path, delta, "delta", parallel=2)
 
 
@@ -137,7 +137,7 @@ def streamed(rig: Rig, target: TargetTable, folder: Path) -> list[int]:
     return sorted(row.id for row in copy.select("id").collect())
 
 
-def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig: Rig) -> None:
+def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig):
     """A file of each row, so that statistics of one row decide, and one of all rows."""
     form, rows = rig.applier._format, many()
     ours, theirs = made(rig, "ours", listed()), made(rig, "theirs", listed())
@@ -200,7 +200,7 @@ def _equals(name: str, text: str | None, value: object) -> str:
     return f"`{name}` = CAST('{escaped}' AS {COLUMNS[name][0]})"
 
 
-def test_the_statistics_are_those_that_spark_writes(rig: Rig) -> None:
+def test_the_statistics_are_those_that_spark_writes(rig):
     """Of values for which both write some; Delta reads both by the same schema."""
     rows = many().slice(1, 2).drop_columns(["f", "d", "r", "day", "at"])
     columns = ", ".join(f"`{n.replace('`', '``')}` {COLUMNS[n][0]}" for n in rows.column_names)
@@ -240,7 +240,7 @@ EDGES: Final = [
 """Days and microseconds since 1970 around those that have statistics, and whether they have."""
 
 
-def test_no_row_with_a_date_far_away_is_skipped(rig: Rig) -> None:
+def test_no_row_with_a_date_far_away_is_skipped(rig):
     """A file of each, so that the statistics of one value decide."""
     names = ["day", "at", "local"]
     far = made(rig, "far", ", ".join(f"{name} {COLUMNS[name][0]}" for name in names))
@@ -275,7 +275,7 @@ def test_no_row_with_a_date_far_away_is_skipped(rig: Rig) -> None:
         ", 'delta.checkpointPolicy' = 'v2'",
     ],
 )
-def test_a_table_with_another_property_is_written_by_spark(rig: Rig, properties: str) -> None:
+def test_a_table_with_another_property_is_written_by_spark(rig, properties):
     rows = pa.table({"id": pa.array([1], pa.int32())})
     refused = made(rig, "refused", "id int", properties)
     assert not rig.applier._format.write_here(rig.spark, refused, rows, replaces=False)
@@ -285,7 +285,7 @@ def test_a_table_with_another_property_is_written_by_spark(rig: Rig, properties:
 
 
 @pytest.mark.parametrize("columns", ["id int NOT NULL", "id int, v variant", "id int, v char(3)"])
-def test_a_table_with_another_column_is_written_by_spark(rig: Rig, columns: str) -> None:
+def test_a_table_with_another_column_is_written_by_spark(rig, columns):
     rows = pa.table({"id": pa.array([1], pa.int32())})
     at = f"delta.`{rig.output.uri('tables/refused')}`"
     own = delta_format.table_properties(rig.spark, at)
@@ -293,7 +293,7 @@ def test_a_table_with_another_column_is_written_by_spark(rig: Rig, columns: str)
     assert not rig.applier._format.write_here(rig.spark, TargetTable(at=at), rows, replaces=False)
 
 
-def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig: Rig) -> None:
+def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig):
     target, form = made(rig, "t", "id int, v string"), rig.applier._format
     assert not form.write_here(
         rig.spark, target, pa.table({"id": pa.array([1], pa.int64())}), replaces=False
@@ -308,7 +308,7 @@ def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig: Ri
         assert not form.write_here(rig.spark, TargetTable(at=at), rows, replaces=False)
 
 
-def test_a_stream_reads_each_change_once_and_old_versions_stay(rig: Rig, tmp_path: Path) -> None:
+def test_a_stream_reads_each_change_once_and_old_versions_stay(rig, tmp_path):
     """Also over checkpoints of the log and after files were compacted."""
     rig.insert(LEFT, ["0", "1", None])
     target = rig.target(LEFT, "changes")

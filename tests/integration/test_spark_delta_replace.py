@@ -7,9 +7,7 @@ import contextlib
 import json
 import random
 import shutil
-from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +27,6 @@ from tests.integration.test_spark_delta_files import (
     streamed,
 )
 
-from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats import delta_files, merging
@@ -53,7 +50,7 @@ ROWS: Final = 2
 
 
 @pytest.fixture
-def rig(delta: Any, tmp_path: Path) -> Rig:
+def rig(delta, tmp_path) -> Rig:
     return Rig(tmp_path, delta, "delta", parallel=2)
 
 
@@ -88,7 +85,7 @@ def left(rig: Rig, rows: int = 6) -> None:
     rig.insert(LEFT, *([str(n), str(n), "x" * n] for n in range(rows)))
 
 
-def test_each_kind_of_change_is_written_without_a_job(rig: Rig) -> None:
+def test_each_kind_of_change_is_written_without_a_job(rig):
     left(rig)
     rig.db.update(LEFT, ["1"], amount="100")
     replaced(rig)
@@ -112,7 +109,7 @@ def test_each_kind_of_change_is_written_without_a_job(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("deletes", ["kept", "soft"])
-def test_deleted_rows_that_a_mode_keeps_stay(delta: Any, tmp_path: Path, deletes: str) -> None:
+def test_deleted_rows_that_a_mode_keeps_stay(delta, tmp_path, deletes):
     rig = Rig(tmp_path, delta, "delta", modes=ModeRules(deletes=(deletes,)))
     left(rig, 3)
     rig.db.delete(LEFT, ["1"])
@@ -124,7 +121,7 @@ def test_deleted_rows_that_a_mode_keeps_stay(delta: Any, tmp_path: Path, deletes
 @pytest.mark.parametrize(
     ("seed", "commits"), [(0, 6), (1, 6), (2, 6), pytest.param(3, 30, marks=pytest.mark.exhaustive)]
 )
-def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int, commits: int) -> None:
+def test_random_changes_of_a_key_of_two_columns(rig, seed, commits):
     """Keys that share one of their columns, and values that are not sent, over checkpoints of the log and
     compactions."""
     chance, db = random.Random(seed), rig.db
@@ -156,7 +153,7 @@ def test_random_changes_of_a_key_of_two_columns(rig: Rig, seed: int, commits: in
         assert list((folder_of(rig.target(PAIRS)) / "_delta_log").glob("*.checkpoint.parquet"))
 
 
-def test_the_files_of_a_version_are_those_that_delta_names(rig: Rig) -> None:
+def test_the_files_of_a_version_are_those_that_delta_names(rig):
     left(rig)
     target = rig.target(LEFT)
     rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '3')")
@@ -199,8 +196,8 @@ def marked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("snapshot", [False, True], ids=["changes", "a snapshot"])
 def test_a_file_of_marked_rows_is_left_to_spark_which_writes_the_table_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, snapshot: bool
-) -> None:
+    rig, monkeypatch, *, snapshot
+):
     marked(rig, monkeypatch)
     if snapshot:
         read_anew(rig, ("3", "10", None))
@@ -227,7 +224,7 @@ AGES: Final = [
 @pytest.mark.parametrize(
     "ages", [AGES[:2], AGES[2:3], AGES[3:], pytest.param(AGES, marks=pytest.mark.exhaustive)]
 )
-def test_files_are_older_than_the_columns(rig: Rig, ages: list[Relation]) -> None:
+def test_files_are_older_than_the_columns(rig, ages):
     table = relation("public.left", AGED[:3], numbers=[1, 2, 3])
     rig.insert(table, *([str(n), str(n), "x" * n] for n in range(8)))
     for number, newer in enumerate(ages):
@@ -247,9 +244,7 @@ def test_files_are_older_than_the_columns(rig: Rig, ages: list[Relation]) -> Non
         rig.check(table)
 
 
-def test_a_commit_beside_a_compaction_is_made_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_beside_a_compaction_is_made_again(rig, monkeypatch):
     """Its user compacts the table behind the driver's look at its files, and before the driver's commit."""
     left(rig, 2)
     rig.insert(LEFT, ["7", "7", None])
@@ -273,7 +268,7 @@ def test_a_commit_beside_a_compaction_is_made_again(
     rig.check(LEFT)
 
 
-def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: Rig) -> None:
+def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig):
     rig.db.rows[LEFT.name] = [(str(n), str(n), "x" * n) for n in range(6)]
     rig.snapshot(LEFT)
     applied(rig)
@@ -287,7 +282,7 @@ def test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows(rig: R
     assert sorted(row["id"] for row in before) == [0, 1, 2, 3, 4, 5, 7]
 
 
-def test_an_emptied_table_loses_its_rows_by_its_snapshot_and_gets_new_ones(rig: Rig) -> None:
+def test_an_emptied_table_loses_its_rows_by_its_snapshot_and_gets_new_ones(rig):
     left(rig)
     for rows in ([], [], [("1", None, "again")]):
         read_anew(rig, *rows)
@@ -311,8 +306,8 @@ answer is lost."""
     [*((moment, False) for moment in MOMENTS), ("behind the rows", True)],
 )
 def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, moment: str, *, snapshot: bool
-) -> None:
+    rig, monkeypatch, moment, *, snapshot
+):
     behind, number = MOMENTS[moment]
     left(rig)
     if snapshot:
@@ -347,9 +342,7 @@ def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
     rig.check(LEFT)
 
 
-def test_small_files_are_joined_and_a_stream_reads_each_change_once(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_are_joined_and_a_stream_reads_each_change_once(rig, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_files, "FILES", 3)
     left(rig, 2)
     target = rig.target(LEFT, "changes")
@@ -365,9 +358,7 @@ def test_small_files_are_joined_and_a_stream_reads_each_change_once(
     assert streamed(rig, target, tmp_path) == [0, 0, 1, *range(3, 9)]
 
 
-def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(rig, monkeypatch):
     compacted: list[str] = []
     monkeypatch.setattr(merging, "COMPACT_STEPS", 2)
     form = rig.applier._format
@@ -387,7 +378,7 @@ def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(
 
 
 @pytest.fixture
-def typed(rig: Rig) -> TargetTable:
+def typed(rig) -> TargetTable:
     """A table with a row of Spark's for each of `VALUES`."""
     rows, target = many(), made(rig, "typed", listed())
     frame = rig.spark.createDataFrame(rows, rig.spark.table(target.at).schema).coalesce(1)
@@ -395,9 +386,7 @@ def typed(rig: Rig) -> TargetTable:
     return msgspec.structs.replace(target, version=1)
 
 
-def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
-    rig: Rig, typed: TargetTable
-) -> None:
+def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(rig, typed):
     form, gone = rig.applier._format, pa.array([True])
     texts = [f"cast(`{name.replace('`', '``')}` as string)" for name in COLUMNS]
 
@@ -412,9 +401,7 @@ def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
 
 
 @pytest.mark.parametrize("name", [n for n in SKIPPED if n not in ("f", "d")])
-def test_a_key_of_each_type_removes_its_row_alone(
-    rig: Rig, typed: TargetTable, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_of_each_type_removes_its_row_alone(rig, typed, name, monkeypatch):
     """Also null, which a value becomes that the column does not have."""
     store, place = rig.output.store, rig.output.uri("")
     path = typed.at.split("`")[1]
@@ -454,7 +441,7 @@ def _large(target: TargetTable, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("case", [_no_key, _no_rows, _large], ids=lambda case: case.__name__[1:])
-def test_what_the_driver_does_not_replace(rig: Rig, case: Callable[..., None]) -> None:
+def test_what_the_driver_does_not_replace(rig, case):
     at = f"delta.`{rig.output.uri('tables/t')}`"
     own = delta_format.table_properties(rig.spark, at)
     rig.spark.sql(f"CREATE TABLE {at} (id double) USING delta {own}")

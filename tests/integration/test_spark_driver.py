@@ -15,7 +15,6 @@ from pyarrow.parquet import ParquetFile
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import waltap
 from tests.harness.pipeline import until
-from tests.harness.servers.postgres import Database as PostgresDatabase
 from tests.harness.shop import Shop
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
@@ -71,7 +70,7 @@ def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
 
 
 @pytest.fixture
-def no_spark(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_spark(java, monkeypatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         pytest.fail("Spark was started")
 
@@ -85,7 +84,7 @@ def apply(*arguments: object) -> WaltapError:
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_change_log_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_change_log_that_does_not_exist_is_an_error(tmp_path):
     error = apply("--changelog", tmp_path / "none", "--output", tmp_path / "out", "--once")
     assert isinstance(error, ChangeLogMissing)
     assert "WT-5108" in str(error)
@@ -93,14 +92,14 @@ def test_a_change_log_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_the_folder_above_a_change_log_is_reported_from_it(tmp_path: Path) -> None:
+def test_the_folder_above_a_change_log_is_reported_from_it(tmp_path):
     (tmp_path / "lake" / "changelog" / "manifests").mkdir(parents=True)
     error = apply("--changelog", tmp_path / "lake", "--output", tmp_path / "out", "--once")
     assert f"{tmp_path}/lake/changelog is one" in str(error)
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
+def test_every_wrong_setting_is_named_at_once(tmp_path):
     pairs = [
         "compaction.max.sets=none",
         "compaction.shard=1",
@@ -124,9 +123,7 @@ def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("java")
-def test_jars_that_are_missing_end_a_run_before_anything_is_made(
-    database: PostgresDatabase, tmp_path: Path
-) -> None:
+def test_jars_that_are_missing_end_a_run_before_anything_is_made(database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     shop = Shop(tmp_path, database)
     shop.sink = {"type": "spark", "path": "lake", "format": "delta"}
@@ -138,7 +135,7 @@ def test_jars_that_are_missing_end_a_run_before_anything_is_made(
 
 
 @pytest.mark.usefixtures("java")
-def test_an_output_in_another_format_is_refused_before_spark_starts(tmp_path: Path) -> None:
+def test_an_output_in_another_format_is_refused_before_spark_starts(tmp_path):
     made = sink(tmp_path)
     tables = SparkOutput(made._spark.tables)
     state = tables.open("log", "id")
@@ -158,9 +155,7 @@ def test_an_output_in_another_format_is_refused_before_spark_starts(tmp_path: Pa
         ("spark.jars.packages=no.such:jar", "no.such:jar"),
     ],
 )
-def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(
-    tmp_path: Path, setting: str, reported: str
-) -> None:
+def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(tmp_path, setting, reported):
     tables = SparkOutput(str(tmp_path / "out"))
     state = tables.open("log", "id")
     tables.commit(msgspec.structs.replace(state, number=1))
@@ -174,7 +169,7 @@ def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(
     assert "Traceback" not in said
 
 
-def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_path: Path) -> None:
+def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_path):
     said = {
         "compaction.min.rows": 7,
         "compaction.share": 0.5,
@@ -219,8 +214,8 @@ def hold(folder: Path) -> "subprocess.Popen[str]":
 
 
 def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(driver, "PREDECESSOR_S", 0.0)
     monkeypatch.setattr(driver, "REPORT_EVERY_S", 0.0)
     (tmp_path / "log" / "manifests").mkdir(parents=True)
@@ -241,7 +236,7 @@ def test_a_successor_waits_as_long_as_the_other_lives_and_goes_on_when_it_is_gon
     tables.close()
 
 
-def test_a_successor_that_is_reported_to_end_says_who_has_the_tables(tmp_path: Path) -> None:
+def test_a_successor_that_is_reported_to_end_says_who_has_the_tables(tmp_path):
     (tmp_path / "log" / "manifests").mkdir(parents=True)
     other = hold(tmp_path / "out")
     tables, log = SparkOutput(str(tmp_path / "out")), ChangeLog(str(tmp_path / "log"))
@@ -252,8 +247,8 @@ def test_a_successor_that_is_reported_to_end_says_who_has_the_tables(tmp_path: P
 
 @pytest.mark.usefixtures("java")
 def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_next_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, caplog
+):
     """As the Spark process of an engine that was killed does."""
     (tmp_path / "lake").mkdir()
     other = hold(tmp_path / "lake" / "tables")
@@ -270,9 +265,7 @@ def test_an_end_while_another_process_uses_the_tables_leaves_the_rest_to_the_nex
 
 
 @pytest.mark.usefixtures("java")
-def test_a_stop_does_not_wait_longer_for_spark_than_the_operator_does(
-    database: PostgresDatabase, tmp_path: Path
-) -> None:
+def test_a_stop_does_not_wait_longer_for_spark_than_the_operator_does(database, tmp_path):
     """The process that uses the tables stands for a commit that takes minutes."""
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     shop = Shop(tmp_path, database, **{"waltap.stop.timeout.ms": 1500})
@@ -289,9 +282,7 @@ def test_a_stop_does_not_wait_longer_for_spark_than_the_operator_does(
 
 
 @pytest.mark.usefixtures("java")
-def test_a_start_that_is_refused_does_not_wait_for_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_is_refused_does_not_wait_for_spark(tmp_path, monkeypatch):
     def never(*_: Any) -> None:
         pytest.fail("Spark was waited for")
 
@@ -320,7 +311,7 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(
 
 
 @pytest.mark.usefixtures("java")
-def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path: Path) -> None:
+def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path):
     made = sink(tmp_path)
     made.open()
     assert made._driver is not None
@@ -351,7 +342,7 @@ def of_another_log(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("java")
-def test_close_waits_until_spark_has_applied_everything(tmp_path: Path) -> None:
+def test_close_waits_until_spark_has_applied_everything(tmp_path):
     db, made = Database(), sink(tmp_path)
     assert made.open() is None
     for number in range(3):
@@ -367,9 +358,7 @@ def test_close_waits_until_spark_has_applied_everything(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
-    java: Path, tmp_path: Path
-) -> None:
+def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(java, tmp_path):
     of_another_log(tmp_path)
     db, made = Database(), sink(tmp_path)
     made.open()
@@ -383,9 +372,7 @@ def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(
     assert log_position.log_position.end_lsn == last.end_lsn, "what was published stays"
 
 
-def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(
-    java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(java, tmp_path, caplog):
     """But for a run that ends by another, of which it is reported."""
     of_another_log(tmp_path)
     db = Database()
@@ -418,7 +405,7 @@ def write_long_rows(db: Database, made: SparkSink) -> None:
     made.write(batch(db.commit()))
 
 
-def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_path: Path) -> None:
+def test_long_rows_need_no_memory_for_all_of_them(spark, java, tmp_path):
     """Spark reads 4096 rows at once: the log, and what Spark writes, have them in pages and groups of few."""
     made = sink(tmp_path)
     write_long_rows(Database(), made)
@@ -433,8 +420,8 @@ def test_long_rows_need_no_memory_for_all_of_them(spark: Any, java: Path, tmp_pa
 
 
 def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
-    spark: Any, java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    spark, java, tmp_path, monkeypatch
+):
     monkeypatch.setattr("waltap_spark.sink.process.RESTARTS", 0)
     monkeypatch.setattr(segment, "PAGE_BYTES", 1 << 40)  # one page, as earlier versions wrote it
     made = sink(tmp_path)
@@ -453,8 +440,8 @@ def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
 
 
 def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
-    java: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    java, tmp_path, caplog, monkeypatch
+):
     monkeypatch.setattr("waltap_spark.sink.process.POLL_S", 0.1)
     db, made = Database(), sink(tmp_path)
     made.open()
@@ -492,11 +479,11 @@ class Followed(Rig):
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Followed:
+def rig(spark, tmp_path) -> Followed:
     return Followed(tmp_path, spark)
 
 
-def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Followed) -> None:
+def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig):
     answers = [False, False, True]
     follower = LogFollower(
         rig.log,
@@ -514,7 +501,7 @@ def test_a_follower_applies_what_there_is_when_it_is_reported_to_stop(rig: Follo
     rig.check_all()
 
 
-def test_a_run_to_the_end_fails_while_tables_stand_still(rig: Followed, tmp_path: Path) -> None:
+def test_a_run_to_the_end_fails_while_tables_stand_still(rig, tmp_path):
     """Each of them, with anything new or without; others are up to date then. It ends well once none does."""
 
     def run(applier: OutputApplier) -> None:
@@ -555,7 +542,7 @@ def test_what_a_run_to_the_end_applied_leaves_the_log(rig: Followed) -> None:
         rig.check_rows()
 
 
-def test_another_log_in_the_place_of_the_followed_one_is_not_expired(rig: Followed) -> None:
+def test_another_log_in_the_place_of_the_followed_one_is_not_expired(rig):
     properties = SparkProperties(path="").model_copy(update={"retention_hours": -2.0})
     rig.work(3)
     (Path(rig.log.store.path("")) / "log.json").write_text('{"id": "another"}')

@@ -4,17 +4,13 @@ import base64
 import datetime as dt
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.kafka import Kafka
-from tests.harness.servers.postgres import Database
-from tests.harness.servers.registry import Registry
 from tests.harness.spark import Died, dying
-from tests.harness.topics import MakeTopic, Reader, event
+from tests.harness.topics import Reader, event
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.manifest import bucket_of
@@ -33,14 +29,7 @@ Captured = tuple[PipelineRig, Callable[..., Reader]]
 
 
 @pytest.fixture(params=["json", "avro"])
-def captured(
-    request: pytest.FixtureRequest,
-    database: Database,
-    kafka: Kafka,
-    registry: Registry,
-    spark_of_topics: Any,
-    tmp_path: Path,
-) -> Captured:
+def captured(request, database, kafka, registry, spark_of_topics, tmp_path) -> Captured:
     """Return a pipeline to topics, and what makes a reader of the topics of some tables."""
     form = request.param
     prefix = kafka.topic_name().replace("-", "_")
@@ -78,9 +67,7 @@ def rows_of(pipeline: PipelineRig, query: str) -> list[Any]:
         return connection.execute(query).fetchall()
 
 
-def test_values_of_a_database_become_those_of_its_tables(
-    captured: Captured, tmp_path: Path
-) -> None:
+def test_values_of_a_database_become_those_of_its_tables(captured, tmp_path):
     """Of every kind."""
     pipeline, reader_of = captured
     pipeline.database.psql(
@@ -111,7 +98,7 @@ def test_values_of_a_database_become_those_of_its_tables(
         assert mine[11:] == theirs[11:]
 
 
-def test_events_of_a_database_become_its_tables_over_restarts(captured: Captured) -> None:
+def test_events_of_a_database_become_its_tables_over_restarts(captured):
     """Deletes, moved keys, values that were not sent, a table without key, DDL."""
     pipeline, reader_of = captured
     pipeline.database.psql(
@@ -156,7 +143,7 @@ AWAY, HERE = "__debezium.newkey", "__debezium.oldkey"
 COLUMNS = {"inventory.items": "id INT, name STRING", "inventory.words": "name STRING"}
 
 
-def test_events_without_schema_that_come_again_and_what_is_refused(topic: MakeTopic) -> None:
+def test_events_without_schema_that_come_again_and_what_is_refused(topic):
     """Columns are declared; a connector that repeats itself after a restart changes nothing; a truncate;
     interleaved transactions go by their commits."""
     reader = topic()
@@ -187,9 +174,7 @@ def test_events_without_schema_that_come_again_and_what_is_refused(topic: MakeTo
 ITEMS = {"inventory.items": "id INT, name STRING, made DATE, at TIMESTAMP_NTZ"}
 
 
-def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(
-    topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(topic, tmp_path):
     reader = topic(columns=ITEMS)
     reader.write(
         ({"id": 1}, event("c", 100, None, {"id": 1, "name": "good", "at": "9223372036825200000"}, 90)),
@@ -232,7 +217,7 @@ def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(
     lost.close()
 
 
-def test_keys_that_move_between_partitions_take_along_what_was_not_sent(topic: MakeTopic) -> None:
+def test_keys_that_move_between_partitions_take_along_what_was_not_sent(topic):
     """Both events are taken together, whatever the portions; where one is nowhere, nothing is made null in
     silence. A truncate has no order with other partitions."""
     reader = topic(2, columns=COLUMNS, records=2, patience_s=3600)
@@ -314,9 +299,7 @@ STORIES: dict[str, tuple[dict[str, Any], list[tuple[Sequence[Any], int, Rows]]]]
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_what_comes_again_is_left_out_and_what_does_not_is_taken(
-    topic: MakeTopic, story: str
-) -> None:
+def test_what_comes_again_is_left_out_and_what_does_not_is_taken(topic, story):
     options, portions = STORIES[story]
     reader = topic(columns=COLUMNS, **options)
     for number, (records, taken, rows) in enumerate(portions):
@@ -324,7 +307,7 @@ def test_what_comes_again_is_left_out_and_what_does_not_is_taken(
         assert (reader.pull(), reader.rows("items")) == (taken, rows), f"portion {number}"
 
 
-def test_what_comes_again_in_several_portions_is_left_out_in_each(topic: MakeTopic) -> None:
+def test_what_comes_again_in_several_portions_is_left_out_in_each(topic):
     """The furthest position stays that, while portions of older events go by."""
     reader = topic(columns=COLUMNS)
     sent = [put("c" if n == 1 else "u", 100 + n, 1, f"{n}") for n in range(1, 9)]
@@ -341,8 +324,8 @@ def test_what_comes_again_in_several_portions_is_left_out_in_each(topic: MakeTop
 
 
 def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_once(
-    topic: MakeTopic, tmp_path: Path
-) -> None:
+    topic, tmp_path
+):
     """The driver dies as it publishes a portion; the one before it is in the change log alone."""
     each, portion = 40, 10
     reader = topic(2, columns=COLUMNS, records=portion)
@@ -367,8 +350,8 @@ def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_o
 
 
 def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_they_are(
-    topic: MakeTopic, tmp_path: Path
-) -> None:
+    topic, tmp_path
+):
     """It is behind the portion, after a long pause; a partition that is beyond it is waited for no more."""
     reader = topic(2, columns=COLUMNS, records=2, patience_s=0)
     reader.write(
@@ -387,7 +370,7 @@ def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_t
     assert max(manifest.rows for manifest in manifests) <= 4, "portions stayed small"
 
 
-def test_an_open_transaction_is_no_part_of_what_there_is(topic: MakeTopic, kafka: Kafka) -> None:
+def test_an_open_transaction_is_no_part_of_what_there_is(topic, kafka):
     """What is before it is taken at once, and its own when it is committed."""
     reader = topic(columns=COLUMNS, options={"kafkaConsumer.pollTimeoutMs": "5000"})
     reader.write(put("c", 100, 1, "one"))
@@ -404,7 +387,7 @@ def test_an_open_transaction_is_no_part_of_what_there_is(topic: MakeTopic, kafka
     assert reader.rows("items") == [(1, "one"), (2, "two")]
 
 
-def test_rows_that_were_read_come_again_but_not_a_first_snapshot(topic: MakeTopic) -> None:
+def test_rows_that_were_read_come_again_but_not_a_first_snapshot(topic):
     """An incremental one lies among changes; a first one at an earlier position is of another server."""
     reader = topic(columns=COLUMNS)
     read = put("r", 150, 1, "read", 140, snapshot="incremental")
@@ -418,9 +401,7 @@ def test_rows_that_were_read_come_again_but_not_a_first_snapshot(topic: MakeTopi
         reader.pull()
 
 
-def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(
-    topic: MakeTopic, tmp_path: Path
-) -> None:
+def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(topic, tmp_path):
     reader, now = topic(columns=COLUMNS), dt.datetime.now(dt.UTC)
     with reader.feed() as feed:
         for days in (0, 2):

@@ -9,8 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.harness.servers.kafka import Kafka
-from tests.harness.topics import MakeTopic, TopicReader, event
+from tests.harness.topics import TopicReader, event
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.errors import SnapshotNeeded
@@ -50,7 +49,7 @@ def write(
     return reader
 
 
-def test_values_of_declared_columns_that_were_not_sent_keep_the_older(topic: MakeTopic) -> None:
+def test_values_of_declared_columns_that_were_not_sent_keep_the_older(topic):
     """The placeholder is text, base64, bytes or a UUID, as the column's type in the database has it."""
     digest = md5(UNSENT.encode(), usedforsecurity=False).digest()
     sent = {
@@ -73,9 +72,7 @@ def test_values_of_declared_columns_that_were_not_sent_keep_the_older(topic: Mak
     ]
 
 
-def test_far_values_of_declared_columns_are_null_and_counted(
-    topic: MakeTopic, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_far_values_of_declared_columns_are_null_and_counted(topic, caplog):
     """As numbers, and as text."""
     infinite, moment = 2**31 - 1, 9_223_372_036_825_200_000
     rows = [
@@ -101,9 +98,7 @@ def test_far_values_of_declared_columns_are_null_and_counted(
     assert "inventory.items: 7 values that no type of Spark's holds" in caplog.text
 
 
-def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_them(
-    topic: MakeTopic, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_them(topic, caplog):
     """What cannot be read in an array is a bad record as ever."""
     date = {"type": "int32", "name": "io.debezium.time.Date"}
     zoned = {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}
@@ -133,7 +128,7 @@ def test_far_moments_and_parts_of_arrays_are_null_and_counted_as_schemas_show_th
     assert (bad["offset"], bad["reason"]) == (3, "its value of column moments cannot be read")
 
 
-def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(topic: MakeTopic) -> None:
+def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(topic):
     """Text and whole numbers have all. Spark reads others as doubles: of those, what is sure is taken."""
     columns = {"inventory.items": "id INT, price DECIMAL(24,6), count DECIMAL(38,0)"}
     reader = topic(bad="keep", columns=columns)
@@ -158,7 +153,7 @@ def test_numbers_of_declared_decimals_have_all_their_digits_or_are_bad(topic: Ma
     assert [each["offset"] for each in reader.feed().bad_records()] == [5, 6, 7]
 
 
-def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(topic: MakeTopic) -> None:
+def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(topic):
     """So are sparse vectors."""
     vector = {
         "field": "vector", "type": "map", "keys": {"type": "int16"}, "values": {"type": "double"},
@@ -182,7 +177,7 @@ def test_a_map_whose_keys_are_numbers_is_an_array_of_pairs_in_json(topic: MakeTo
     ]
 
 
-def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(topic: MakeTopic) -> None:
+def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(topic):
     """In other letters it is another name."""
     text = {"type": "string"}
     reader = write(topic(), [{"id": 1, "_OP": "x"}], [ID, {"field": "_OP"} | text])
@@ -193,9 +188,7 @@ def test_a_column_that_is_called_like_one_of_the_log_is_refused_by_name(topic: M
         taken.pull()
 
 
-def test_a_topic_that_is_not_there_is_reported_once(
-    topic: MakeTopic, kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_is_not_there_is_reported_once(topic, kafka, caplog):
     """The others are read."""
     absent = kafka.topic_name()
     reader = write(topic(), [{"id": 1}], [ID])
@@ -212,9 +205,7 @@ NAME = {"field": "name", "type": "string"}
 MORE = {"field": "more", "type": "int32"}
 
 
-def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(
-    topic: MakeTopic, delta: Any
-) -> None:
+def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(topic, delta):
     """In each partition, and where partitions have them in another order."""
     reader = topic(2, "delta")
     narrow, wide = [ID, NAME], [ID, NAME, MORE]
@@ -243,7 +234,7 @@ def decimal(name: str, scale: int, precision: int) -> dict[str, Any]:
     return {"field": name, "type": "bytes", "name": kind, "parameters": reported}
 
 
-def test_decimals_are_numbers_or_base64_as_json_has_them(topic: MakeTopic) -> None:
+def test_decimals_are_numbers_or_base64_as_json_has_them(topic):
     """Digits alone may be either. One that Spark would read with fewer digits is a bad record."""
     items = {"field": "list", "type": "array", "items": decimal("", 0, 12)}
     fields = [

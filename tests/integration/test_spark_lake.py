@@ -64,11 +64,11 @@ insert into odd values (1, 1e45, 'NaN', 'infinity', '-infinity'), (2, 1.5, 2.5, 
 
 
 @pytest.fixture
-def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
+def lake(database, tmp_path, spark) -> Lake:
     return Lake(database, tmp_path, spark)
 
 
-def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
+def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake):
     lake.follow(BEFORE)
     said = lake.run(CHANGES)
     tables = lake.apply()
@@ -83,7 +83,7 @@ def test_tables_equal_the_source_after_ddl_that_nobody_saw(lake: Lake) -> None:
     assert not {name: each.failed for name, each in state.tables.items() if each.failed}
 
 
-def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake: Lake) -> None:
+def test_types_that_users_made_are_the_same_in_a_snapshot_and_behind_it(lake):
     """The catalogue, which a snapshot goes by, and the wire name them in different ways."""
     lake.follow("""
         create schema kinds; create extension hstore;
@@ -158,8 +158,8 @@ def keys_of(lake: Lake, *, allow_stale: bool = False) -> list[int]:
     ("hole", "table_format"), [*((hole, "parquet") for hole in HOLES), ("is_passed_over", "delta")]
 )
 def test_a_key_that_comes_again_behind_a_hole_stands_once(
-    database: Database, tmp_path: Path, delta: Any, hole: str, table_format: str
-) -> None:
+    database, tmp_path, delta, hole, table_format
+):
     lake = Lake(database, tmp_path, delta, table_format)
     lake.run(THREE_ROWS)
     assert keys_of(lake) == [1, 2, 3]
@@ -177,9 +177,7 @@ def test_a_key_that_comes_again_behind_a_hole_stands_once(
     assert ("again",) in [tuple(row) for row in rows]
 
 
-def test_changes_under_a_name_that_is_not_captured_are_a_hole(
-    database: Database, tmp_path: Path, spark: Any
-) -> None:
+def test_changes_under_a_name_that_is_not_captured_are_a_hole(database, tmp_path, spark):
     """A stream that leaves them out notices it before the table's next change."""
     lake = Lake(database, tmp_path, spark, source=['"table.include.list" = "public.t"'])
     lake.run(THREE_ROWS)
@@ -199,8 +197,8 @@ def test_changes_under_a_name_that_is_not_captured_are_a_hole(
 
 @FORMATS
 def test_truncates_that_a_publication_leaves_out_double_nothing(
-    database: Database, tmp_path: Path, delta: Any, table_format: str
-) -> None:
+    database, tmp_path, delta, table_format
+):
     """An explicit ``skipped.operations`` makes the publication without them."""
     lake = Lake(database, tmp_path, delta, table_format, source=['"skipped.operations" = "t"'])
     lake.follow(THREE_ROWS)
@@ -215,9 +213,7 @@ def test_truncates_that_a_publication_leaves_out_double_nothing(
 
 
 @FORMATS
-def test_new_rows_are_still_added_where_nothing_is_missing(
-    database: Database, tmp_path: Path, delta: Any, table_format: str
-) -> None:
+def test_new_rows_are_still_added_where_nothing_is_missing(database, tmp_path, delta, table_format):
     """Over starts of the engine, for a table of the snapshot and for one that is made behind it."""
     lake = Lake(database, tmp_path, delta, table_format)
     lake.follow(THREE_ROWS)
@@ -241,9 +237,7 @@ def test_new_rows_are_still_added_where_nothing_is_missing(
         assert {row["operation"] for row in reported} <= {"CREATE TABLE", "WRITE"}, reported
 
 
-def test_a_row_that_comes_into_a_row_filter_stands_once(
-    database: Database, tmp_path: Path, delta: Any
-) -> None:
+def test_a_row_that_comes_into_a_row_filter_stands_once(database, tmp_path, delta):
     """The server streams it as an insert; the snapshot, which is filtered too, did not have it."""
     lake = Lake(database, tmp_path, delta, "parquet")
     lake.run(
@@ -256,9 +250,7 @@ def test_a_row_that_comes_into_a_row_filter_stands_once(
     assert keys_of(lake) == [1, 2, 3, 5]
 
 
-def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(
-    database: Database, tmp_path: Path, delta: Any
-) -> None:
+def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(database, tmp_path, delta):
     """It was delivered at PREPARE, and nothing takes it back; then it is inserted again."""
     source = ['"pgoutput.two_phase" = "true"', '"two.phase.policy" = "prepare"']
     lake = Lake(database, tmp_path, delta, "parquet", source=source)
@@ -381,7 +373,7 @@ def nested_values_follow(lake: Lake) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> list[Path]:
+def site(tmp_path) -> list[Path]:
     """Return folders by which an engine finds the example's type, as it would one that pip installed."""
     info = tmp_path / "site" / "waltap_semver-0.1.0.dist-info"
     info.mkdir(parents=True)
@@ -390,7 +382,7 @@ def site(tmp_path: Path) -> list[Path]:
     return [SEMVER / "src", info.parent]
 
 
-def test_values_with_maps_in_them_are_distinguished_by_each_microsecond(spark: Any) -> None:
+def test_values_with_maps_in_them_are_distinguished_by_each_microsecond(spark):
     moments = (
         "timestamp_micros(n) as at, timestampadd(microsecond, n, timestamp_ntz'-0004-01-01') as ntz"
     )
@@ -405,8 +397,8 @@ def test_values_with_maps_in_them_are_distinguished_by_each_microsecond(spark: A
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_nested_values_follow_the_source_and_their_types_grow(
-    database: Database, tmp_path: Path, delta: Any, site: list[Path], table_format: str
-) -> None:
+    database, tmp_path, delta, site, table_format
+):
     nested_values_follow(
         Lake(database, tmp_path, delta, table_format, source=SOURCE, plugins=site, **OPTIONS)
     )

@@ -32,9 +32,7 @@ LEFT = relation("public.left", [("id", "int4"), ("note", "text")])
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_maintenance_makes_few_files_and_changes_no_row(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+def test_maintenance_makes_few_files_and_changes_no_row(delta, tmp_path, table_format):
     """Not while somebody writes, nor where a commit is half done. In place the version that counts is then
     the compacted one, and a table goes on from there."""
     values = {"format.retention.hours": "0"} if table_format == "delta" else {}
@@ -72,9 +70,7 @@ def test_maintenance_makes_few_files_and_changes_no_row(
     rig.sink.close()
 
 
-def test_files_of_the_last_commit_stay_until_the_next_one_is_there(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_the_last_commit_stay_until_the_next_one_is_there(delta, tmp_path, monkeypatch):
     """However long ago a compaction put others in their place, here by somebody else; and the version that
     our own compaction makes is that of the commit."""
     monkeypatch.setattr(merging, "VACUUM_S", 0.0)
@@ -112,9 +108,7 @@ KEYED = relation(
 OTHER = relation("public.others", [("id", "int4"), ("name", "text")])
 
 
-def test_commits_and_compactions_of_the_same_tables_go_on_beside_each_other(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_commits_and_compactions_of_the_same_tables_go_on_beside_each_other(spark, tmp_path):
     """Every commit is followed by a fold of what it left; truncates and other keys make some of them
     void."""
     rig = Rig(tmp_path, spark, compact_rows=0, compact_share=0.0, merge_sets=2)
@@ -153,7 +147,7 @@ def test_commits_and_compactions_of_the_same_tables_go_on_beside_each_other(
     rig.check(people, OTHER)
 
 
-def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -> None:
+def test_versions_that_ended_are_not_written_again(spark, tmp_path):
     rules = ModeRules(modes=("scd2",))
     rig = Rig(tmp_path, spark, compact_rows=0, compact_share=0.0, merge_sets=3, modes=rules)
     rig.db.insert(OTHER, ["1", "0"], ["2", "0"])
@@ -174,9 +168,7 @@ def test_versions_that_ended_are_not_written_again(spark: Any, tmp_path: Path) -
     assert rig.folders() == rig.named_folders()
 
 
-def test_versions_that_ended_are_no_reason_to_compact(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_that_ended_are_no_reason_to_compact(spark, tmp_path, monkeypatch):
     """They stay through a fold: however many their parts are, there is an end of folding."""
     monkeypatch.setattr(parquet, "MOST_PARTS", 2)
     rules = ModeRules(modes=("scd2",))
@@ -208,7 +200,7 @@ class Endless(ParquetFormat):
         return table
 
 
-def test_an_end_cancels_what_is_being_compacted(spark: Any, tmp_path: Path) -> None:
+def test_an_end_cancels_what_is_being_compacted(spark, tmp_path):
     rig = Rig(tmp_path, spark)
     rig.insert(OTHER, ["1", "new"])
     output = SparkOutput(str(tmp_path / "out"))
@@ -232,16 +224,14 @@ OTHERS = relation("public.others", [("id", "int4"), ("name", "text")])
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+def rig(spark, tmp_path, monkeypatch) -> Rig:
     """Tables that are suspended are tried with every commit."""
     monkeypatch.setattr(applier, "RETRY_S", 0.0)
     return Rig(tmp_path, spark, compact_rows=0, compact_share=0.0)
 
 
 @pytest.mark.parametrize("way", ["alone", "spark"])
-def test_each_try_of_a_table_that_stands_still_takes_its_files_away(
-    rig: Rig, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_try_of_a_table_that_stands_still_takes_its_files_away(rig, way, monkeypatch):
     if way == "spark":
         monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
     rig.insert(NUMBER, ["1", "5"])
@@ -257,9 +247,7 @@ def test_each_try_of_a_table_that_stands_still_takes_its_files_away(
     rig.apply(TEXT, OTHERS)
 
 
-def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(rig, monkeypatch):
     rig.write(NUMBER, ["1", "5"])
     original = OutputApplier._attempt
 
@@ -275,7 +263,7 @@ def test_a_commit_that_cannot_be_made_takes_the_files_of_all_tables_away(
     rig.apply(NUMBER)
 
 
-def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: Path) -> None:
+def test_what_a_commit_itself_does_not_need_goes_with_it(spark, tmp_path):
     """Without a history changes that were folded in the commit that brought them are nothing."""
     rig = Rig(tmp_path, spark, modes=ModeRules(history=("none",)))
     for number in range(3):
@@ -285,7 +273,7 @@ def test_what_a_commit_itself_does_not_need_goes_with_it(spark: Any, tmp_path: P
     rig.check(OTHERS)
 
 
-def test_compaction_that_fails_leaves_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_that_fails_leaves_nothing(rig, monkeypatch):
     rig.insert(OTHERS, ["1", "x"])
     rig.db.update(OTHERS, ["1"], name="y")
     rig.commit()
@@ -311,7 +299,7 @@ NAMED = relation("public.people", [("id", "int4"), ("name", "text")])
 
 
 @pytest.fixture
-def lake(spark: Any, tmp_path: Path) -> Rig:
+def lake(spark, tmp_path) -> Rig:
     (tmp_path / "lake").mkdir()
     made = Rig(tmp_path / "lake", spark)
     made.insert(NAMED, ["1", "Ann"])
@@ -337,14 +325,14 @@ def goes_on(lake: Rig, log: str, output: str) -> None:
     assert sorted((str(row[0]), row[1]) for row in rows) == sorted(lake.db.rows[NAMED.name])
 
 
-def test_a_lake_that_was_moved_goes_on(lake: Rig) -> None:
+def test_a_lake_that_was_moved_goes_on(lake):
     there = move(lake)
     goes_on(lake, f"{there}/log/", f"{there}/out/")
     state = SparkOutput(f"{there}/out").state()
     assert state.changelog == f"{there}/log/"
 
 
-def test_another_log_in_the_place_of_the_old_one_is_refused(lake: Rig) -> None:
+def test_another_log_in_the_place_of_the_old_one_is_refused(lake):
     (lake.folder / "log").rename(lake.folder / "old")
     sink = ChangeLogSink(
         ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder / "state")

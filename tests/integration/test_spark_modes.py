@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from tests.harness.changelog import COMMIT_TS, batch, relation
 from tests.harness.lake import Lake
-from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
 from tests.harness.versions import ends, states, versions
 
@@ -66,8 +65,8 @@ def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int 
 
 @pytest.mark.parametrize("deletes", [False, True], ids=["snapshot alone", "with a delete"])
 def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
-) -> None:
+    spark, tmp_path, monkeypatch, *, deletes
+):
     """They all have one position; what a move leaves is found without having them in one place."""
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", 0)
     rig = Rig(tmp_path, spark, modes=RULES, compact_rows=0)
@@ -157,8 +156,8 @@ def rows_have_columns_of_their_changes(rig: Rig) -> None:
 
 @pytest.mark.parametrize(("table_format", "few"), [("parquet", 0), ("delta", 20_000)])
 def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
-    delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    delta, tmp_path, table_format, few, monkeypatch
+):
     """As Spark compacts changes, and as we do."""
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     compacts = {"compact_rows": 0, "compact_sets": 2, "merge_sets": 2}
@@ -178,7 +177,7 @@ WIDE = [
 
 
 @pytest.fixture(params=["parquet", "delta"])
-def past(request: Any, delta: Any, tmp_path: Path) -> Rig:
+def past(request, delta, tmp_path) -> Rig:
     return Rig(tmp_path, delta, request.param, compact_rows=0, modes=PAST_KEPT)
 
 
@@ -189,7 +188,7 @@ def select(past: Rig, table: str, what: str, *columns: str) -> list[tuple[Any, .
     return sorted((tuple(row) for row in frame.selectExpr(*columns).collect()), key=str)
 
 
-def test_rows_end_where_and_when_the_snapshot_found_their_table_empty(past: Rig) -> None:
+def test_rows_end_where_and_when_the_snapshot_found_their_table_empty(past):
     """One commit has the snapshot, and what was inserted behind it."""
     for table in NARROW:
         past.db.insert(table, ["1", "a"])
@@ -234,7 +233,7 @@ def snapshot_under_two_schemas(past: Rig) -> None:
     past.sink.flush()
 
 
-def test_a_snapshot_under_two_schemas_ends_what_is_in_neither_part_of_it(past: Rig) -> None:
+def test_a_snapshot_under_two_schemas_ends_what_is_in_neither_part_of_it(past):
     """A column came while it was read: rows of its second part were there all the time."""
     for table in NARROW:
         past.db.insert(table, *([str(n), f"v{n}"] for n in range(1, 8)))
@@ -319,9 +318,7 @@ def equal(lake: Lake, *names: str) -> bool:
     return len(found) == len(names) and all(each.equal for each in found)
 
 
-def test_it_goes_on_when_the_source_gave_it_a_key(
-    database: Database, tmp_path: Path, spark: Any
-) -> None:
+def test_it_goes_on_when_the_source_gave_it_a_key(database, tmp_path, spark):
     signals = '"signal.data.collection" = "public.signals"'
     lake = Lake(database, tmp_path, spark, source=[signals], modes=BY_VERSION)
     lake.run(JOINED)
@@ -353,8 +350,8 @@ def test_it_goes_on_when_the_source_gave_it_a_key(
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 @pytest.mark.parametrize("few", [20_000, 0])
 def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
-    delta: Any, tmp_path: Path, table_format: str, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    delta, tmp_path, table_format, few, monkeypatch
+):
     """Whichever commit it is in, and with a driver that dies within."""
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     rig = Rig(tmp_path, delta, table_format, parallel=1, modes=BY_VERSION)
@@ -391,9 +388,7 @@ def check_versions(rig: Rig) -> None:
     assert sorted(made, key=str) == versions(rig.log, "public.t", ("id",), NAMES)
 
 
-def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(spark, tmp_path):
     """Those of another table that had the name leave no doubt."""
     other = relation("public.t", [("name", "text")], key=(), oid=7, numbers=(1,))
     bare = relation("public.t", [("name", "text")], key=(), numbers=(2,))
@@ -432,7 +427,7 @@ def deliver(rig: Rig, *parts: TransactionPart) -> None:
     rig.sink.flush()
 
 
-def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark: Any, tmp_path: Path) -> None:
+def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark, tmp_path):
     """A COPY writes many rows in a record: they have its LSN, each."""
     rig = Rig(tmp_path, spark, parallel=1)
     whole = rig.db.inserted(PLAIN, *([str(number), "a", None] for number in range(6)))
@@ -445,9 +440,7 @@ def test_rows_of_one_wal_record_that_a_filter_left_out_come_in(spark: Any, tmp_p
     rig.apply(PLAIN)
 
 
-def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_out(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_after_a_snapshot_that_is_older_than_what_was_applied_nothing_is_left_out(spark, tmp_path):
     rig = Rig(tmp_path, spark, parallel=1)
     rig.db.insert(PLAIN, ["1", "a", "x"])
     commit(rig)
@@ -475,9 +468,7 @@ def segments(rig: Rig) -> set[Path]:
 @pytest.mark.parametrize(
     "stands", [False, True], ids=["in one commit", "of a table that was suspended"]
 )
-def test_what_comes_first_is_not_taken_for_what_comes_again(
-    spark: Any, tmp_path: Path, *, stands: bool
-) -> None:
+def test_what_comes_first_is_not_taken_for_what_comes_again(spark, tmp_path, *, stands):
     """A key moves, without a long value, at the end of one epoch; the next one is there when it is applied."""
     rig = Rig(tmp_path, spark, parallel=1, modes=ALONE)
     rig.db.insert(PLAIN, ["1", "a", "long"])

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -35,8 +33,8 @@ COLUMNS = [("OrderID", "int4"), ("Full Name", "text"), ("Note__c", "text")]
 
 @pytest.mark.parametrize(("table_format", "most"), [("parquet", 20_000), ("delta", 0)])
 def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, most: int
-) -> None:
+    delta, tmp_path, monkeypatch, table_format, most
+):
     """Few rows are written by this process or by Spark, which both have to call columns so."""
     monkeypatch.setattr(small_sets, "SMALL_ROWS", most)
     rig = Rig(tmp_path, delta, table_format, modes=RULES, names=NAMES, compact_rows=0)
@@ -99,13 +97,8 @@ MODES = ModeRules(
     ],
 )
 def test_columns_may_be_called_as_any_that_is_made_beside_them(
-    delta: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    table_format: str,
-    few: int,
-    names: tuple[str, ...],
-) -> None:
+    delta, tmp_path, monkeypatch, table_format, few, names
+):
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
     places = TargetMappings((r"(one|two)\.shared:public.shared",))
     rig = Rig(tmp_path, delta, table_format, modes=MODES, places=places)
@@ -171,7 +164,7 @@ STRANGE = msgspec.structs.replace(
 
 
 @pytest.fixture
-def rig(spark: Any, tmp_path: Path) -> Rig:
+def rig(spark, tmp_path) -> Rig:
     made = Rig(tmp_path, spark)
     for table in (PLAIN, STRANGE):
         made.db.insert(table, ["1", "one"], ["2", "two"])
@@ -185,11 +178,11 @@ def rig(spark: Any, tmp_path: Path) -> Rig:
 
 
 @pytest.fixture
-def asked(rig: Rig, spark_sql: Callable[..., Result]) -> Callable[..., Result]:
+def asked(rig, spark_sql) -> Callable[..., Result]:
     return partial(spark_sql, rig.folder / "out")
 
 
-def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Result]) -> None:
+def test_every_table_can_be_asked_for_in_sql(rig, asked):
     for view in ("plain", '`Odd.Na me``"`'):
         found = asked(f"SELECT `we``ird.col umn` FROM {view} WHERE id = 2")
         assert found.exit_code == 0, found.output
@@ -203,13 +196,13 @@ def test_every_table_can_be_asked_for_in_sql(rig: Rig, asked: Callable[..., Resu
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled(monkeypatch) -> None:
     """Have expressions compiled, which a list of tables takes."""
     monkeypatch.setitem(session.REQUIRED, "spark.sql.codegen.factoryMode", "FALLBACK")
 
 
 @pytest.mark.usefixtures("compiled")
-def test_statements_that_are_typed_are_answered(asked: Callable[..., Result]) -> None:
+def test_statements_that_are_typed_are_answered(asked):
     typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn`\nFROM plain WHERE id = 2;\n"
     found = asked(typed=typed)
     assert found.exit_code == 0, found.output
@@ -218,18 +211,18 @@ def test_statements_that_are_typed_are_answered(asked: Callable[..., Result]) ->
     assert "zwei" in found.output
 
 
-def test_keywords_and_functions_are_completed(spark: Any) -> None:
+def test_keywords_and_functions_are_completed(spark):
     assert {"SELECT", "count", "date_trunc"} <= set(sql_words(spark))
 
 
-def test_values_are_shown_as_they_are(asked: Callable[..., Result]) -> None:
+def test_values_are_shown_as_they_are(asked):
     found = asked("SELECT '[bold]a[/red]' AS `[/b]` FROM plain WHERE id = 1")
     assert found.exit_code == 0, found.output
     assert "[bold]a[/red]" in found.output
     assert "[/b]" in found.output
 
 
-def test_a_process_of_its_own_writes_values_as_json(rig: Rig) -> None:
+def test_a_process_of_its_own_writes_values_as_json(rig):
     values = "double('NaN') n, date'0001-01-01' d, x'00ff' b, 1.50 p, cast(null as int) z, 1 z"
     query = f"select count(*) c, timestamp'2020-01-01 00:00:00.000001Z' t, {values} from plain"
     found = waltap("spark", "sql", rig.folder / "out", "--json", query)
@@ -241,7 +234,7 @@ def test_a_process_of_its_own_writes_values_as_json(rig: Rig) -> None:
     ]  # fmt: skip
 
 
-def test_what_spark_refuses_has_a_code(asked: Callable[..., Result]) -> None:
+def test_what_spark_refuses_has_a_code(asked):
     found = asked("SELECT raise_error('[/no] such thing') FROM plain")
     assert isinstance(found.exception, SparkRefused), found.output
     assert "WT-5268" in str(found.exception)
@@ -251,7 +244,7 @@ def test_what_spark_refuses_has_a_code(asked: Callable[..., Result]) -> None:
     assert "UNRESOLVED_COLUMN" in refused.output
 
 
-def test_status_shows_what_stands_still_as_it_was_reported(rig: Rig) -> None:
+def test_status_shows_what_stands_still_as_it_was_reported(rig):
     state = rig.output.state()
     table = rig.output.table("plain", state)
     still = msgspec.structs.replace(
@@ -267,7 +260,7 @@ def test_status_shows_what_stands_still_as_it_was_reported(rig: Rig) -> None:
     assert "WT-5268 [/lake] is [full]" in found.output
 
 
-def test_every_table_is_compared(rig: Rig, database: Any) -> None:
+def test_every_table_is_compared(rig, database):
     with database.connect() as connection:
         for table in ('"Odd.Na me`"""', "plain"):
             connection.execute(f'CREATE TABLE {table} (id int PRIMARY KEY, "{COLUMN}" text)')
@@ -287,8 +280,8 @@ QUIET = relation("public.quiet", [("id", "int4")], numbers=(1,))
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_status_counts_the_rows_of_each_table_and_prints_them_as_json(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+    delta, tmp_path, table_format
+):
     """Also where Delta's log has a checkpoint, and rows of files were deleted."""
     rig = Rig(tmp_path, delta, table_format, parallel=1)
     rig.db.insert(QUIET, ["1"], ["2"])

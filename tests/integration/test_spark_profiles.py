@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.postgres import Database
-from tests.harness.servers.s3 import S3Server
 
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import WaltapError
@@ -106,7 +105,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
+def shop(database, tmp_path) -> Iterator[Shop]:
     made = Shop(database, tmp_path)
     yield made
     for each in made.readers:
@@ -135,7 +134,7 @@ def batch_after(reader: ProfilesStream, start: Any) -> Any:
         time.sleep(0.02)
 
 
-def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(shop: Shop) -> None:
+def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(shop):
     source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders"})
     reported = source.schema().simpleString()
     assert reported.startswith("struct<id:int,state:string,_op:string,_commit_lsn:bigint,")
@@ -143,9 +142,7 @@ def test_the_columns_are_those_of_the_catalogue_before_anything_was_captured(sho
     assert shop.database.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
 
 
-def test_with_the_private_log_the_sink_of_the_profile_is_not_looked_at(
-    shop: Shop, tmp_path: Path
-) -> None:
+def test_with_the_private_log_the_sink_of_the_profile_is_not_looked_at(shop, tmp_path):
     shop.file.write_text(shop.file.read_text().replace('"jsonl"', '"not.here"'))
     given = {"profile": str(shop.file), "table": "public.orders"}
     reported = ChangeLogSource(
@@ -156,9 +153,7 @@ def test_with_the_private_log_the_sink_of_the_profile_is_not_looked_at(
         ChangeLogSource(given).schema()
 
 
-def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_none(
-    shop: Shop,
-) -> None:
+def test_the_slot_is_confirmed_when_spark_has_committed_and_an_idle_query_holds_none(shop):
     shop.insert(1, 2)
     reader = shop.reader()
     first = batch_after(reader, reader.initialOffset())
@@ -197,7 +192,7 @@ BOTH = {"table.include.list": "public.orders,public.visits"}
 
 
 @pytest.fixture
-def busy(database: Database, tmp_path: Path) -> Iterator[Shop]:
+def busy(database, tmp_path) -> Iterator[Shop]:
     """A profile that captures a table more than the query reads."""
     made = Shop(database, tmp_path, **BOTH)
     yield made
@@ -224,16 +219,14 @@ def drained(reader: ProfilesStream, at: Any = None) -> tuple[list[tuple[Any, ...
 
 
 @pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+def forgetful(monkeypatch) -> None:
     """Private logs that throw away at once what they need no more."""
     monkeypatch.setattr(hosted, "RETENTION", dt.timedelta(minutes=-30))
     monkeypatch.setattr(hosted, "EXPIRE_EVERY_S", 0.0)
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_a_job_goes_on_from_its_checkpoint_however_often_only_other_tables_changed(
-    busy: Shop,
-) -> None:
+def test_a_job_goes_on_from_its_checkpoint_however_often_only_other_tables_changed(busy):
     busy.insert(1)
     got, at = available_now(busy, None)
     assert got == [(1, "r", "shop")]
@@ -249,7 +242,7 @@ def test_a_job_goes_on_from_its_checkpoint_however_often_only_other_tables_chang
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_a_query_that_does_not_end_keeps_what_follows_its_checkpoint(busy: Shop) -> None:
+def test_a_query_that_does_not_end_keeps_what_follows_its_checkpoint(busy):
     busy.insert(1)
     _got, at = available_now(busy, None)
     for visit in (1, 2):
@@ -269,9 +262,7 @@ def test_a_query_that_does_not_end_keeps_what_follows_its_checkpoint(busy: Shop)
     assert available_now(busy, at)[0] == [(2, "c", "shop")]
 
 
-def test_the_slot_moves_on_while_none_of_the_tables_was_captured(
-    database: Database, tmp_path: Path
-) -> None:
+def test_the_slot_moves_on_while_none_of_the_tables_was_captured(database, tmp_path):
     quiet = Shop(database, tmp_path, **BOTH, **{"snapshot.mode": "no_data"})
     reader = quiet.reader()
     try:
@@ -297,7 +288,7 @@ def test_the_slot_moves_on_while_none_of_the_tables_was_captured(
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_a_second_query_that_may_not_run_throws_nothing_away(shop: Shop) -> None:
+def test_a_second_query_that_may_not_run_throws_nothing_away(shop):
     shop.insert(1)
     first = shop.reader()
     begin = batch_after(first, first.initialOffset())
@@ -316,8 +307,8 @@ def test_a_second_query_that_may_not_run_throws_nothing_away(shop: Shop) -> None
 
 
 def test_the_private_log_of_another_checkpoint_is_refused_before_anything_is_captured(
-    shop: Shop, tmp_path: Path
-) -> None:
+    shop, tmp_path
+):
     shop.insert(1)
     reader = shop.reader()
     first = batch_after(reader, reader.initialOffset())
@@ -329,9 +320,7 @@ def test_the_private_log_of_another_checkpoint_is_refused_before_anything_is_cap
         other.partitions(other.initialOffset(), first)
 
 
-def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
-    shop: Shop, server: Any, tmp_path: Path
-) -> None:
+def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(shop, server, tmp_path):
     database = server.create_database(f"{shop.database.name}_b")
     try:
         second = Shop(database, tmp_path, "depot")
@@ -347,9 +336,7 @@ def test_several_profiles_are_read_side_by_side_and_end_with_what_there_is(
         database.drop()
 
 
-def test_a_column_that_one_of_several_profiles_has_is_null_in_the_others(
-    shop: Shop, server: Any, tmp_path: Path
-) -> None:
+def test_a_column_that_one_of_several_profiles_has_is_null_in_the_others(shop, server, tmp_path):
     database = server.create_database(f"{shop.database.name}_b")
     try:
         second = Shop(database, tmp_path, "depot")
@@ -385,7 +372,7 @@ def test_a_column_that_one_of_several_profiles_has_is_null_in_the_others(
         database.drop()
 
 
-def test_a_batch_captures_what_there_is_and_reads_the_private_log(shop: Shop) -> None:
+def test_a_batch_captures_what_there_is_and_reads_the_private_log(shop):
     """Each reads from its beginning, or from where it is reported; the slot follows it."""
 
     def batch(**options: str) -> list[tuple[int, str, str]]:
@@ -425,7 +412,7 @@ def test_a_batch_captures_what_there_is_and_reads_the_private_log(shop: Shop) ->
     assert [each[0] for each in batch()] == [1, 2, 3, 4, 5, 6], "nothing of it went there"
 
 
-def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop: Shop) -> None:
+def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop):
     for number in (1, 2):
         shop.insert(number)
         source = ChangeLogSource({"profile": str(shop.file), "table": "public.orders"})
@@ -441,7 +428,7 @@ def test_a_new_checkpoint_begins_with_what_the_private_log_still_has(shop: Shop)
     assert available_now(shop, end)[0] == []
 
 
-def test_what_the_engine_fails_with_ends_the_query(shop: Shop) -> None:
+def test_what_the_engine_fails_with_ends_the_query(shop):
     reader = shop.reader()
     shop.database.execute("DROP TABLE orders")
     start = reader.initialOffset()
@@ -450,8 +437,8 @@ def test_what_the_engine_fails_with_ends_the_query(shop: Shop) -> None:
 
 
 def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
-    spark: Any, shop: Shop, tmp_path: Path
-) -> None:
+    spark, shop, tmp_path
+):
     got = tmp_path / "got"
     got.mkdir()
     shop.insert(1, 2, 3)
@@ -499,8 +486,8 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
 
 
 def test_a_change_log_that_only_the_profile_shows_how_to_reach_is_captured_and_read(
-    spark: Any, database: Database, tmp_path: Path, s3: S3Server, bucket: str, caplog: Any
-) -> None:
+    spark, database, tmp_path, s3, bucket, caplog
+):
     """A store that asks who comes, and workers of Spark whose environment has no answer."""
     shop = Shop(database, tmp_path)
     login = s3.make_login()

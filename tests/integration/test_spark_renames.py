@@ -1,13 +1,8 @@
 """Tables that the source renames, in Parquet and Delta Lake; in Iceberg: `tests.spark41.test_iceberg_in_use`."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from tests.harness.lake import Lake
 from tests.harness.renamed_tables import COURSES, names_are_the_tables_own
-from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
 
 from waltap_spark.formats.choice import FormatChoice
@@ -16,16 +11,12 @@ from waltap_spark.read.verify import compare
 
 @pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_a_table_is_renamed(
-    delta: Any, tmp_path: Path, table_format: str, course: Callable[[Rig], None]
-) -> None:
+def test_a_table_is_renamed(delta, tmp_path, table_format, course):
     course(Rig(tmp_path, delta, table_format, parallel=2))
 
 
 @pytest.mark.parametrize("course", COURSES, ids=lambda course: course.__name__)
-def test_a_table_in_a_catalogue_is_renamed_there(
-    delta: Any, tmp_path: Path, course: Callable[[Rig], None]
-) -> None:
+def test_a_table_in_a_catalogue_is_renamed_there(delta, tmp_path, course):
     own = course.__name__
     values = {"format.catalog": "spark_catalog", "format.names": rf"public\.(.*):{own}.$1"}
     rig = Rig(tmp_path, delta, FormatChoice("delta", values), parallel=2)
@@ -99,9 +90,7 @@ def agrees(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_tables_follow_the_renames_of_a_server(
-    database: Database, delta: Any, tmp_path: Path, table_format: str
-) -> None:
+def test_tables_follow_the_renames_of_a_server(database, delta, tmp_path, table_format):
     tables_follow_the_renames_of_a_server(Lake(database, tmp_path, delta, table_format))
 
 
@@ -133,8 +122,8 @@ alter table log rename to log_2; create table log (like log_2); insert into log 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_a_renamed_table_that_is_quiet_has_its_new_name_when_another_takes_the_old_one(
-    database: Database, delta: Any, tmp_path: Path, table_format: str
-) -> None:
+    database, delta, tmp_path, table_format
+):
     lake = Lake(database, tmp_path, delta, table_format)
     lake.follow(BEFORE)
     for script in (QUIET, QUIET_LATER):

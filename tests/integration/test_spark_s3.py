@@ -18,8 +18,6 @@ from tests.harness.servers import delta as delta_lake
 from tests.harness.servers import spark_kafka, spark_s3
 from tests.harness.servers.fixtures import missing
 from tests.harness.servers.jars import MissingProgram
-from tests.harness.servers.kafka import Kafka
-from tests.harness.servers.postgres import Database as PostgresDatabase
 from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from tests.harness.topics import event, produce
 
@@ -74,7 +72,7 @@ with KafkaFeed(spark, topics, changelog) as feed:
 
 
 @pytest.fixture
-def conf(s3: S3Server) -> dict[str, str]:
+def conf(s3) -> dict[str, str]:
     try:
         return spark_s3.conf(s3.url)
     except MissingProgram as reason:
@@ -111,14 +109,8 @@ def command_lines() -> str:
 
 @pytest.mark.exhaustive
 def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_login(
-    s3: S3Server,
-    bucket: str,
-    conf: dict[str, str],
-    database: PostgresDatabase,
-    tmp_path: Path,
-    java: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    s3, bucket, conf, database, tmp_path, java, monkeypatch
+):
     """The environment says nothing of the store, and no argument of a process has the secret."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -172,9 +164,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_tables_follow_a_change_log_in_s3(
-    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path, kind: str
-) -> None:
+def test_tables_follow_a_change_log_in_s3(s3, bucket, conf, tmp_path, java, kind):
     if kind == "delta":
         conf["spark.jars"] += f",{delta_lake.spark_jars()}"
     tables_follow(s3, bucket, conf, tmp_path, kind)
@@ -223,9 +213,7 @@ def tables_follow(
     } | {f"{where} changes": many + 1 for where in places[1:]}
 
 
-def test_events_of_topics_become_a_change_log_in_s3(
-    s3: S3Server, bucket: str, conf: dict[str, str], kafka: Kafka
-) -> None:
+def test_events_of_topics_become_a_change_log_in_s3(s3, bucket, conf, kafka):
     topic = kafka.topic_name()
     create(kafka.bootstrap, NewTopic(topic, 1))
     produce(kafka, topic, ({"id": 1}, event("c", 100, None, {"id": 1}, 90)))

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from tests.harness.changelog import context, relation
 from tests.harness.handed import ITEMS, Chunk, rows
 from tests.harness.handed_snapshot import AssignedSnapshots
-from tests.harness.servers.postgres import Database
 from tests.harness.spark import Died, dying
 
 from waltap.changes.decode.relation import Relation
@@ -58,7 +57,7 @@ Made = Callable[..., AssignedSnapshots]
 
 
 @pytest.fixture
-def made(database: Database, tmp_path: Path, spark: Any) -> Iterator[Made]:
+def made(database, tmp_path, spark) -> Iterator[Made]:
     database.execute(TABLES)
     rigs: list[AssignedSnapshots] = []
 
@@ -78,9 +77,7 @@ def counts(rig: AssignedSnapshots) -> dict[str, int]:
     return {name: tables.current(name).count() for name in ROWS}
 
 
-def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
-    made: Made, database: Database
-) -> None:
+def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(made, database):
     rig = made()
     with rig.engine("one") as chunks:
         assert len(chunks["public.big"]) == 3
@@ -113,8 +110,8 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(
 
 
 def test_versions_are_those_of_the_last_snapshot_also_where_one_before_was_committed_and_lost(
-    made: Made, database: Database
-) -> None:
+    made, database
+):
     modes = ModeRules(modes=(r"public\.big:scd2", r"public\.empty:append", "scd1"))
     rig = made(modes=modes, names=ColumnNames(renames=(r"public\.big\.v:value",)))
     with rig.engine("one"):
@@ -132,8 +129,8 @@ def test_versions_are_those_of_the_last_snapshot_also_where_one_before_was_commi
 
 
 def test_who_comes_while_nobody_hands_over_waits_and_takes_nothing_of_a_lost_snapshot(
-    made: Made, database: Database
-) -> None:
+    made, database
+):
     rig = made()
     with rig.engine("lost"):
         pass
@@ -146,7 +143,7 @@ def test_who_comes_while_nobody_hands_over_waits_and_takes_nothing_of_a_lost_sna
     assert counts(rig) == {**ROWS, "public.big": 5}
 
 
-def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made: Made) -> None:
+def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made):
     rig = made()
     with rig.engine("one"):
         there = dict(rig._there)
@@ -157,9 +154,7 @@ def test_chunks_whose_snapshot_is_gone_leave_the_tables_as_they_were(made: Made)
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
-def test_values_that_became_null_are_reported(
-    made: Made, database: Database, delta: Any, table_format: str
-) -> None:
+def test_values_that_became_null_are_reported(made, database, delta, table_format):
     """Delta Lake's tables get their rows by way of files, which keep what tasks reported."""
     database.execute(
         "INSERT INTO big (id, n, at) VALUES (3001, 'NaN', 'infinity'), (3002, 'NaN', NULL)"
@@ -235,9 +230,7 @@ class Tables:
         return list((self.folder / "out" / external_snapshots.WAITING).rglob("*.parquet"))
 
 
-def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_a_step_that_was_taken_keeps_its_rows_when_driver_and_engine_die(delta, tmp_path):
     die_between_two_steps(Tables(tmp_path, delta))
 
 
@@ -256,9 +249,7 @@ def die_between_two_steps(tables: Tables) -> None:
     tables.sink.close()
 
 
-def test_rows_of_which_some_are_missing_are_read_again(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_which_some_are_missing_are_read_again(delta, tmp_path, monkeypatch):
     """A driver that dies when they are written and not yet durable, and an engine that lives."""
     tables = Tables(tmp_path, delta)
     tables.assign_splits("one", OLD)
@@ -279,9 +270,7 @@ def test_rows_of_which_some_are_missing_are_read_again(
     tables.sink.close()
 
 
-def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_a_snapshot_that_is_lost_before_its_rows_are_there_leaves_nothing(delta, tmp_path):
     """Until the next one the table may have got other columns."""
     tables = Tables(tmp_path, delta)
     tables.assign_splits("one", OLD)

@@ -14,7 +14,6 @@ from pyarrow import dataset
 from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
 from tests.harness.profile_query import patiently
 from tests.harness.servers import spark_catalogue
-from tests.harness.servers.postgres import Database as Server
 from tests.integration.test_spark_profiles import Shop
 
 from waltap.changes.transactions.position import lsn_text
@@ -98,13 +97,13 @@ class Log:
 
 
 @pytest.fixture
-def log(spark: Any, tmp_path: Path) -> Iterator[Log]:
+def log(spark, tmp_path) -> Iterator[Log]:
     made = Log(tmp_path, spark)
     yield made
     made.sink.close()
 
 
-def test_every_type_has_its_column_and_its_value(log: Log) -> None:
+def test_every_type_has_its_column_and_its_value(log):
     log.db.insert(EVERY, [value for _name, _kind, value in TYPES], ["2", *[None] * 10])
     log.flush()
     frame = log.read(table="public.every")
@@ -124,7 +123,7 @@ def test_every_type_has_its_column_and_its_value(log: Log) -> None:
     assert (row._op, row._seq, row._epoch, row._generation) == ("c", 0, 1, None)
 
 
-def test_a_batch_begins_and_ends_where_it_is_reported(log: Log) -> None:
+def test_a_batch_begins_and_ends_where_it_is_reported(log):
     for name in "abcd":
         log.people(name)
     first = log.db.inserted(PEOPLE, ["11", "e"])
@@ -151,7 +150,7 @@ def _iso(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()
 
 
-def test_a_snapshot_counts_when_it_is_complete(log: Log) -> None:
+def test_a_snapshot_counts_when_it_is_complete(log):
     log.db.rows[PEOPLE.name] = [("1", "Ann"), ("2", "Bob")]
     pieces = log.db.snapshot(PEOPLE, rows_each=1)
     log.sink.write(pieces[0])
@@ -167,7 +166,7 @@ def test_a_snapshot_counts_when_it_is_complete(log: Log) -> None:
     assert sorted(log.names(skipReplaced="true")) == ["Ann", "Bob", "Cid"]
 
 
-def test_several_tables_are_structs_of_their_columns(log: Log) -> None:
+def test_several_tables_are_structs_of_their_columns(log):
     log.people("Ann")
     log.db.insert(OTHER, ["7", "x"])
     log.flush()
@@ -179,9 +178,7 @@ def test_several_tables_are_structs_of_their_columns(log: Log) -> None:
     assert rows["sales.other"]["sales.other"].asDict() == {"id": 7, "_note": "x"}
 
 
-def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(
-    log: Log,
-) -> None:
+def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(log):
     for names in ("ab", "c", "def", "g"):
         log.people(*names)
     query = log.stream(maxRowsPerBatch=3, reader="night")
@@ -198,7 +195,7 @@ def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flush
     assert last.log_position <= reader.log_position, "what the query is done with need not stay"
 
 
-def test_a_batch_that_failed_is_read_again_as_it_was(log: Log) -> None:
+def test_a_batch_that_failed_is_read_again_as_it_was(log):
     for name in "abc":
         log.people(name)
     with pytest.raises(Exception, match="the target is full"):
@@ -210,7 +207,7 @@ def test_a_batch_that_failed_is_read_again_as_it_was(log: Log) -> None:
     assert [part[0][0] for part in log.got if part] == [0, 1, 2]
 
 
-def test_changes_of_other_tables_do_not_hold_a_stream_up(log: Log) -> None:
+def test_changes_of_other_tables_do_not_hold_a_stream_up(log):
     log.people("a")
     for number in range(5):
         log.db.insert(OTHER, [str(number), "x"])
@@ -226,9 +223,7 @@ def test_changes_of_other_tables_do_not_hold_a_stream_up(log: Log) -> None:
     )
 
 
-def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_again(
-    log: Log,
-) -> None:
+def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_again(log):
     log.people("a")
     renamed = relation("public.people", [("id", "int4"), ("called", "text")], numbers=(1, 2))
     log.db.insert(renamed, ["2", "b"])
@@ -258,7 +253,7 @@ def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_ag
     assert log.read().where("more = 9").count() == 1
 
 
-def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log: Log) -> None:
+def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log):
     log.people("a")
     log.sink.record_gap("sales.other")  # of which nothing came before
     log.db.insert(OTHER, ["1", "x"])
@@ -288,7 +283,7 @@ def _planner(log: Log, schema: Any, **options: str) -> Any:
     return TaskPlanner(ChangeLog(log.path), parse_options(given), schema)
 
 
-def test_a_table_that_is_not_there_is_named(log: Log) -> None:
+def test_a_table_that_is_not_there_is_named(log):
     log.people("a")
     with pytest.raises(Exception, match=r"WT-5223 .* has no table public.nobody.* public.people"):
         log.read(table="public.nobody")
@@ -300,7 +295,7 @@ CLIENTS = relation("public.people", [("id", "int4"), ("name", "text")])
 CONNECT_CLIENT = Path(__file__).with_name("connect_client.py")
 
 
-def test_a_client_applies_and_reads(spark_connect: str, tmp_path: Path, database: Server) -> None:
+def test_a_client_applies_and_reads(spark_connect, tmp_path, database):
     shop = Shop(database, tmp_path)
     shop.insert(1, 2)
     db, log = (
@@ -393,13 +388,13 @@ class Client:
 
 
 @pytest.fixture
-def client(spark_connect: str, delta: Any, tmp_path: Path) -> Iterator[Client]:
+def client(spark_connect, delta, tmp_path) -> Iterator[Client]:
     made = Client(spark_connect, tmp_path)
     yield made
     made.close()
 
 
-def test_pipelines_hold_what_the_source_holds_run_after_run(client: Client, delta: Any) -> None:
+def test_pipelines_hold_what_the_source_holds_run_after_run(client, delta):
     """Upserts and deletes in the order of the source, whatever the run; what AUTO CDC would get wrong ends
     its stream, and the history with its view gets it right."""
     db = client.db
@@ -435,7 +430,7 @@ EXAMPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 
 
 @pytest.mark.needs_java
-def test_an_application_applies_and_a_job_reads(java: Path, tmp_path: Path) -> None:
+def test_an_application_applies_and_a_job_reads(java, tmp_path):
     db = Database()
     log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
     log.open()

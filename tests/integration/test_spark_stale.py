@@ -1,17 +1,12 @@
 """Tables that are suspended or need a new snapshot: reading one raises, unless it is asked for as it is."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
 from pyspark.errors import PySparkException
 from tests.harness.command import waltap
 from tests.harness.lake import Lake
 from tests.harness.pipeline import until
-from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark import open_tables
@@ -21,7 +16,7 @@ from waltap_spark.read.verify import compare
 
 
 @pytest.fixture
-def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
+def lake(database, tmp_path, spark) -> Lake:
     """Three tables: one is suspended, one needs a new snapshot, one is as the source."""
     made = Lake(database, tmp_path, spark)
     database.psql(
@@ -42,9 +37,7 @@ def lake(database: Database, tmp_path: Path, spark: Any) -> Lake:
     return made
 
 
-def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(
-    lake: Lake, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(lake, caplog):
     tables = lake.tables()
     assert tables.current("public.fine").count() == 2
     for read in (tables.current, tables.changes, tables.live_rows):
@@ -77,9 +70,7 @@ def test_such_tables_are_read_only_when_they_are_asked_for_as_they_are(
     assert lake.apply().current("grown").count() == 1, "a truncate ends the doubt"
 
 
-def test_views_and_the_command_refuse_such_a_table_unless_it_is_asked_for(
-    lake: Lake, spark_sql: Callable[..., Result], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_views_and_the_command_refuse_such_a_table_unless_it_is_asked_for(lake, spark_sql, caplog):
     tables = lake.tables()
     assert tables.register() == ["fine", "grown", "odd"]
     assert lake.spark.sql("select count(*) from fine").first()[0] == 2
@@ -108,9 +99,7 @@ def test_views_and_the_command_refuse_such_a_table_unless_it_is_asked_for(
         assert reported not in " ".join(allowed.stderr.split()), "the log has it"
 
 
-def test_a_problem_is_printed_once_however_many_queries_are_typed(
-    lake: Lake, spark_sql: Callable[..., Result], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_problem_is_printed_once_however_many_queries_are_typed(lake, spark_sql, caplog):
     typed = "select 1;\nselect count(*) from fine;\n"
     for words in ((), ("--allow-stale",)):
         caplog.clear()
@@ -145,7 +134,7 @@ def snapshot_of(lake: Lake, *words: str) -> None:
         until(lambda: read() - before, "the rows of the snapshot")
 
 
-def test_a_snapshot_of_one_table_replaces_its_rows_and_reads_no_other(lake: Lake) -> None:
+def test_a_snapshot_of_one_table_replaces_its_rows_and_reads_no_other(lake):
     lake.database.psql(
         "create table other (id int primary key); insert into other values (1);"
         "delete from grown where id = 1; insert into grown values (3)"
@@ -165,9 +154,7 @@ def test_a_snapshot_of_one_table_replaces_its_rows_and_reads_no_other(lake: Lake
     assert tables.changes("fine").where("_op = 'r'").count() == 1
 
 
-def test_a_snapshot_replaces_the_rows_of_a_table_without_a_key(
-    database: Database, tmp_path: Path, spark: Any
-) -> None:
+def test_a_snapshot_replaces_the_rows_of_a_table_without_a_key(database, tmp_path, spark):
     lake = Lake(database, tmp_path, spark)
     lake.follow(
         "create table bag (v int); alter table bag replica identity full;"
@@ -180,7 +167,7 @@ def test_a_snapshot_replaces_the_rows_of_a_table_without_a_key(
     assert sorted(found) == [10, 10, 20]
 
 
-def test_a_wider_text_needs_no_snapshot(database: Database, tmp_path: Path, spark: Any) -> None:
+def test_a_wider_text_needs_no_snapshot(database, tmp_path, spark):
     lake = Lake(database, tmp_path, spark)
     lake.follow(
         "create table t (id int primary key, v varchar(5), w text, ip cidr);"

@@ -181,7 +181,7 @@ PIECES: Final[dict[str, tuple[str, list[Step]]]] = {
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def engine(request, monkeypatch) -> str:
     """Have all changes compacted in one way."""
     for place, size in ENGINES[request.param].items():
         monkeypatch.setattr(place, size)
@@ -221,9 +221,7 @@ IN_DELTA: Final = {"rows": "a first snapshot"}
 
 
 @pytest.mark.parametrize(("name", "group", "engine"), EVERY_WAY, indirect=["engine"])
-def test_tables_follow_their_source(
-    spark: Any, tmp_path: Path, name: str, group: str, engine: str
-) -> None:
+def test_tables_follow_their_source(spark, tmp_path, name, group, engine):
     play(tmp_path, spark, GROUPS[group], (NAMED | PIECES)[name][1], "parquet")
 
 
@@ -235,9 +233,7 @@ def test_tables_follow_their_source(
         if (group, name) not in UNDECIDED_IN_PLACE
     ],
 )
-def test_tables_that_are_written_in_place_follow_their_source(
-    delta: Any, tmp_path: Path, name: str, group: str
-) -> None:
+def test_tables_that_are_written_in_place_follow_their_source(delta, tmp_path, name, group):
     play(tmp_path, delta, GROUPS[group], NAMED[name][1], "delta")
 
 
@@ -262,9 +258,7 @@ def test_tables_follow_whatever_happens_to_their_source(
 
 
 @pytest.mark.exhaustive
-def test_a_driver_that_dies_at_any_of_its_writes_leaves_no_trace(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_a_driver_that_dies_at_any_of_its_writes_leaves_no_trace(spark, tmp_path):
     script: list[Step] = [FILLED, Apply()]
     for moment in range(1, 14):
         script += [Commit((Update(1, str(moment)), Insert(10 + moment))), Apply(moment)]
@@ -272,19 +266,17 @@ def test_a_driver_that_dies_at_any_of_its_writes_leaves_no_trace(
 
 
 @pytest.mark.exhaustive
-def test_sources_of_one_target_keep_to_themselves(spark: Any, tmp_path: Path) -> None:
+def test_sources_of_one_target_keep_to_themselves(spark, tmp_path):
     sources_keep_to_themselves(tmp_path, spark, "parquet")
 
 
 @pytest.mark.exhaustive
-def test_so_they_do_where_the_target_is_one_table_of_delta_lake(delta: Any, tmp_path: Path) -> None:
+def test_so_they_do_where_the_target_is_one_table_of_delta_lake(delta, tmp_path):
     sources_keep_to_themselves(tmp_path, delta, "delta")
 
 
 @pytest.mark.exhaustive
-def test_pipelines_share_targets_of_a_catalogue(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipelines_share_targets_of_a_catalogue(delta, tmp_path, monkeypatch):
     choice = FormatChoice("delta", {"format.catalog": "spark_catalog"})
     try:
         write_one_target(tmp_path, delta, choice, "spark_catalog.`all`.{}", monkeypatch)

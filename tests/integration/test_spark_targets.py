@@ -1,7 +1,6 @@
 """What tables are called in a catalogue, how their files are divided, columns that the source drops, shared targets."""
 
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def catalogue(**values: str) -> FormatChoice:
     return FormatChoice("delta", {"format.catalog": "spark_catalog", **own})
 
 
-def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) -> None:
+def test_a_table_that_was_there_before_is_not_taken(delta, tmp_path):
     """A name of another program or another output is refused."""
     delta.sql("CREATE SCHEMA IF NOT EXISTS targets")
     delta.sql("CREATE TABLE targets.order_audit_changes (id int) USING delta")
@@ -48,8 +47,8 @@ def test_a_table_that_was_there_before_is_not_taken(delta: Any, tmp_path: Path) 
 @pytest.mark.parametrize("choice", [FormatChoice("delta"), catalogue()], ids=["path", "catalogue"])
 @pytest.mark.parametrize("listed", [200, 0], ids=["few keys", "more"])
 def test_rows_that_stay_are_put_in_place_and_only_deletes_of_many_keys_need_a_merge(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: FormatChoice, listed: int
-) -> None:
+    delta, tmp_path, monkeypatch, choice, listed
+):
     """A key of two columns, names that want quoting; columns that came out of the table's order."""
     monkeypatch.setattr("waltap_spark.schema.expression.LISTED", listed)
     monkeypatch.setattr("waltap_spark.formats.delta.SMALL_TABLE", 0)  # else the driver writes them
@@ -86,8 +85,8 @@ def test_rows_that_stay_are_put_in_place_and_only_deletes_of_many_keys_need_a_me
     ],
 )
 def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
-    delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, other: str
-) -> None:
+    delta, tmp_path, monkeypatch, name, other
+):
     """A Delta that leaves the option out would overwrite the whole table."""
     monkeypatch.setattr(f"waltap_spark.formats.delta.{name}", other)
     monkeypatch.setattr("waltap_spark.schema.expression.LISTED", 0)
@@ -101,9 +100,7 @@ def test_a_delta_that_is_not_known_to_replace_rows_gets_a_merge(
     assert reported[0]["operation"] == "MERGE"
 
 
-def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(delta, tmp_path):
     """In a session that overwrites only what gets rows, if nobody shows it otherwise."""
     divided = FormatChoice(
         "delta",
@@ -145,9 +142,7 @@ def test_files_are_divided_as_the_profile_says_also_after_a_rewrite(
     assert detail(by_note.name, "current") == ([], ["region", "id"])
 
 
-def test_values_that_delta_changes_where_they_partition_files_are_refused(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_values_that_delta_changes_where_they_partition_files_are_refused(delta, tmp_path):
     """Empty text became null there: a row of such a key came again with each change."""
     rules = {"format.partition.by": r"targets\.by_region:region;targets\.raw:region"}
     rig = Rig(tmp_path, delta, FormatChoice("delta", rules), parallel=2)
@@ -168,8 +163,8 @@ def test_values_that_delta_changes_where_they_partition_files_are_refused(
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_empty(
-    delta: Any, tmp_path: Path, table_format: str
-) -> None:
+    delta, tmp_path, table_format
+):
     """One that files are divided by stays, and takes another name when it comes back."""
     in_place = table_format == "delta"
     by_note = {"format.partition.by": r"targets\.divided:note"} if in_place else {}
@@ -210,9 +205,7 @@ def test_a_column_that_the_source_drops_goes_where_it_is_said_and_comes_back_emp
         assert found == {1: None, 2: None, 3: None, 4: 4_000_000_000}
 
 
-def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(delta, tmp_path):
     """And once it is there, the table goes on."""
     elsewhere = named("elsewhere")
     rig = Rig(tmp_path, delta, FormatChoice("delta", {"format.catalog": "nowhere"}), parallel=2)
@@ -229,8 +222,8 @@ def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(
 
 
 def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_another(
-    delta: Any, tmp_path: Path
-) -> None:
+    delta, tmp_path
+):
     odd = named("order items")
     rig = Rig(tmp_path, delta, catalogue(), parallel=2)
     rig.insert(odd, ["1", "eu", "a"])

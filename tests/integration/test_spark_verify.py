@@ -112,18 +112,14 @@ def compared(
     return found
 
 
-def test_equal_rows_have_equal_hashes_for_every_type(
-    spark: Any, database: Any, tmp_path: Path
-) -> None:
+def test_equal_rows_have_equal_hashes_for_every_type(spark, database, tmp_path):
     found = compared(tmp_path, spark, database, ROWS[::-1])
     assert found.left_out == ()
     assert found.equal, found
     assert (found.source_rows, found.target_rows) == (4, 4)
 
 
-def test_rows_of_a_child_are_not_those_of_its_parent(
-    spark: Any, database: Any, tmp_path: Path
-) -> None:
+def test_rows_of_a_child_are_not_those_of_its_parent(spark, database, tmp_path):
     """The server sends them as changes of the child, and a table may have some of its own besides."""
     child = "CREATE TABLE child () INHERITS (t); INSERT INTO child SELECT * FROM t"
     found = compared(tmp_path, spark, database, ROWS, child)
@@ -131,7 +127,7 @@ def test_rows_of_a_child_are_not_those_of_its_parent(
     assert (found.source_rows, found.target_rows) == (4, 4)
 
 
-def test_each_value_that_differs_is_seen(spark: Any, database: Any, tmp_path: Path) -> None:
+def test_each_value_that_differs_is_seen(spark, database, tmp_path):
     """The source lacks another value in each row."""
     rows = [[str(10 + at), *ROWS[0][1:]] for at in range(1, len(COLUMNS))]
     source = [[*row[:at], None, *row[at + 1 :]] for at, row in enumerate(rows, 1)]
@@ -146,9 +142,7 @@ def test_each_value_that_differs_is_seen(spark: Any, database: Any, tmp_path: Pa
     assert not any(";" in line for line in found.rows), "no other value differs"
 
 
-def test_a_missing_row_and_a_doubled_one_are_seen(
-    spark: Any, database: Any, tmp_path: Path
-) -> None:
+def test_a_missing_row_and_a_doubled_one_are_seen(spark, database, tmp_path):
     less = compared(tmp_path, spark, database, ROWS[:3])
     assert not less.equal
     assert (less.columns, less.missing, less.surplus) == ((), (), ("(id=4)",))
@@ -157,7 +151,7 @@ def test_a_missing_row_and_a_doubled_one_are_seen(
     assert "only in Spark: (id=4)" in console.export_text()
 
 
-def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database: Any) -> None:
+def test_a_row_that_is_there_twice_is_seen(tmp_path, spark, database):
     """In a table of which files were copied by hand, say."""
     rig = Rig(tmp_path, spark)
     rig.insert(relation("public.t", [("id", "int4"), ("v", "text")]), ["1", "a"], ["2", None])
@@ -181,9 +175,7 @@ def test_a_row_that_is_there_twice_is_seen(tmp_path: Path, spark: Any, database:
     assert "1 | 2 rows have this key" in found.rows[0]
 
 
-def test_a_table_without_a_key_is_read_again_as_it_is_by_then(
-    tmp_path: Path, spark: Any, database: Any
-) -> None:
+def test_a_table_without_a_key_is_read_again_as_it_is_by_then(tmp_path, spark, database):
     bare = relation("public.bare", [("a", "int4")], key=())
     rig = Rig(tmp_path, spark)
     rig.insert(bare, ["1"])
@@ -207,9 +199,7 @@ CREATE TABLE bare (a int); INSERT INTO bare VALUES (1), (1);
 
 
 @pytest.mark.parametrize("arrived", [True, False], ids=["arrived", "not arrived"])
-def test_what_is_late_is_reported_from_what_differs(
-    tmp_path: Path, spark: Any, database: Any, *, arrived: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_late_is_reported_from_what_differs(tmp_path, spark, database, *, arrived, capsys):
     """A table that is suspended holds up no other, and nothing could be kept of it."""
     database.execute(LATE_SOURCE)
     rig = Rig(
@@ -247,9 +237,7 @@ CREATE TABLE empty (id int PRIMARY KEY);
 """
 
 
-def test_captured_tables_that_spark_lacks_are_a_difference(
-    tmp_path: Path, spark: Any, database: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_captured_tables_that_spark_lacks_are_a_difference(tmp_path, spark, database, capsys):
     database.execute(LACKING_SOURCE)
     rig = Rig(tmp_path, spark)
     rig.insert(relation("public.same", [("id", "int4")]), ["1"])
@@ -275,8 +263,8 @@ def test_captured_tables_that_spark_lacks_are_a_difference(
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_who_looks_while_both_sides_are_written_finds_what_is_so(
-    database: Any, tmp_path: Path, delta: Any, table_format: str
-) -> None:
+    database, tmp_path, delta, table_format
+):
     looks_right_while_it_runs(database, tmp_path, delta, table_format)
 
 
@@ -301,9 +289,7 @@ def warnings_of(database: Database, folder: Path, **sink: object) -> list[str]:
     return sorted(each.found for each in found)
 
 
-def test_tables_that_would_stand_still_are_reported(
-    database: Database, tmp_path: Path, spark: Any
-) -> None:
+def test_tables_that_would_stand_still_are_reported(database, tmp_path, spark):
     database.execute(TABLES)
     assert warnings_of(database, tmp_path) == []
     (keyless,) = warnings_of(database, tmp_path, **{"extra.columns": "_commit_ts"})

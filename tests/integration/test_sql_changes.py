@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def held(place: Place, table: str) -> list[tuple[str | None, ...]]:
     return place.rows(table, *NAMES[table])
 
 
-def test_random_work_leads_to_the_rows_of_the_source(place: Place, tmp_path: Path) -> None:
+def test_random_work_leads_to_the_rows_of_the_source(place, tmp_path):
     """Inserts, updates with and without values, moves of keys, deletes and truncates, in batches of any
     size, with crashes between: rows are the source's after each commit."""
     chance = random.Random(20)
@@ -54,7 +53,7 @@ def test_random_work_leads_to_the_rows_of_the_source(place: Place, tmp_path: Pat
         assert place.rows("pairs", "a", "b", "price") == model(row[:3] for row in pairs)
 
 
-def test_a_transaction_that_broke_off_is_begun_again(postgres: Place, tmp_path: Path) -> None:
+def test_a_transaction_that_broke_off_is_begun_again(postgres, tmp_path):
     source, target = Model(), postgres.opened(tmp_path)
     one, two = in_parts(source.inserted(PEOPLE, *[[str(n), "x", None] for n in range(4)]), 2, 2)
     target.write(batch(one))
@@ -67,9 +66,7 @@ def test_a_transaction_that_broke_off_is_begun_again(postgres: Place, tmp_path: 
     target.close()
 
 
-def test_one_larger_than_the_bound_is_split_and_gone_on_with(
-    postgres: Place, tmp_path: Path
-) -> None:
+def test_one_larger_than_the_bound_is_split_and_gone_on_with(postgres, tmp_path):
     source, target = Model(), postgres.opened(tmp_path, transaction_max_rows=3)
     whole = source.inserted(VISITS, *[[str(n), "x"] for n in range(6)])
     one, two, _ = in_parts(whole, 2, 2, 2)
@@ -94,7 +91,7 @@ def _upto(part: Any, index: int) -> Any:
 
 
 @pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
-def test_unique_values_that_change_places_go_in_as_they_came(place: Place, tmp_path: Path) -> None:
+def test_unique_values_that_change_places_go_in_as_they_came(place, tmp_path):
     """What folding would put in a wrong order is applied change by change. In MariaDB an upsert goes by any
     unique index: it must not take another row for the one of the key."""
     place.execute(TABLE.format("UNIQUE"))
@@ -108,7 +105,7 @@ def test_unique_values_that_change_places_go_in_as_they_came(place: Place, tmp_p
     target.close()
 
 
-def test_a_new_row_that_is_there_already_is_replaced(postgres: Place, tmp_path: Path) -> None:
+def test_a_new_row_that_is_there_already_is_replaced(postgres, tmp_path):
     postgres.execute(TABLE.format(""))
     postgres.execute("INSERT INTO people VALUES (5, 'old', 'old')")
     source, target = Model(), postgres.opened(tmp_path)
@@ -117,7 +114,7 @@ def test_a_new_row_that_is_there_already_is_replaced(postgres: Place, tmp_path: 
     target.close()
 
 
-def test_only_the_instance_that_opened_last_writes(place: Place, tmp_path: Path) -> None:
+def test_only_the_instance_that_opened_last_writes(place, tmp_path):
     source, first = Model(), place.opened(tmp_path)
     first.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     second = place.opened(tmp_path)
@@ -131,7 +128,7 @@ def test_only_the_instance_that_opened_last_writes(place: Place, tmp_path: Path)
     second.close()
 
 
-def test_soft_deletes_keep_the_row_and_show_when(place: Place, tmp_path: Path) -> None:
+def test_soft_deletes_keep_the_row_and_show_when(place, tmp_path):
     source, target = Model(), place.opened(tmp_path, delete_mode="soft")
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.delete(PEOPLE, ["1"])
@@ -153,7 +150,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_leaves_rows_as_they_are(postgres: Place, tmp_path: Path, mode: str) -> None:
+def test_a_mode_leaves_rows_as_they_are(postgres, tmp_path, mode):
     name, value = mode.split()
     source, target = Model(), postgres.opened(tmp_path, **{name: value})
     source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
@@ -177,9 +174,7 @@ REFERRING = "; CREATE TABLE children (id int PRIMARY KEY, parent int REFERENCES 
 
 
 @pytest.mark.parametrize("kind", ["", "DEFERRABLE"])
-def test_foreign_keys_stay_valid_where_they_are_checked(
-    postgres: Place, tmp_path: Path, kind: str
-) -> None:
+def test_foreign_keys_stay_valid_where_they_are_checked(postgres, tmp_path, kind):
     postgres.execute(TABLE.format("") + REFERRING.format(kind))
     source, target = Model(), postgres.opened(tmp_path, foreign_keys="check")
     source.insert(PEOPLE, ["1", "a", None])
@@ -205,7 +200,7 @@ def test_foreign_keys_stay_valid_where_they_are_checked(
     target.close()
 
 
-def test_a_truncate_cascades_as_reported(postgres: Place, tmp_path: Path) -> None:
+def test_a_truncate_cascades_as_reported(postgres, tmp_path):
     postgres.execute(TABLE.format("") + REFERRING.format(""))
     source, target = Model(), postgres.opened(tmp_path)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
@@ -220,7 +215,7 @@ def test_a_truncate_cascades_as_reported(postgres: Place, tmp_path: Path) -> Non
     target.close()
 
 
-def test_a_new_snapshot_replaces_rows_in_one_moment(postgres: Place, tmp_path: Path) -> None:
+def test_a_new_snapshot_replaces_rows_in_one_moment(postgres, tmp_path):
     source, target = Model(), postgres.opened(tmp_path)
     target.write(batch(source.inserted(PEOPLE, *[[str(n), "old", None] for n in range(5)])))
     for n in range(3):
@@ -261,9 +256,7 @@ def dying(at: int) -> Iterator[list[str]]:
         yield calls
 
 
-def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(
-    maria: Place, tmp_path: Path
-) -> None:
+def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(maria, tmp_path):
     """There each rename commits by itself. It dies twice at each step of the exchange."""
     columns = [("id", "int4"), ("a", "text"), ("b", "text")]
     for at in itertools.count(1):
@@ -293,9 +286,7 @@ MISSING = {
 }  # fmt: skip
 
 
-def test_rows_before_a_new_column_have_its_default_as_later_rows_have_it(
-    place: Place, tmp_path: Path
-) -> None:
+def test_rows_before_a_new_column_have_its_default_as_later_rows_have_it(place, tmp_path):
     for number, (kind, value) in enumerate(MISSING.items()):
         name, more = f"public.t{number}", {"c%": {"missing": value, "default": value}}
         one = relation(name, [("id", "int4")], numbers=(1,))
@@ -308,9 +299,7 @@ def test_rows_before_a_new_column_have_its_default_as_later_rows_have_it(
         assert found[0] == found[1], kind
 
 
-def test_a_default_that_is_not_written_any_more_is_not_missing(
-    maria: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_that_is_not_written_any_more_is_not_missing(maria, tmp_path, monkeypatch):
     """A sink that dies once the column is there has given it to all rows."""
     one = relation("public.people", [("id", "int4")], numbers=(1,))
     more = {"c": {"missing": "t", "default": "t"}}

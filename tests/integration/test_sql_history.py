@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -155,7 +154,7 @@ def _work(source: Model, chance: random.Random) -> TransactionPart:
     return some_of_everything(source, chance)
 
 
-def test_random_work_leads_to_the_versions_of_the_model(place: Place, tmp_path: Path) -> None:
+def test_random_work_leads_to_the_versions_of_the_model(place, tmp_path):
     """Of every change one version; batches of any size, transactions in parts, crashes between. At the end
     the versions that were valid at the time of a commit are the rows that the source had then."""
     chance = random.Random(41)
@@ -209,7 +208,7 @@ def _sorted(place: Place, table: str) -> list[tuple[Any, ...]]:
     )
 
 
-def test_a_history_alone_and_of_chosen_tables(place: Place, tmp_path: Path) -> None:
+def test_a_history_alone_and_of_chosen_tables(place, tmp_path):
     source, annals = Model(), Annals()
     target = place.opened(
         tmp_path, history_mode="instead", history_table_include_list="public.pe.*"
@@ -233,7 +232,7 @@ def test_a_history_alone_and_of_chosen_tables(place: Place, tmp_path: Path) -> N
             place.execute(f"SELECT * FROM {missing}")
 
 
-def test_snapshots_end_versions_and_begin_others(place: Place, tmp_path: Path) -> None:
+def test_snapshots_end_versions_and_begin_others(place, tmp_path):
     """A second one too; one that broke off leaves nothing."""
     source, annals = Model(), Annals()
     target = place.opened(tmp_path, history_mode="beside")
@@ -263,9 +262,7 @@ def test_snapshots_end_versions_and_begin_others(place: Place, tmp_path: Path) -
 TS = 1_700_000_000_000_000
 
 
-def test_rows_read_while_their_table_is_streamed_begin_versions(
-    place: Place, tmp_path: Path
-) -> None:
+def test_rows_read_while_their_table_is_streamed_begin_versions(place, tmp_path):
     source = Model()
     target = place.opened(tmp_path, history_mode="beside")
     part = source.inserted(PEOPLE, ["1", "a", None])
@@ -281,7 +278,7 @@ def test_rows_read_while_their_table_is_streamed_begin_versions(
     assert found == [("1", "c", lsn, "False"), ("1", "r", end, "True"), ("2", "r", end, "True")]
 
 
-def test_a_history_follows_the_columns_of_its_table(place: Place, tmp_path: Path) -> None:
+def test_a_history_follows_the_columns_of_its_table(place, tmp_path):
     before = relation("public.t", [("id", "int4"), ("a", "text")], numbers=[1, 2], oid=77)
     after = relation(
         "public.t", [("id", "int4"), ("b", "text"), ("c", "int8")], numbers=[1, 2, 3], oid=77
@@ -299,9 +296,7 @@ def test_a_history_follows_the_columns_of_its_table(place: Place, tmp_path: Path
     ]
 
 
-def test_a_key_of_an_extensions_type_finds_its_unsent_values(
-    postgres: Place, tmp_path: Path
-) -> None:
+def test_a_key_of_an_extensions_type_finds_its_unsent_values(postgres, tmp_path):
     postgres.execute("CREATE EXTENSION ltree")
     ((oid,),) = postgres.execute("SELECT 'ltree'::regtype::oid::int")
     kind = DataType(oid=oid, schema="public", name="ltree")
@@ -315,7 +310,7 @@ def test_a_key_of_an_extensions_type_finds_its_unsent_values(
     assert postgres.rows("t_history", "a", "b") == [("1", "long"), ("2", "long")]
 
 
-def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:
+def test_names_that_are_taken_are_reported(file, tmp_path):
     odd = relation("public.odd", [("id", "int4"), ("_op", "text")])
     source, target = Model(), file.opened(tmp_path, history_mode="beside")
     source.insert(odd, ["1", "x"])
@@ -337,9 +332,7 @@ def test_names_that_are_taken_are_reported(file: Place, tmp_path: Path) -> None:
     assert len(name) == 63
 
 
-def test_a_table_that_takes_the_name_of_another_has_its_own_history(
-    file: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_takes_the_name_of_another_has_its_own_history(file, tmp_path):
     """Names of SQLite's indexes are those of the database, and stay when a table is renamed."""
     here = relation("public.orders", [("id", "int4")])
     there = msgspec.structs.replace(here, table="orders_old")
@@ -353,9 +346,7 @@ def test_a_table_that_takes_the_name_of_another_has_its_own_history(
     assert file.rows("orders_history", "id") == [("2",)]
 
 
-def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
-    place: Place, tmp_path: Path
-) -> None:
+def test_an_insert_of_a_row_that_may_be_there_ends_its_version(place, tmp_path):
     """A dead letter is redelivered behind what came after it; or a delete was left out before."""
     source = Model()
     with contextlib.closing(place.opened(tmp_path, tolerant=True, history_mode="beside")) as target:
@@ -370,9 +361,7 @@ def test_an_insert_of_a_row_that_may_be_there_ends_its_version(
     )
 
 
-def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(
-    maria: Place, tmp_path: Path
-) -> None:
+def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(maria, tmp_path):
     """Table and index are two transactions of MariaDB; a new key has an index of its own."""
     indexes = (
         "SELECT group_concat(column_name ORDER BY seq_in_index) FROM information_schema.statistics"

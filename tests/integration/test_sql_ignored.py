@@ -1,6 +1,5 @@
 """A target that takes a change and does nothing: no row vanishes, or stays, in silence."""
 
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -40,8 +39,8 @@ def spoilt(place: Place, verb: str, table: str = "things") -> None:
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("place", ["file", "postgres"], indirect=True)
 def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
-    place: Place, tmp_path: Path, verb: str, count: int
-) -> None:
+    place, tmp_path, verb, count
+):
     source, sink = Model(), place.opened(tmp_path)
     source.insert(THINGS, ["0", "first"])
     if verb != "INSERT":
@@ -76,7 +75,7 @@ def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
     "mode", ["insert", "soft", "unsent", "move", "keyless", "history", "truncate"]
 )
 @pytest.mark.parametrize("place", ["file", "postgres"], indirect=True)
-def test_it_is_seen_on_every_way_to_the_target(place: Place, tmp_path: Path, mode: str) -> None:
+def test_it_is_seen_on_every_way_to_the_target(place, tmp_path, mode):
     if mode == "truncate" and place.kind == "postgresql":
         pytest.skip("TRUNCATE there goes by no row")
     more: dict[str, Any] = {}
@@ -112,7 +111,7 @@ def test_it_is_seen_on_every_way_to_the_target(place: Place, tmp_path: Path, mod
     sink.close()
 
 
-def test_a_row_that_goes_may_be_gone_already(place: Place, tmp_path: Path) -> None:
+def test_a_row_that_goes_may_be_gone_already(place, tmp_path):
     """A target may have fewer rows than the source had: what is to go is not there, as it should be."""
     source = Model()
     source.insert(THINGS, ["1", "a"], ["2", "a"], ["3", "a"])
@@ -144,8 +143,8 @@ def lesser(database: Database, owns: bool) -> str:
 @pytest.mark.parametrize("owns", [True, False])
 @pytest.mark.parametrize("late", [True, False])
 def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
-    database: Database, tmp_path: Path, *, owns: bool, late: bool
-) -> None:
+    database, tmp_path, *, owns, late
+):
     role = lesser(database, owns)
     dsn = psycopg.conninfo.conninfo_to_dict(database.dsn)
     url = f"postgresql://{role}@{dsn['host']}:{dsn['port']}/{dsn['dbname']}"
@@ -194,8 +193,8 @@ USELESS["MyISAM"] = "maria", "MyISAM", f"{THE_TABLE} ENGINE = MyISAM"
     ("place", "case"), [(USELESS[case][0], case) for case in USELESS], indirect=["place"]
 )
 def test_a_rule_or_an_engine_without_transactions_is_refused_until_its_remedy(
-    place: Place, tmp_path: Path, case: str
-) -> None:
+    place, tmp_path, case
+):
     _, reported, *statements = USELESS[case]
     for statement in statements:
         place.execute(statement)
@@ -205,10 +204,7 @@ def test_a_rule_or_an_engine_without_transactions_is_refused_until_its_remedy(
     assert place.rows("things", "id") == [("1",)]
 
 
-def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
-    maria: Place,
-    tmp_path: Path,
-) -> None:
+def test_a_row_that_another_unique_column_keeps_away_is_no_silence(maria, tmp_path):
     maria.execute("CREATE TABLE things (id int PRIMARY KEY, v varchar(9) UNIQUE)")
     maria.execute("INSERT INTO things VALUES (7, 'a')")
     source, sink = Model(), maria.opened(tmp_path, insert_mode="insert")
@@ -218,7 +214,7 @@ def test_a_row_that_another_unique_column_keeps_away_is_no_silence(
     sink.close()
 
 
-def test_rows_that_are_a_key_alone_may_be_there(place: Place, tmp_path: Path) -> None:
+def test_rows_that_are_a_key_alone_may_be_there(place, tmp_path):
     """An upsert of them changes nothing, and ignores nothing."""
     source, sink = Model(), place.opened(tmp_path)
     sink.write(batch(source.inserted(LONE, ["1"], ["2"])))
@@ -233,9 +229,7 @@ def test_rows_that_are_a_key_alone_may_be_there(place: Place, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_remedy(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_remedy(place, tmp_path):
     source, sink = Model(), place.opened(tmp_path)
     sink.write(batch(source.inserted(THINGS, ["1", "old"])))
     sink.flush()

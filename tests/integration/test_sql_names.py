@@ -5,14 +5,12 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
-from tests.harness.servers.mariadb import MariaDb
 from tests.harness.sql import Place, finish, mended
 
 from waltap.changes.capture.java_regex import NameMatcher
@@ -39,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def latin(mariadb: MariaDb) -> Iterator[Place]:
+def latin(mariadb) -> Iterator[Place]:
     """Return a MariaDB database whose default is neither UTF-8 nor exact."""
     name = f"latin_{next(_numbers)}"
     mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET latin1 COLLATE latin1_swedish_ci")
@@ -50,9 +48,7 @@ def latin(mariadb: MariaDb) -> Iterator[Place]:
 
 @pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
 @pytest.mark.parametrize("restarted", [False, True], ids=["at once", "later"])
-def test_tables_that_differ_in_case_only_are_never_one(
-    place: Place, restarted: bool, tmp_path: Path
-) -> None:
+def test_tables_that_differ_in_case_only_are_never_one(place, restarted, tmp_path):
     source = Model()
     sink = place.opened(tmp_path)
     sink.write(batch(source.inserted(UPPER, ["1", "upper"])))
@@ -69,9 +65,7 @@ def test_tables_that_differ_in_case_only_are_never_one(
 
 
 @pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
-def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reported(
-    place: Place, tmp_path: Path
-) -> None:
+def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reported(place, tmp_path):
     """The stream reports the new name with the next change only; the remedy says what to do."""
     source = Model()
     place.deliver(tmp_path, source.inserted(UPPER, ["1", "upper"]))
@@ -98,9 +92,7 @@ def called(one: Relation, name: str, former: Relation | None = None, owner: str 
 
 @MOVING
 @pytest.mark.parametrize("at_once", [True, False])
-def test_tables_that_exchange_their_names_keep_their_rows(
-    place: Place, at_once: bool, tmp_path: Path
-) -> None:
+def test_tables_that_exchange_their_names_keep_their_rows(place, at_once, tmp_path):
     source, parts = Model(), []
     source.insert(FIRST, ["1", "first"])
     source.insert(SECOND, ["2", "second"])
@@ -118,9 +110,7 @@ def test_tables_that_exchange_their_names_keep_their_rows(
 
 
 @MOVING
-def test_versions_of_tables_that_exchange_their_names_stay_in_order(
-    place: Place, tmp_path: Path
-) -> None:
+def test_versions_of_tables_that_exchange_their_names_stay_in_order(place, tmp_path):
     source = Model()
     source.insert(FIRST, ["1", "first"])
     source.insert(SECOND, ["1", "second"])
@@ -141,9 +131,7 @@ def test_versions_of_tables_that_exchange_their_names_stay_in_order(
     ] == ["under its new name"]
 
 
-def test_a_table_that_gets_its_old_name_back_has_its_last_rows(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_gets_its_old_name_back_has_its_last_rows(place, tmp_path):
     source, away = Model(), called(FIRST, "away")
     with contextlib.closing(place.opened(tmp_path)) as sink:
         sink.write(batch(source.inserted(FIRST, ["1", "0"])))
@@ -159,9 +147,7 @@ def test_a_table_that_gets_its_old_name_back_has_its_last_rows(
 
 @pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 @pytest.mark.parametrize("whole", [True, False], ids=["between transactions", "within one"])
-def test_a_batch_with_two_versions_of_a_table_is_written_once(
-    place: Place, whole: bool, tmp_path: Path
-) -> None:
+def test_a_batch_with_two_versions_of_a_table_is_written_once(place, whole, tmp_path):
     """MariaDB's DDL commits what precedes it."""
     columns: dict[str, Any] = {"numbers": [1, 2], "key": (), "identity": "f", "oid": FIRST.oid}
     older = relation("public.people", [("id", "int4"), ("v", "text")], **columns)
@@ -184,9 +170,7 @@ def test_a_batch_with_two_versions_of_a_table_is_written_once(
 
 
 @MOVING
-def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(place, tmp_path):
     source = Model()
     first = source.inserted(FIRST, ["1", "first"])
     second = source.inserted(called(SECOND, "people", FIRST, "old"), ["1", "new"])
@@ -202,9 +186,7 @@ def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(
 
 @MOVING
 @pytest.mark.parametrize("key", [("id",), ("v",), ()], ids=["same key", "other key", "no key"])
-def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(
-    place: Place, key: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(place, key, tmp_path):
     columns = [("id", "int4"), ("v", "text")]
     second = relation("public.people", columns, key=key, identity="f", oid=SECOND.oid)
     source = Model()
@@ -225,9 +207,7 @@ def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(
 
 
 @MOVING
-def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(place, tmp_path):
     source, twin = Model(), msgspec.structs.replace(SECOND, schema="annex", table="people")
     for table in (FIRST, twin):
         source.insert(table, ["1" if table is FIRST else "2", "v"])
@@ -237,9 +217,7 @@ def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(
 
 
 @MOVING
-def test_a_table_that_another_pipeline_writes_to_keeps_its_name(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_another_pipeline_writes_to_keeps_its_name(place, tmp_path):
     sources = {"one": Model(), "two": Model()}
     for named, table, number in (("one", FIRST, "1"), ("two", FIRST, "2"), ("one", SECOND, "3")):
         source = sources[named]
@@ -250,9 +228,7 @@ def test_a_table_that_another_pipeline_writes_to_keeps_its_name(
 
 
 @pytest.mark.parametrize("key", [("id",), ("v",)])
-def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(
-    postgres: Place, key: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(postgres, key, tmp_path):
     """All its rows are replaced, and views on it stay: another server's tables have other numbers."""
     source, sink = Model(), postgres.opened(tmp_path)
     sink.write(batch(source.inserted(FIRST, ["1", "dropped"])))
@@ -272,9 +248,7 @@ def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(
 
 
 @pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
-def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
-    place: Place, tmp_path: Path
-) -> None:
+def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(place, tmp_path):
     source = Model()
     first = source.inserted(FIRST, ["1", "dropped"])
     second = source.inserted(called(SECOND, "people"), ["2", "made anew"])
@@ -299,8 +273,8 @@ def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(
     ids=["added", "renamed", "the other name is taken"],
 )
 def test_a_column_with_the_name_of_a_dropped_one_has_none_of_its_values(
-    place: Place, versions: list[dict[str, int]], rows: list[str | None], tmp_path: Path
-) -> None:
+    place, versions, rows, tmp_path
+):
     source = Model()
     with contextlib.closing(place.opened(tmp_path)) as sink:
         for number, columns in enumerate(versions, 1):
@@ -312,7 +286,7 @@ def test_a_column_with_the_name_of_a_dropped_one_has_none_of_its_values(
     assert place.rows("people", "id", "x") == [(str(n), x) for n, x in enumerate(rows, 1)]
 
 
-def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_path: Path) -> None:
+def test_a_table_that_gets_another_schema_keeps_its_rows(postgres, tmp_path):
     source = Model()
     first = source.inserted(FIRST, ["1", "first"])
     moved = msgspec.structs.replace(FIRST, schema="annex", table="persons")
@@ -322,16 +296,14 @@ def test_a_table_that_gets_another_schema_keeps_its_rows(postgres: Place, tmp_pa
     assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
 
 
-def test_characters_arrive_whatever_encoding_the_address_asks_for(
-    postgres: Place, tmp_path: Path
-) -> None:
+def test_characters_arrive_whatever_encoding_the_address_asks_for(postgres, tmp_path):
     part = Model().inserted(WORDS, ["\U0001f600", "\u0142"])
     replace(postgres, url=f"{postgres.url}?client_encoding=SQL_ASCII").deliver(tmp_path, part)
     assert postgres.rows("words", "word", "v") == [("\U0001f600", "\u0142")]
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_long_names_that_differ_at_their_end_are_two_tables(place: Place, tmp_path: Path) -> None:
+def test_long_names_that_differ_at_their_end_are_two_tables(place, tmp_path):
     tables = [relation(f"{'s' * 40}.{'t' * 40}_{year}", [("id", "int4")]) for year in (2023, 2024)]
     source = Model()
     parts = [source.inserted(table, [str(number)]) for number, table in enumerate(tables)]
@@ -341,7 +313,7 @@ def test_long_names_that_differ_at_their_end_are_two_tables(place: Place, tmp_pa
 
 
 @EACH
-def test_a_percent_sign_in_names_is_no_place_of_a_value(place: Place, tmp_path: Path) -> None:
+def test_a_percent_sign_in_names_is_no_place_of_a_value(place, tmp_path):
     source = Model()
     odd = relation("public.a%sb%%c", [("i%sd", "int4"), ("v%", "text")], key=("i%sd",))
     sink = place.opened(tmp_path, position_table="p%sos%")
@@ -356,9 +328,7 @@ def test_a_percent_sign_in_names_is_no_place_of_a_value(place: Place, tmp_path: 
 
 @pytest.mark.parametrize("name", ["emo\U0001f600ji", "ends "])
 @pytest.mark.parametrize("of_column", [True, False])
-def test_a_name_that_the_target_cannot_have_is_refused(
-    maria: Place, name: str, of_column: bool, tmp_path: Path
-) -> None:
+def test_a_name_that_the_target_cannot_have_is_refused(maria, name, of_column, tmp_path):
     table = f"public.{'plain' if of_column else name}"
     odd = relation(table, [("id", "int4"), (name if of_column else "v", "text")])
     part = Model().inserted(odd, ["1", "a"])
@@ -367,7 +337,7 @@ def test_a_name_that_the_target_cannot_have_is_refused(
 
 
 @NO_CASE
-def test_columns_that_differ_in_case_only_are_refused_by_name(place: Place, tmp_path: Path) -> None:
+def test_columns_that_differ_in_case_only_are_refused_by_name(place, tmp_path):
     table = relation("public.t", [("id", "int4"), ("Name", "text"), ("name", "text")])
     part = Model().inserted(table, ["1", "a", "b"])
     raised = place.refuses(SqlColumnNameTaken, tmp_path, part)
@@ -377,7 +347,7 @@ def test_columns_that_differ_in_case_only_are_refused_by_name(place: Place, tmp_
 
 
 @NO_CASE
-def test_a_table_that_is_there_may_be_written_in_capitals(place: Place, tmp_path: Path) -> None:
+def test_a_table_that_is_there_may_be_written_in_capitals(place, tmp_path):
     place.execute("CREATE TABLE things (ID integer PRIMARY KEY, V varchar(20))")
     things = relation("public.things", [("id", "int4"), ("v", "text")])
     source = Model()
@@ -389,7 +359,7 @@ def test_a_table_that_is_there_may_be_written_in_capitals(place: Place, tmp_path
 
 
 @EACH
-def test_keys_that_are_alike_are_rows_of_their_own(place: Place, tmp_path: Path) -> None:
+def test_keys_that_are_alike_are_rows_of_their_own(place, tmp_path):
     source, sink = Model(), place.opened(tmp_path)
     for table in (WORDS, PAIRS):
         for word in ALIKE:
@@ -415,9 +385,7 @@ def test_keys_that_are_alike_are_rows_of_their_own(place: Place, tmp_path: Path)
         ("numeric(12,2)", "0.01", "NaN"),
     ],
 )
-def test_a_key_that_the_target_cannot_hold_ends_the_run(
-    place: Place, tmp_path: Path, kind: str, held: str, odd: str
-) -> None:
+def test_a_key_that_the_target_cannot_hold_ends_the_run(place, tmp_path, kind, held, odd):
     """It was null: in SQLite a row that nothing finds, and MariaDB's driver refused it, as if it were away."""
     table = relation("public.odd", [("k", kind), ("v", kind)], key=("k",))
     source, sink = Model(), place.opened(tmp_path)
@@ -442,7 +410,7 @@ def test_a_key_that_the_target_cannot_hold_ends_the_run(
 
 
 @EACH
-def test_long_keys_fit(place: Place, tmp_path: Path) -> None:
+def test_long_keys_fit(place, tmp_path):
     source = Model()
     source.insert(WORDS, ["k" * 768, "\U0001f600" * 70_000])
     source.insert(PAIRS, ["k" * 384, "\u00e9" * 384])
@@ -461,9 +429,7 @@ LOOSE = {
 
 
 @EACH
-def test_a_table_that_takes_keys_for_the_same_is_refused(
-    request: pytest.FixtureRequest, place: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_takes_keys_for_the_same_is_refused(request, place, tmp_path):
     name = request.node.callspec.params["place"]
     for statement in LOOSE[name].split(";"):
         place.execute(statement)
@@ -476,9 +442,7 @@ def test_a_table_that_takes_keys_for_the_same_is_refused(
         assert place.rows("words", "word") == [("a",)]
 
 
-def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(place, tmp_path):
     """SQLite adds no primary key to a table."""
     quote = "`" if place.kind == "mariadb" else '"'
     place.execute(f"CREATE TABLE {quote}orders{quote} (id int, v varchar(9))")
@@ -487,9 +451,7 @@ def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(
     assert place.rows("orders", "id", "v") == [("1", "a")]
 
 
-def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(
-    postgres: Place, tmp_path: Path
-) -> None:
+def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(postgres, tmp_path):
     postgres.execute(
         "CREATE TABLE things (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)"
     )

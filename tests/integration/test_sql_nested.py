@@ -1,13 +1,10 @@
 """Columns whose values have parts, in SQL targets that have no such types: rows arrive, and are read."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
-from tests.harness.sql import Place
 
 SETUP = """
 CREATE EXTENSION hstore;
@@ -30,7 +27,7 @@ OTHERS = pytest.mark.parametrize("place", ["file", "maria", "duck"], indirect=Tr
 
 
 @pytest.fixture
-def pipeline(database: Database, place: Place, tmp_path: Path) -> PipelineRig:
+def pipeline(database, place, tmp_path) -> PipelineRig:
     database.execute(SETUP)
     settings: dict[str, Any] = {
         "sink.type": "sql",
@@ -42,7 +39,7 @@ def pipeline(database: Database, place: Place, tmp_path: Path) -> PipelineRig:
 
 
 @OTHERS
-def test_they_are_read_and_streamed_alike(pipeline: PipelineRig, place: Place) -> None:
+def test_they_are_read_and_streamed_alike(pipeline, place):
     pipeline.catch_up()
     pipeline.deliver(
         "INSERT INTO t SELECT 2, p, h, hs, c, cs, n FROM t", "INSERT INTO t (id) VALUES (3)"

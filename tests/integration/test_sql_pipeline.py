@@ -68,7 +68,7 @@ def follow(p: PipelineRig, tables: str, *statements: str) -> None:
     assert_equal(p.database, *tables.split())
 
 
-def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_path: Path) -> None:
+def test_every_type_arrives_by_snapshot_and_by_stream(database, tmp_path):
     p = begun(database, tmp_path, EVERY_TYPE, ROWS)
     assert_equal(database, "kinds")
     made = types_of(database, "replica.kinds")
@@ -80,7 +80,7 @@ def test_every_type_arrives_by_snapshot_and_by_stream(database: Database, tmp_pa
     follow(p, "kinds", ROWS, "UPDATE kinds SET i4 = 7 WHERE id = 1")
 
 
-def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path: Path) -> None:
+def test_the_target_follows_what_becomes_of_tables(database, tmp_path):
     """Columns added, with and without default, widened, renamed, swapped, dropped and made again; a table
     that joins, and one that gets another name."""
     p = begun(
@@ -108,9 +108,7 @@ def test_the_target_follows_what_becomes_of_tables(database: Database, tmp_path:
 
 @pytest.mark.parametrize("kind", ["text", "int"])
 @pytest.mark.parametrize("more", ["", "gone int, "])
-def test_a_new_column_may_exchange_its_name_with_another(
-    database: Database, tmp_path: Path, kind: str, more: str
-) -> None:
+def test_a_new_column_may_exchange_its_name_with_another(database, tmp_path, kind, more):
     """In one backlog: the catalogue has each name for the other column, at the rows before."""
     p = begun(
         database, tmp_path,
@@ -127,7 +125,7 @@ def test_a_new_column_may_exchange_its_name_with_another(
     )  # fmt: skip
 
 
-def test_a_column_may_be_renamed_to_and_fro(database: Database, tmp_path: Path) -> None:
+def test_a_column_may_be_renamed_to_and_fro(database, tmp_path):
     """In one backlog: a version of the table that came before comes again."""
     p = begun(database, tmp_path, "CREATE TABLE t (id int PRIMARY KEY, a text)")
     for number in range(8):
@@ -141,7 +139,7 @@ def test_a_column_may_be_renamed_to_and_fro(database: Database, tmp_path: Path) 
     follow(p, "t")
 
 
-def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path) -> None:
+def test_tables_without_keys_and_with_others(database, tmp_path):
     p = begun(
         database, tmp_path,
         "CREATE TABLE bag (a int, j json, c char(4), l json[])",
@@ -166,9 +164,7 @@ def test_tables_without_keys_and_with_others(database: Database, tmp_path: Path)
     )  # fmt: skip
 
 
-def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(database, tmp_path):
     every = {"publication.autocreate.mode": "all_tables"}
     p = begun(database, tmp_path, "CREATE TABLE other (id int PRIMARY KEY)", **every)
     database.execute("CREATE TABLE v (id int PRIMARY KEY, k int NOT NULL)")
@@ -182,9 +178,7 @@ def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(
     follow(p, "v", "DELETE FROM v WHERE k = 2")
 
 
-def test_a_column_that_the_source_computes_is_never_out_of_date(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_column_that_the_source_computes_is_never_out_of_date(database, tmp_path):
     """A snapshot reads it and the stream has it not: it is left out, or the target computes its own."""
     table = "(id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED, after text)"
     made = "CREATE SCHEMA replica", *(f"CREATE TABLE {n} {table}" for n in ("plain", "ready", "replica.ready"))  # fmt: skip
@@ -195,9 +189,7 @@ def test_a_column_that_the_source_computes_is_never_out_of_date(
     assert sorted(database.execute("SELECT * FROM replica.plain")) == [(1, 7, "c"), (2, 2, "b")]
 
 
-def test_a_computed_column_that_is_streamed_is_written(
-    newest_database: Database, tmp_path: Path
-) -> None:
+def test_a_computed_column_that_is_streamed_is_written(newest_database, tmp_path):
     """PostgreSQL 18 publishes it; the target's column is one as any other."""
     newest_database.run(
         "CREATE TABLE t (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED)",
@@ -211,7 +203,7 @@ def test_a_computed_column_that_is_streamed_is_written(
     follow(p, "t", "UPDATE t SET n = 8 WHERE id = 1")
 
 
-def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None:
+def test_masked_and_left_out_columns(database, tmp_path):
     """Masks hold, and what is excluded, or of a type that nobody maps, is not in the target."""
     table = "CREATE TABLE t (id int PRIMARY KEY, secret text, name text, gone text, lsn pg_lsn)"
     less = {"column.mask.with.3.chars": "public.t.secret", "column.exclude.list": "public.t.gone"}
@@ -224,8 +216,8 @@ def test_masked_and_left_out_columns(database: Database, tmp_path: Path) -> None
 
 
 def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    database, tmp_path, caplog
+):
     database.execute(
         "CREATE TABLE shifted (id int PRIMARY KEY, v int, w varchar(5), n numeric(6, 2));"
         "INSERT INTO shifted VALUES (1, 1, 'a', 1.5), (2, 2, 'b', 2.5)"
@@ -254,9 +246,7 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["change first", "change last"])
-def test_rows_whose_columns_are_in_doubt_are_read_again(
-    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, early: bool
-) -> None:
+def test_rows_whose_columns_are_in_doubt_are_read_again(database, tmp_path, caplog, early):
     """Nothing shows whether a change came before or after a column like the dropped one was added; the next
     run reads the rows, since the first one ends at once."""
     p = begun(

@@ -49,9 +49,7 @@ def rows(*values: tuple[int, str, str]) -> list[list[str | None]]:
     return [[str(number), name, note] for number, name, note in values]
 
 
-def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
-    postgres: Place, tmp_path: Path
-) -> None:
+def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(postgres, tmp_path):
     postgres.execute(CHECKED)
     source, target = Model(), opened(postgres, tmp_path)
     every = [(n, "ok", "fits") for n in range(1, 201)]
@@ -70,7 +68,7 @@ def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(
     target.close()
 
 
-def test_rows_of_a_snapshot_are_refused_by_themselves(postgres: Place, tmp_path: Path) -> None:
+def test_rows_of_a_snapshot_are_refused_by_themselves(postgres, tmp_path):
     postgres.execute(CHECKED)
     postgres.execute("INSERT INTO people VALUES (1, 'old', 'old'), (99, 'old', 'old')")
     target = opened(postgres, tmp_path)
@@ -126,9 +124,7 @@ WIDE = "".join(sha256(bytes([n])).hexdigest() for n in range(200))
     indirect=["place"],
     ids=["sqlite", "mariadb", "duckdb", "trigger", "signal", "index"],
 )
-def test_each_target_names_what_it_refuses(
-    place: Place, made: tuple[str, ...], wide: str, tmp_path: Path
-) -> None:
+def test_each_target_names_what_it_refuses(place, made, wide, tmp_path):
     for statement in made:
         place.execute(statement)
     source, target = Model(), opened(place, tmp_path)

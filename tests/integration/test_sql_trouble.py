@@ -17,8 +17,7 @@ from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
-from tests.harness.servers.mariadb import MariaDb
-from tests.harness.servers.postgres import Cluster, Database
+from tests.harness.servers.postgres import Database
 from tests.harness.sql import PEOPLE, VISITS, Place, failure, waiting
 from tests.hunt.proxy import Proxy
 
@@ -71,7 +70,7 @@ def probed_soon(here: int, there: int) -> bool:
 
 
 @SERVERS
-def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place: Place, tmp_path: Path) -> None:
+def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place, tmp_path):
     """Else the sink waits for hours, and locks of a process whose machine is gone stay as long."""
     port = sqlalchemy.make_url(place.url).port
     assert port is not None
@@ -86,7 +85,7 @@ def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place: Place, tmp_pat
 # --- tables that do not take a change ---
 
 
-def test_a_broken_constraint_names_the_change(place: Place, tmp_path: Path) -> None:
+def test_a_broken_constraint_names_the_change(place, tmp_path):
     place.execute(TABLE.format("name varchar(9) UNIQUE, note varchar(9)"))
     place.execute("INSERT INTO people VALUES (5, 'mine', 'x')")
     source, target = Model(), place.opened(tmp_path)
@@ -109,9 +108,7 @@ def test_a_broken_constraint_names_the_change(place: Place, tmp_path: Path) -> N
 
 
 @SERVERS
-def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(place, tmp_path):
     place.execute(TABLE.format("name text"))
     source = Model()
     part = source.inserted(PEOPLE, ["1", "a", "n"])
@@ -132,15 +129,13 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(
     target.close()
 
 
-def test_an_index_on_a_part_of_a_column_is_no_key(maria: Place, tmp_path: Path) -> None:
+def test_an_index_on_a_part_of_a_column_is_no_key(maria, tmp_path):
     """It would let two rows of one key in."""
     maria.execute("CREATE TABLE people (id int, name text, note text, UNIQUE (name(3), id))")
     maria.refuses(SqlTableUnfit, tmp_path, filled(["1", "a", None]), "no unique index on `id`")
 
 
-def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(
-    maria: Place, tmp_path: Path
-) -> None:
+def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(maria, tmp_path):
     """The server would end the connection for it, and again after each reconnect."""
     ((most,),) = maria.execute("SELECT @@max_allowed_packet")
     source, target = Model(), maria.opened(tmp_path)
@@ -158,7 +153,7 @@ def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(
 
 
 @SERVERS
-def test_a_column_that_is_too_narrow_is_reported_or_widened(place: Place, tmp_path: Path) -> None:
+def test_a_column_that_is_too_narrow_is_reported_or_widened(place, tmp_path):
     place.execute(TABLE.format("name varchar(3), note text"))
     part = filled(["1", "ok", None], ["2", "secret", None])
     found = str(place.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none"))
@@ -181,9 +176,7 @@ def test_a_column_that_is_too_narrow_is_reported_or_widened(place: Place, tmp_pa
         ("bit(2)", "54321", "… is not a valid binary digit. Widen"),
     ],
 )
-def test_a_value_of_another_kind_is_reported_without_it(
-    postgres: Place, tmp_path: Path, kind: str, value: str, text: str
-) -> None:
+def test_a_value_of_another_kind_is_reported_without_it(postgres, tmp_path, kind, value, text):
     postgres.execute(TABLE.format(f"name {kind}, note text"))
     part = filled(["1", value, None])
     found = postgres.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none")
@@ -191,7 +184,7 @@ def test_a_value_of_another_kind_is_reported_without_it(
 
 
 @SERVERS
-def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place: Place, tmp_path: Path) -> None:
+def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place, tmp_path):
     part = filled(["1", "a", None])
     place.execute("CREATE VIEW people AS SELECT 1 AS id")
     place.refuses(SqlTableUnfit, tmp_path, part, "no table")
@@ -207,7 +200,7 @@ def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place: Place, tmp_
 
 
 @SERVERS
-def test_a_table_dropped_under_the_sink_is_reported(place: Place, tmp_path: Path) -> None:
+def test_a_table_dropped_under_the_sink_is_reported(place, tmp_path):
     source, sink = Model(), place.opened(tmp_path)
     sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     place.execute("DROP TABLE people")
@@ -223,9 +216,7 @@ def test_a_table_dropped_under_the_sink_is_reported(place: Place, tmp_path: Path
 # --- others at the target ---
 
 
-def test_a_table_that_another_session_makes_meanwhile_is_used(
-    database: Database, postgres: Place, tmp_path: Path
-) -> None:
+def test_a_table_that_another_session_makes_meanwhile_is_used(database, postgres, tmp_path):
     """Both begin to create it; the one that comes second finds it there."""
     part = filled(["1", "a", "n"])
     target = postgres.opened(tmp_path)
@@ -256,7 +247,7 @@ HELD = {
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_a_lock_that_somebody_holds_costs_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_lock_that_somebody_holds_costs_nothing(place, tmp_path):
     source, target = Model(), place.opened(tmp_path, lock_timeout_ms=1000)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="c")
@@ -277,8 +268,8 @@ def test_a_lock_that_somebody_holds_costs_nothing(place: Place, tmp_path: Path) 
 
 
 def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(
-    database: Database, postgres: Place, tmp_path: Path
-) -> None:
+    database, postgres, tmp_path
+):
     source, target = Model(), postgres.opened(tmp_path, lock_timeout_ms=500)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="c")
@@ -295,7 +286,7 @@ def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(
 
 
 @SERVERS
-def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place: Place, tmp_path: Path) -> None:
+def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place, tmp_path):
     """The sink holds one table's row and waits for the other's; somebody else the other way about."""
     if place.kind == "postgresql":
         # the session of the sink looks for deadlocks when both wait, and not before
@@ -337,8 +328,8 @@ MANY = [[str(n), f"name {n}", None] for n in range(1, 1001)]
 
 
 def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(
-    database: Database, postgres: Place, tmp_path: Path
-) -> None:
+    database, postgres, tmp_path
+):
     """It is applied behind the caller's back; its error names its own change, and nothing after it goes in."""
     database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
     source, target = Model(), postgres.opened(tmp_path)
@@ -360,9 +351,7 @@ def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(
 
 
 @pytest.mark.parametrize("asked", ["write", "flush"])
-def test_a_lock_that_a_large_batch_meets_costs_nothing(
-    database: Database, postgres: Place, tmp_path: Path, asked: str
-) -> None:
+def test_a_lock_that_a_large_batch_meets_costs_nothing(database, postgres, tmp_path, asked):
     """The batch is kept until it is in: by a second `write`, or by a connection of its own after a `flush`."""
     source, target = Model(), postgres.opened(tmp_path, lock_timeout_ms=300)
     before = source.inserted(PEOPLE, *MANY)
@@ -397,9 +386,7 @@ def test_a_lock_that_a_large_batch_meets_costs_nothing(
     target.close()
 
 
-def test_where_events_may_be_left_out_an_error_is_that_of_its_batch(
-    database: Database, postgres: Place, tmp_path: Path
-) -> None:
+def test_where_events_may_be_left_out_an_error_is_that_of_its_batch(database, postgres, tmp_path):
     database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
     source, target = Model(), postgres.opened(tmp_path, tolerant=True)
     source.insert(PEOPLE, *MANY)
@@ -422,8 +409,8 @@ ALTER TABLE people ENABLE ALWAYS TRIGGER slow;
 
 @pytest.mark.parametrize("commits", [True, False], ids=["it commits", "it is undone"])
 def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
-    database: Database, postgres: Place, tmp_path: Path, *, commits: bool
-) -> None:
+    database, postgres, tmp_path, *, commits
+):
     """The server is in the middle of COMMIT when the connection goes. The next instance waits for what
     becomes of it: what was committed does not come again, what was not does."""
     database.execute(TABLE.format("name text, note text"))
@@ -461,9 +448,7 @@ def _cut(target: Any) -> None:
         link.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_commit_whose_answer_is_lost_does_not_come_again(
-    mariadb: MariaDb, maria: Place, tmp_path: Path
-) -> None:
+def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria, tmp_path):
     """The server has committed, and nobody hears of it."""
     armed = threading.Event()
 
@@ -490,7 +475,7 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(
     assert maria.rows("people", "id") == [("1",), ("2",)]
 
 
-def test_credentials_that_expire_in_postgresql(private_server: Cluster, tmp_path: Path) -> None:
+def test_credentials_that_expire_in_postgresql(private_server, tmp_path):
     private_server.execute("CREATE ROLE clerk LOGIN PASSWORD 'first'")
     ((hba,),) = private_server.execute("SHOW hba_file")
     Path(hba).write_text("host all clerk all scram-sha-256\n" + Path(hba).read_text())
@@ -531,7 +516,7 @@ ENDED = {
 
 
 @SERVERS
-def test_a_connection_that_the_server_ends_is_made_again(place: Place, tmp_path: Path) -> None:
+def test_a_connection_that_the_server_ends_is_made_again(place, tmp_path):
     source, target = Model(), place.opened(tmp_path)
     first = source.inserted(PEOPLE, ["1", "a", None])
     target.write(batch(first))
@@ -550,7 +535,7 @@ def test_a_connection_that_the_server_ends_is_made_again(place: Place, tmp_path:
 
 
 @SERVERS
-def test_nobody_there_and_no_such_database_are_reported(place: Place, tmp_path: Path) -> None:
+def test_nobody_there_and_no_such_database_are_reported(place, tmp_path):
     scheme = place.kind
     away = Place(scheme, f"{scheme}://app:hidden@127.0.0.1:1/x", place.connect).sink(tmp_path)
     for call in (away.check, away.open):
@@ -561,7 +546,7 @@ def test_nobody_there_and_no_such_database_are_reported(place: Place, tmp_path: 
         Place(scheme, place.url + "_not_there", place.connect).sink(tmp_path).check()
 
 
-def test_a_file_that_is_not_there_and_no_address_are_reported(file: Place, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_and_no_address_are_reported(file, tmp_path):
     with pytest.raises(SqlUnreachable):
         Place("sqlite", f"sqlite:///{tmp_path}/nowhere/x.db", file.connect).sink(tmp_path).open()
     with pytest.raises(ConfigurationError, match=r"sink\.url"):
@@ -581,9 +566,7 @@ def lesser(database: Database) -> Iterator[tuple[str, Place]]:
         database.execute(f"DROP ROLE {name}")
 
 
-def test_rights_that_are_lacking_or_taken_away_are_reported(
-    database: Database, tmp_path: Path
-) -> None:
+def test_rights_that_are_lacking_or_taken_away_are_reported(database, tmp_path):
     with lesser(database) as (name, place):
         with contextlib.closing(place.sink(tmp_path)) as target:
             with pytest.raises(SqlRefused, match="CREATE on the schema"):
@@ -601,7 +584,7 @@ def test_rights_that_are_lacking_or_taken_away_are_reported(
         target.close()
 
 
-def test_a_check_makes_nothing(postgres: Place, tmp_path: Path) -> None:
+def test_a_check_makes_nothing(postgres, tmp_path):
     (check,) = postgres.sink(tmp_path).check()
     assert check.verdict == "ok"
     made = postgres.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'waltap%'")
@@ -616,7 +599,7 @@ ONLY_READS = {
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_a_target_that_is_read_only_is_reported(place: Place, tmp_path: Path) -> None:
+def test_a_target_that_is_read_only_is_reported(place, tmp_path):
     """A standby: what it does not take comes again. A database that only begins so takes everything."""
     source, target = Model(), place.opened(tmp_path)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
@@ -642,9 +625,7 @@ def test_a_target_that_is_read_only_is_reported(place: Place, tmp_path: Path) ->
     target.close()
 
 
-def test_a_disk_that_is_full_is_waited_for(
-    database: Database, postgres: Place, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_full_is_waited_for(database, postgres, tmp_path):
     """A trigger raises what the server does then: SQLSTATE 53, a lack that may pass."""
     source, target = Model(), postgres.opened(tmp_path)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))

@@ -49,7 +49,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(database: Database, tmp_path: Path) -> Pair:
+def pair(database, tmp_path) -> Pair:
     if database.server.version < 140000:
         pytest.skip("the server keeps no leases")
     return Pair(database, tmp_path)
@@ -69,7 +69,7 @@ def seen_without_locks(pair: Pair) -> Path:
     return unlocked.parent
 
 
-def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair: Pair) -> None:
+def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair):
     with pair.running() as (first, second):
         pair.insert(1)
         came(first, pair.first.destination, 1)
@@ -80,7 +80,7 @@ def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair: Pair) -> None:
     assert pair.second.destination.ids("t") == [2]
 
 
-def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> None:
+def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair):
     server = pair.database.server
     pair.first.settings |= SHORT
     pair.second.settings |= SHORT
@@ -109,7 +109,7 @@ def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair: Pair) -> Non
     assert pair.second.destination.ids("t") == [2]
 
 
-def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pair) -> None:
+def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair):
     """Its owner is well, and does not know yet: the standby must wait for as long as it may write."""
     pair.first.settings |= SHORT
     pair.second.settings |= SHORT
@@ -138,7 +138,7 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair: Pa
     assert [3 in each.ids("t") for each in both].count(True) == 1
 
 
-def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> None:
+def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair):
     """Where locks of the shared folder are not seen, the server reports the lease."""
     pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
     with pair.first.running():
@@ -151,7 +151,7 @@ def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair: Pair) -> No
         assert "(waltap" in alone.found  # who reads the slot
 
 
-def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair: Pair) -> None:
+def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair):
     pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
 
     def insert(ended: threading.Event) -> None:
@@ -165,14 +165,14 @@ def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair: Pair) -
     assert {each.verdict for checks in found for each in checks.values()} == {"warning"}
 
 
-def test_a_stop_ends_the_wait(pair: Pair) -> None:
+def test_a_stop_ends_the_wait(pair):
     with pair.running() as (_, second):
         second.stop()
         assert second.engine.state == "stopped"
     assert pair.second.destination.events == []
 
 
-def test_a_process_without_a_lease_is_waited_for(pair: Pair) -> None:
+def test_a_process_without_a_lease_is_waited_for(pair):
     with pair.running(**{"waltap.standby": False}) as (first, second):
         pair.insert(1)
         came(first, pair.first.destination, 1)
@@ -183,12 +183,12 @@ def test_a_process_without_a_lease_is_waited_for(pair: Pair) -> None:
     assert pair.second.destination.ids("t") == [2]
 
 
-def test_without_the_property_a_second_process_is_refused(pair: Pair) -> None:
+def test_without_the_property_a_second_process_is_refused(pair):
     with pair.first.running(), pytest.raises(PipelineRunning):
         pair.second.catch_up(**{"waltap.standby": False})
 
 
-def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair: Pair) -> None:
+def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair):
     folder = pair.first.offset_file.parent
     alone = {
         "waltap.standby": False,
@@ -202,9 +202,7 @@ def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair: Pair
     assert not pair.first.offset_file.exists()
 
 
-def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(database, tmp_path):
     """The server never finds out by itself here; a reconnect knows its own session."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute(f'ALTER DATABASE "{database.name}" SET wal_sender_timeout = 0')
@@ -226,9 +224,7 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(
             until(lambda: database.execute(old, pid) == [], "the old walsender to end")
 
 
-def test_a_walsender_that_survives_its_end_does_not_hold_the_slot(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walsender_that_survives_its_end_does_not_hold_the_slot(database, tmp_path, monkeypatch):
     """Where the reader is paused and the socket is full, it waits for it to say that it is being ended."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline = PipelineRig(database, tmp_path, STANDBY | {"slot.max.retries": 50})

@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from tests.harness.servers.postgres import Cluster, Database, queries
 
 from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
-from waltap.errors import RetryVerdict, WaltapError
+from waltap.errors import RetryVerdict
 from waltap.pipeline import Limits
 from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.offset import Offset
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
 
 
 @pytest.fixture
-def behind(pipeline: PipelineRig) -> PipelineRig:
+def behind(pipeline) -> PipelineRig:
     """Return a pipeline that has delivered row 1 and stopped; row 2 came since."""
     pipeline.catch_up()
     pipeline.deliver("INSERT INTO t VALUES (1)")
@@ -85,8 +85,8 @@ def make_anew(pipeline: PipelineRig) -> None:
     ],
 )  # fmt: skip
 def test_a_lost_position_is_an_error_that_moves_nothing_and_when_needed_a_new_snapshot(
-    behind: PipelineRig, damage: Callable[[PipelineRig], None], kind: type[WaltapError], code: str
-) -> None:
+    behind, damage, kind, code
+):
     database, destination = behind.database, behind.destination
     damage(behind)
     query = "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()"
@@ -108,14 +108,14 @@ def test_a_lost_position_is_an_error_that_moves_nothing_and_when_needed_a_new_sn
     assert destination.ids("t", "c") == [1, 4]
 
 
-def test_a_slot_that_is_believed_is_gone_on_from(behind: PipelineRig) -> None:
+def test_a_slot_that_is_believed_is_gone_on_from(behind):
     make_anew(behind)
     behind.database.execute("INSERT INTO t VALUES (3)")
     behind.catch_up(**{"offset.mismatch.strategy": "trust_slot"})
     assert behind.destination.ids("t") == [1, 3]
 
 
-def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind: PipelineRig) -> None:
+def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind):
     """As after a crash of the server, which forgets what was confirmed since its last checkpoint."""
     ((lsn,),) = behind.database.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
     change_offset(behind, position=Position(int(lsn)))  # row 2 counts as delivered
@@ -125,8 +125,8 @@ def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind: PipelineRig
 
 
 def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_loses_nothing(
-    pipeline: PipelineRig,
-) -> None:
+    pipeline,
+):
     database = pipeline.database
     pipeline.settings["lsn.flush.mode"] = "manual"
     pipeline.catch_up()
@@ -152,7 +152,7 @@ def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_los
 # --- slots of others -------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_whose_decoder_changed_is_reported_both_ways_out(behind: PipelineRig) -> None:
+def test_a_pipeline_whose_decoder_changed_is_reported_both_ways_out(behind):
     with pytest.raises(
         SlotUnfit, match=r"restore database.*plugin.name.*lose the.*offsets clear FILE"
     ):
@@ -172,16 +172,14 @@ def read_slot(pipeline: PipelineRig, publication: str) -> psycopg.pq.PGconn:
 
 
 @pytest.fixture
-def reader(behind: PipelineRig) -> Iterator[psycopg.pq.PGconn]:
+def reader(behind) -> Iterator[psycopg.pq.PGconn]:
     """Return another consumer that reads the slot."""
     connection = read_slot(behind, behind.slot)
     yield connection
     connection.finish()
 
 
-def test_a_slot_in_use_is_reported_at_once_and_refused_when_patience_ends(
-    behind: PipelineRig, reader: psycopg.pq.PGconn, caplog
-) -> None:
+def test_a_slot_in_use_is_reported_at_once_and_refused_when_patience_ends(behind, reader, caplog):
     before = behind.offset()
     with pytest.raises(SlotActive):
         behind.catch_up(**{"slot.max.retries": 0, "slot.retry.delay.ms": 60_000})
@@ -199,9 +197,7 @@ def test_a_slot_in_use_is_reported_at_once_and_refused_when_patience_ends(
 
 
 @pytest.mark.parametrize("what", ["the reader's end", "a stop"])
-def test_the_wait_for_a_slot_ends_at_once_with(
-    behind: PipelineRig, reader: psycopg.pq.PGconn, caplog, what: str
-) -> None:
+def test_the_wait_for_a_slot_ends_at_once_with(behind, reader, caplog, what):
     """However long the wait between two tries is said to be."""
     with behind.running(ready=False, **{"slot.retry.delay.ms": 600_000}) as run:
         until(lambda: "is read by pid" in caplog.text, "the warning")
@@ -214,8 +210,8 @@ def test_the_wait_for_a_slot_ends_at_once_with(
 
 
 def test_a_slot_that_somebody_took_since_it_was_looked_at_is_waited_for(
-    behind: PipelineRig, monkeypatch: pytest.MonkeyPatch, caplog
-) -> None:
+    behind, monkeypatch, caplog
+):
     real, others = connector.open_transport, list[psycopg.pq.PGconn]()
 
     def open_transport(session: Any) -> Any:
@@ -231,9 +227,7 @@ def test_a_slot_that_somebody_took_since_it_was_looked_at_is_waited_for(
 
 
 @pytest.mark.parametrize("ends", ["a stop", "max_seconds"])
-def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
-    pipeline: PipelineRig, caplog, ends: str
-) -> None:
+def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(pipeline, caplog, ends):
     """A slot can be made only when all open transactions have ended: who holds it up is reported."""
     database = pipeline.database
     with database.connect(autocommit=False) as open_transaction:
@@ -255,7 +249,7 @@ def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("way", ["clear", "when_needed after the drop"])
-def test_a_publication_dropped_under_a_slot(behind: PipelineRig, way: str) -> None:
+def test_a_publication_dropped_under_a_slot(behind, way):
     """The way out that the error names works, and loses no row's state."""
     database = behind.database
     behind.catch_up()
@@ -276,9 +270,7 @@ def test_a_publication_dropped_under_a_slot(behind: PipelineRig, way: str) -> No
     assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
 
 
-def test_a_profile_that_names_another_publication_is_reported_to_name_it_again(
-    behind: PipelineRig,
-) -> None:
+def test_a_profile_that_names_another_publication_is_reported_to_name_it_again(behind):
     with pytest.raises(PublicationGone, match=r"from while there was none.*publication\.name"):
         behind.catch_up(**{"publication.name": f"{behind.slot}_2"})
     behind.catch_up()
@@ -290,9 +282,7 @@ def test_a_profile_that_names_another_publication_is_reported_to_name_it_again(
     [("down", {}), ("streaming", {}), ("streaming", {"driver.gssencmode": "prefer"})],
     ids=["down", "streaming", "streaming through libpq"],
 )
-def test_when_needed_starts_over_by_itself(
-    behind: PipelineRig, caplog, when: str, libpq: dict[str, str]
-) -> None:
+def test_when_needed_starts_over_by_itself(behind, caplog, when, libpq):
     database, destination = behind.database, behind.destination
     behind.settings |= WHEN_NEEDED | libpq
     change = f"DROP PUBLICATION {behind.slot}; INSERT INTO t VALUES (3); DELETE FROM t WHERE id = 1"
@@ -313,9 +303,7 @@ def test_when_needed_starts_over_by_itself(
     assert destination.ids("t") == [1, 2, 2, 3, 4]
 
 
-def test_changes_from_before_a_publication_was_dropped_do_not_hide_the_later_ones(
-    behind: PipelineRig,
-) -> None:
+def test_changes_from_before_a_publication_was_dropped_do_not_hide_the_later_ones(behind):
     """The server decodes the first ones, and fails at the next: the start sees that, not the stream."""
     database = behind.database
     database.execute("INSERT INTO t SELECT generate_series(3, 2000)")
@@ -327,9 +315,7 @@ def test_changes_from_before_a_publication_was_dropped_do_not_hide_the_later_one
     assert behind.destination.ids("t", "r") == [*range(1, 2003)]
 
 
-def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(
-    behind: PipelineRig, caplog
-) -> None:
+def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(behind, caplog):
     """While another reads the slot, nobody can ask the server for the slot's first change."""
     database = behind.database
     behind.deliver("CREATE PUBLICATION other FOR TABLE t")
@@ -346,9 +332,7 @@ def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(
 @pytest.mark.parametrize(
     ("mode", "remade"), [("disabled", False), ("filtered", True), ("all_tables", False)]
 )
-def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
-    pipeline: PipelineRig, mode: str, remade: bool
-) -> None:
+def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(pipeline, mode, remade):
     """As a connector of Debezium leaves it: the slot, no offset of ours, and the publication gone."""
     database, publication = pipeline.database, f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t"
     database.execute(publication)
@@ -372,7 +356,7 @@ def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(
 
 
 @pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "SHARE"])
-def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mode: str) -> None:
+def test_a_start_waits_for_a_locked_table_and_says_so(pipeline, mode):
     """A table that somebody has locked when it is to join the publication; the advice finds who."""
     pipeline.settings |= {"publication.autocreate.mode": "filtered", "snapshot.lock.timeout.ms": 100}  # fmt: skip
     pipeline.database.execute("CREATE TABLE beside (id int PRIMARY KEY)")
@@ -389,7 +373,7 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline: PipelineRig, mod
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 
 
-def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline: PipelineRig) -> None:
+def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline):
     """Another session locks tables in another order than the start that publishes them."""
     database = pipeline.database
     database.execute(
@@ -409,9 +393,7 @@ def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline: Pipeline
         assert "deadlock" in str(failure[0])
 
 
-def test_a_table_that_is_dropped_as_a_start_publishes_it_is_left_out(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_dropped_as_a_start_publishes_it_is_left_out(pipeline, monkeypatch):
     database, run_plan = pipeline.database, PublicationPlan.run
     database.execute("CREATE TABLE passing (id int PRIMARY KEY)")
 
@@ -426,8 +408,8 @@ def test_a_table_that_is_dropped_as_a_start_publishes_it_is_left_out(
 
 
 def test_a_publication_that_another_pipeline_creates_at_the_same_time_is_shared(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pipeline, monkeypatch
+):
     """Debezium's default name is the same for each connector of a database."""
     database, run_plan = pipeline.database, PublicationPlan.run
     create = [f'CREATE PUBLICATION "{pipeline.settings["publication.name"]}" FOR TABLE t']
@@ -445,7 +427,7 @@ def test_a_publication_that_another_pipeline_creates_at_the_same_time_is_shared(
     assert database.execute("SELECT count(*) FROM pg_publication") == [(1,)], "it is not ours"
 
 
-def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline: PipelineRig) -> None:
+def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline):
     """A long transaction reads the table. The start gives way to who waits behind it, and says who is in its way."""
     pipeline.settings |= {
         "replica.identity.autoset.values": "public.t:FULL",
@@ -464,7 +446,7 @@ def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline: Pipeli
     assert identity == ("f",)
 
 
-def test_a_replica_identity_that_is_set_needs_no_lock(pipeline: PipelineRig) -> None:
+def test_a_replica_identity_that_is_set_needs_no_lock(pipeline):
     pipeline.settings["replica.identity.autoset.values"] = "public.t:INDEX t_pkey"
     pipeline.catch_up()
     (identity,) = pipeline.database.execute("SELECT relreplident FROM pg_class WHERE relname = 't'")
@@ -482,7 +464,7 @@ def repaired(pipeline: PipelineRig) -> set[str]:
     return set(GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
 
 
-def test_a_server_restored_from_a_base_backup(private_server: Cluster, tmp_path) -> None:
+def test_a_server_restored_from_a_base_backup(private_server, tmp_path):
     database = private_server.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     pipeline = PipelineRig(database, tmp_path)
@@ -538,7 +520,7 @@ class CopiedServer:
 
 
 @pytest.fixture
-def put_back(private_server: Cluster, tmp_path) -> PipelineRig:
+def put_back(private_server, tmp_path) -> PipelineRig:
     """A pipeline whose server was put back to a copy with slot and timeline, and has written past the offset."""
     database = private_server.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -565,9 +547,7 @@ def put_back(private_server: Cluster, tmp_path) -> PipelineRig:
     return pipeline
 
 
-def test_a_server_put_back_to_a_copy_is_seen_after_its_wal_passed_the_offset(
-    put_back: PipelineRig,
-) -> None:
+def test_a_server_put_back_to_a_copy_is_seen_after_its_wal_passed_the_offset(put_back):
     before = put_back.offset()
     for _ in range(2):
         with pytest.raises(ServerRestored, match="was restored from an older copy") as refused:
@@ -583,16 +563,14 @@ def test_a_server_put_back_to_a_copy_is_seen_after_its_wal_passed_the_offset(
     assert rows <= set(put_back.destination.ids("t"))
 
 
-def test_the_offset_is_believed_where_the_slot_was_put_back_alone(put_back: PipelineRig) -> None:
+def test_the_offset_is_believed_where_the_slot_was_put_back_alone(put_back):
     put_back.catch_up(**{"offset.mismatch.strategy": "trust_offset"})
     put_back.deliver("INSERT INTO t VALUES (30000)")
     assert put_back.destination.ids("t")[-1] == 30000
 
 
 @pytest.mark.parametrize("sinks", ["one", "one two"])
-def test_a_snapshot_goes_on_where_it_read_and_not_where_its_sinks_were_before(
-    pipeline: PipelineRig, sinks: str
-) -> None:
+def test_a_snapshot_goes_on_where_it_read_and_not_where_its_sinks_were_before(pipeline, sinks):
     """Until its first flush they have the position of the stream before, here of a server with higher LSNs."""
     database, folders = pipeline.database, [pipeline.folder / name for name in sinks.split()]
     found = [{"name": f.name, "type": "files", "path": str(f), "compression": "none"} for f in folders]  # fmt: skip
@@ -612,7 +590,7 @@ def test_a_snapshot_goes_on_where_it_read_and_not_where_its_sinks_were_before(
         assert '"after":{"id":9999}' in "".join(f.read_text() for f in folder.rglob("*.jsonl"))
 
 
-def test_a_database_that_is_renamed_is_gone_on_with(behind: PipelineRig) -> None:
+def test_a_database_that_is_renamed_is_gone_on_with(behind):
     database, moved = behind.database, Database(behind.database.server, f"{behind.slot}_moved")
     rename = 'ALTER DATABASE "{}" RENAME TO "{}"'
     database.server.execute(rename.format(database.name, moved.name))
@@ -639,9 +617,7 @@ def test_a_database_that_is_renamed_is_gone_on_with(behind: PipelineRig) -> None
         database.server.execute(rename.format(moved.name, database.name))
 
 
-def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(
-    pipeline: PipelineRig,
-) -> None:
+def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(pipeline):
     database = pipeline.database
     pipeline.settings |= {"snapshot.mode": "no_data", "status.update.interval.ms": 60_000}
     with pipeline.running() as run:
@@ -665,7 +641,7 @@ def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------
 
 
-def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline: PipelineRig) -> None:
+def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline):
     database = pipeline.database
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.settings["streaming.delay.ms"] = 3_600_000
@@ -684,7 +660,7 @@ def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline: P
 
 
 @pytest.mark.parametrize("interval", [0, 1])
-def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline: PipelineRig, interval: int) -> None:
+def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline, interval):
     database, path = pipeline.database, pipeline.folder / "out.jsonl"
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(path), "xmin.fetch.interval.ms": interval}  # fmt: skip
@@ -700,9 +676,7 @@ def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline: PipelineRig, inte
         assert sources[op]["xmin"] >= xmin if interval else sources[op]["xmin"] is None
 
 
-def test_a_server_that_copies_no_slots_is_refused_before_anything_is_made(
-    pipeline: PipelineRig,
-) -> None:
+def test_a_server_that_copies_no_slots_is_refused_before_anything_is_made(pipeline):
     if pipeline.database.server.version >= 170000:
         pytest.skip("this server copies slots")
     with pytest.raises(FailoverUnavailable, match="copies no slots to standbys") as refused:

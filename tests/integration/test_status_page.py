@@ -8,7 +8,6 @@ import pytest
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.browser import browser
 from tests.harness.servers.jars import MissingProgram
-from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
 
 from waltap.services.monitor.server import MonitorServer
@@ -47,7 +46,7 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def seen(database: Database, tmp_path: Any) -> Iterator[tuple[Run, MonitorServer]]:
+def seen(database, tmp_path) -> Iterator[tuple[Run, MonitorServer]]:
     """A pipeline that streams tables with names that mean something in HTML, and its monitor."""
     name = EVIL.replace("'", "''").replace('"', '""')
     database.psql(
@@ -92,9 +91,7 @@ class Visit:
         self.context.close()
 
 
-def test_it_follows_what_happens_and_shows_names_as_they_are(
-    chromium: Any, seen: tuple[Run, MonitorServer]
-) -> None:
+def test_it_follows_what_happens_and_shows_names_as_they_are(chromium, seen):
     run, monitor = seen
     database = run.pipeline.database
     visit = Visit(chromium, monitor)
@@ -126,9 +123,7 @@ def test_it_follows_what_happens_and_shows_names_as_they_are(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
-def test_it_is_legible_everywhere(
-    chromium: Any, seen: tuple[Run, MonitorServer], width: int, scheme: str
-) -> None:
+def test_it_is_legible_everywhere(chromium, seen, width, scheme):
     _, monitor = seen
     view = {"viewport": {"width": width, "height": 740}, "color_scheme": scheme}
     visit = Visit(chromium, monitor, **view)
@@ -141,7 +136,7 @@ def test_it_is_legible_everywhere(
     visit.close()
 
 
-def test_the_keyboard_reaches_everything(chromium: Any, seen: tuple[Run, MonitorServer]) -> None:
+def test_the_keyboard_reaches_everything(chromium, seen):
     _, monitor = seen
     visit = Visit(chromium, monitor)
     reached, count = set(), visit.page.evaluate(REACHABLE)

@@ -14,7 +14,6 @@ import pytest
 from tests.harness.changelog import context
 from tests.harness.pipeline import until
 from tests.harness.servers.child import free_ports
-from tests.harness.servers.moto import Moto
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.redis import RedisServer
 from tests.hunt.proxy import Proxy
@@ -70,7 +69,7 @@ WRONG_HOSTS = (".", "a..b", "x" * 64, "[::1", "localhost:99999", "localhost:abc"
 
 
 @pytest.mark.parametrize("host", WRONG_HOSTS)
-def test_an_address_without_a_host_is_a_mistake_of_the_profile(host: str, tmp_path: Path) -> None:
+def test_an_address_without_a_host_is_a_mistake_of_the_profile(host, tmp_path):
     good = "nats://localhost:4222"
     for name, given in (
         ("redis", {"address": host}),
@@ -85,7 +84,7 @@ def test_an_address_without_a_host_is_a_mistake_of_the_profile(host: str, tmp_pa
 
 
 @pytest.fixture
-def redis(redis_server: RedisServer) -> Iterator[Any]:
+def redis(redis_server) -> Iterator[Any]:
     client = redis_server.client()
     client.flushall()
     yield client
@@ -93,7 +92,7 @@ def redis(redis_server: RedisServer) -> Iterator[Any]:
 
 
 @pytest.fixture
-def redis_sink(redis_server: RedisServer, tmp_path: Path) -> Callable[..., Sink]:
+def redis_sink(redis_server, tmp_path) -> Callable[..., Sink]:
     """Return what makes a sink into the server."""
     return partial(sink, "redis", tmp_path, address=redis_server.address)
 
@@ -104,9 +103,7 @@ def flushed(into: Sink, number: int, *records: Record) -> Positions | None:
     return into.flush()
 
 
-def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(
-    redis: Any, redis_sink: Callable[..., Sink]
-) -> None:
+def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(redis, redis_sink):
     made = redis_sink(message_format="compact", stream_max_entries=100)
     made.open()
     records = [*(record("t", number) for number in range(1000)), Record("t", None, None)]
@@ -116,9 +113,7 @@ def test_redis_keeps_so_many_entries_and_has_debeziums_compact_form(
     assert redis.xrevrange("t", count=1)[0][1] == {b"default": b"default"}
 
 
-def test_redis_that_is_away_at_the_start_or_later_is_reported(
-    tmp_path: Path,
-) -> None:
+def test_redis_that_is_away_at_the_start_or_later_is_reported(tmp_path):
     (port,) = free_ports(1)
     refused(
         sink("redis", tmp_path, address=f"127.0.0.1:{port}"), StreamUnavailable, "check", "open"
@@ -146,9 +141,7 @@ def test_redis_that_is_away_at_the_start_or_later_is_reported(
         server.remove()
 
 
-def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(
-    redis: Any, redis_sink: Callable[..., Sink]
-) -> None:
+def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(redis, redis_sink):
     redis.acl_setuser("reader", enabled=True, passwords=["+secret"], commands=["+ping", "+info"])
     try:
         wrong = redis_sink(user="reader", password="x")
@@ -162,9 +155,7 @@ def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(
         redis.acl_deluser("reader")
 
 
-def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
-    redis: Any, redis_sink: Callable[..., Sink]
-) -> None:
+def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(redis, redis_sink):
     redis.set("taken", "text")
     made = redis_sink()
     made.open()
@@ -182,9 +173,7 @@ def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-def test_redis_after_a_failover_is_waited_for(
-    redis: Any, redis_sink: Callable[..., Sink], guarantee: str
-) -> None:
+def test_redis_after_a_failover_is_waited_for(redis, redis_sink, guarantee):
     """The server is a replica now, or has fewer replicas than a write needs."""
     made = redis_sink(delivery_guarantee=guarantee)
     for begins, ends in (
@@ -209,9 +198,7 @@ def test_redis_after_a_failover_is_waited_for(
 
 
 @pytest.mark.parametrize("name", ["shop.public.ROOMS", "READONLY", "LOADING", "NOAUTH"])
-def test_names_and_rows_do_not_change_what_an_error_means(
-    redis: Any, redis_sink: Callable[..., Sink], name: str
-) -> None:
+def test_names_and_rows_do_not_change_what_an_error_means(redis, redis_sink, name):
     redis.set(name, "text")
     made = redis_sink()
     made.open()
@@ -221,9 +208,7 @@ def test_names_and_rows_do_not_change_what_an_error_means(
     made.close()
 
 
-def test_entries_beside_a_key_that_is_no_stream_are_not_promised(
-    redis: Any, redis_sink: Callable[..., Sink]
-) -> None:
+def test_entries_beside_a_key_that_is_no_stream_are_not_promised(redis, redis_sink):
     """Redis undoes nothing of a transaction in which one command fails: the position must not be in it."""
     made = redis_sink(delivery_guarantee="exactly_once")
     made.open()
@@ -244,9 +229,7 @@ def test_entries_beside_a_key_that_is_no_stream_are_not_promised(
     assert redis.xlen("fine") == 1
 
 
-def test_the_second_instance_on_redis_shuts_out_the_first(
-    redis: Any, redis_sink: Callable[..., Sink]
-) -> None:
+def test_the_second_instance_on_redis_shuts_out_the_first(redis, redis_sink):
     one, two = (redis_sink(delivery_guarantee="exactly_once") for _ in range(2))
     one.open()
     one.write(batch(1, record("t")))
@@ -260,8 +243,8 @@ def test_the_second_instance_on_redis_shuts_out_the_first(
 
 @pytest.mark.parametrize("command", [b"WATCH", b"GET", b"TYPE", b"EXEC"])
 def test_a_link_to_redis_that_breaks_within_a_transaction_is_made_again(
-    redis: Any, redis_server: RedisServer, tmp_path: Path, command: bytes
-) -> None:
+    redis, redis_server, tmp_path, command
+):
     armed: list[bytes] = []
 
     def heard(data: bytes) -> None:
@@ -307,9 +290,7 @@ def nats_sink(folder: Path, url: str, name: str, **given: Any) -> Sink:
     return sink("nats-jetstream", folder, **made)
 
 
-def test_messages_whose_acknowledgement_was_lost_come_again(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_messages_whose_acknowledgement_was_lost_come_again(nats_server, tmp_path):
     """Others may come before them: the stream takes none for a duplicate."""
     made = nats_sink(tmp_path, nats_server.url, "lost")
     made.open()
@@ -327,7 +308,7 @@ def test_messages_whose_acknowledgement_was_lost_come_again(
     assert keys == [0, 1, 2, 0, 1]
 
 
-def test_nats_without_a_stream_is_reported(nats_server: NatsServer, tmp_path: Path) -> None:
+def test_nats_without_a_stream_is_reported(nats_server, tmp_path):
     made = nats_sink(tmp_path, nats_server.url, "some")
     made.open()
     with pytest.raises(StreamMissing, match=r"no stream takes elsewhere\.t.*nats stream add"):
@@ -348,7 +329,7 @@ async def leader(servers: list[NatsServer], stream: str) -> NatsServer:
     return next(each for each in servers if made.cluster.leader == f"at-{each.port}")
 
 
-def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path: Path) -> None:
+def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path):
     """Nobody answers a message until another server leads, as if there were no stream."""
     routes, servers = free_ports(3), list[NatsServer]()
     try:
@@ -393,9 +374,7 @@ def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path: Path) -> Non
         ("header", Record("header.t", b"2", VALUE, headers=(("a:b", b"1"),))),
     ],
 )
-def test_a_message_that_nats_never_takes_is_one_of_the_batch(
-    nats_server: NatsServer, tmp_path: Path, name: str, unfit: Record
-) -> None:
+def test_a_message_that_nats_never_takes_is_one_of_the_batch(nats_server, tmp_path, name, unfit):
     made = nats_sink(tmp_path, nats_server.url, name)
     made.open()
     others = [record(f"{name}.t", number) for number in (1, 3, 4)]
@@ -414,9 +393,7 @@ def test_a_message_that_nats_never_takes_is_one_of_the_batch(
     assert keys[-2:] == [3, 4]
 
 
-def test_credentials_of_nats_need_a_library_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_of_nats_need_a_library_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "nkeys", None)
     with pytest.raises(
         ConfigurationError, match=r"auth\.credentials: needs nkeys.*pip install nkeys"
@@ -424,7 +401,7 @@ def test_credentials_of_nats_need_a_library_of_their_own(
         nats_sink(tmp_path, "nats://127.0.0.1:1", "t", **{"auth.credentials": "x.creds"})
 
 
-def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> None:
+def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path):
     (port,) = free_ports(1)
     url = f"nats://127.0.0.1:{port}"
     hide([url])  # as a profile does
@@ -460,7 +437,7 @@ def test_nats_that_is_away_at_the_start_or_later_is_reported(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def kinesis(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def kinesis(moto, monkeypatch) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     import boto3
@@ -470,9 +447,7 @@ def kinesis(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     client.close()
 
 
-def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(
-    moto: Moto, kinesis: Any, tmp_path: Path
-) -> None:
+def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(moto, kinesis, tmp_path):
     kinesis.create_stream(StreamName="there", ShardCount=1)
     made = sink("kinesis", tmp_path, region="eu-west-1", endpoint=moto.url)
     made.check()
@@ -501,9 +476,7 @@ def test_kinesis_without_the_stream_or_with_a_record_too_large_is_reported(
     assert orjson.loads(keys[-1])["id"] == 5
 
 
-def test_kinesis_that_is_away_or_knows_nobody_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kinesis_that_is_away_or_knows_nobody_is_reported(tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -524,7 +497,7 @@ def test_kinesis_that_is_away_or_knows_nobody_is_reported(
     away.close()
 
 
-def test_no_request_to_kinesis_has_a_key_twice(tmp_path: Path) -> None:
+def test_no_request_to_kinesis_has_a_key_twice(tmp_path):
     """A request may be taken in part: what is sent again must not come behind its successor."""
     made: Any = sink("kinesis", tmp_path, region="eu-west-1")
     order = [1, 2, 3, 1, 4, 5, 5, 6]

@@ -3,11 +3,10 @@ by the decoders.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database, Server
+from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.decoder import SINGLE_BYTE, codec_of
 
@@ -24,7 +23,7 @@ END $$
 """
 
 
-def test_each_character_is_the_one_that_the_server_means(database: Database) -> None:
+def test_each_character_is_the_one_that_the_server_means(database):
     database.execute(CHARACTERS)
     for encoding in SINGLE_BYTE:
         meant = database.execute("SELECT g, meant(g, %s) FROM generate_series(1, 255) g", encoding)
@@ -40,7 +39,7 @@ def test_each_character_is_the_one_that_the_server_means(database: Database) -> 
 
 
 @pytest.fixture(params=["LATIN1", "WIN1251"])
-def other(server: Server, database: Database, request: pytest.FixtureRequest) -> Iterator[Database]:
+def other(server, database, request) -> Iterator[Database]:
     name = f"{database.name}_other"
     server.execute(
         f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING '{request.param}'"
@@ -54,9 +53,7 @@ def other(server: Server, database: Database, request: pytest.FixtureRequest) ->
 
 
 @pytest.mark.parametrize("decoder", list(DECODERS))
-def test_streamed_text_is_that_of_the_snapshot(
-    other: Database, tmp_path: Path, decoder: str
-) -> None:
+def test_streamed_text_is_that_of_the_snapshot(other, tmp_path, decoder):
     """Two bytes of LATIN1 may be one character of UTF-8: those are not taken for it."""
     ((encoding,),) = other.execute("SHOW server_encoding")
     codec = codec_of(encoding)

@@ -42,7 +42,7 @@ class Authority:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory) -> Path:
     """Return a folder with an authority and what it signed, and another authority."""
     if shutil.which("openssl") is None:
         missing("there is no openssl to make certificates")
@@ -57,7 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(files: Path) -> Iterator[Cluster]:
+def cluster(files) -> Iterator[Cluster]:
     """Return a server that takes the role by its certificate alone."""
     with own_server() as made:
         if made.execute("SHOW ssl_library") != [("OpenSSL",)]:
@@ -87,7 +87,7 @@ def show(cluster: Cluster, files: Path, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shop(cluster: Cluster) -> Iterator[Database]:
+def shop(cluster) -> Iterator[Database]:
     made = cluster.create_database("shop")
     made.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (0, 'a')")
     yield made
@@ -103,9 +103,7 @@ def pipeline(shop: Database, files: Path, folder: Path, **more: str) -> Pipeline
     return PipelineRig(shop, folder, {k: v for k, v in (settings | more).items() if v != ""})
 
 
-def test_both_connections_are_certified_both_ways(
-    shop: Database, files: Path, tmp_path: Path
-) -> None:
+def test_both_connections_are_certified_both_ways(shop, files, tmp_path):
     """A burst larger than what TLS and libpq keep in their buffers comes whole, with nothing behind it."""
     made = pipeline(shop, files, tmp_path)
     with made.running() as run:
@@ -137,9 +135,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_with_certificates_is_reported(
-    cluster: Cluster, shop: Database, files: Path, tmp_path: Path, case: str
-) -> None:
+def test_what_is_wrong_with_certificates_is_reported(cluster, shop, files, tmp_path, case):
     shown, more, way = REFUSED[case]
     show(cluster, files, shown)
     given = {name: value and str(files / value) for name, value in more.items()}
@@ -149,9 +145,7 @@ def test_what_is_wrong_with_certificates_is_reported(
     assert way in caught.value.advice()
 
 
-def test_verify_ca_takes_a_certificate_of_another_name(
-    cluster: Cluster, shop: Database, files: Path, tmp_path: Path
-) -> None:
+def test_verify_ca_takes_a_certificate_of_another_name(cluster, shop, files, tmp_path):
     show(cluster, files, "elsewhere")
     made = pipeline(shop, files, tmp_path, sslmode="verify-ca")
     made.settings |= {"slot.name": "by_authority", "publication.name": "by_authority"}

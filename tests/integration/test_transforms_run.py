@@ -1,11 +1,9 @@
 """Transforms of events and of records, converters of columns, and columns that are read back, in a pipeline: on JSON
 lines they are applied alike to snapshot and stream, on the change log refused, and what fails is reported."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, install_plugin
 
 CONNECT = "org.apache.kafka.connect.transforms"
@@ -45,7 +43,7 @@ def runs(shop: Shop, code: int = 0, **config: str) -> str:
     return " ".join(said.replace("│", " ").split())
 
 
-def test_fields_are_left_out_and_renamed_in_snapshot_and_stream(shop: Shop) -> None:
+def test_fields_are_left_out_and_renamed_in_snapshot_and_stream(shop):
     shop.more = FIELDS
     shop.run()
     shop.database.psql("UPDATE items SET name = 'nut'; DELETE FROM items")
@@ -63,7 +61,7 @@ def test_fields_are_left_out_and_renamed_in_snapshot_and_stream(shop: Shop) -> N
     ]
 
 
-def test_a_connectors_file_routes_snapshot_and_stream(shop: Shop) -> None:
+def test_a_connectors_file_routes_snapshot_and_stream(shop):
     runs(shop, **ROUTED)
     shop.database.psql(
         "UPDATE items SET name = 'nut'; DELETE FROM items; INSERT INTO other VALUES (2)"
@@ -80,7 +78,7 @@ def test_a_connectors_file_routes_snapshot_and_stream(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("kind", ["records", "events"])
-def test_a_sink_of_changes_is_refused_before_anything_is_made(shop: Shop, kind: str) -> None:
+def test_a_sink_of_changes_is_refused_before_anything_is_made(shop, kind):
     shop.sink = {"type": "changelog", "path": "out"}
     path, reported = shop.connector(**ROUTED), "WT-3205"
     if kind == "events":
@@ -97,7 +95,7 @@ def test_a_sink_of_changes_is_refused_before_anything_is_made(shop: Shop, kind: 
     assert not (shop.folder / "out").exists()
 
 
-def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(shop: Shop) -> None:
+def test_a_transform_that_fails_confirms_nothing_and_a_predicate_lets_it_go_on(shop):
     key = {
         "transforms": "key",
         "transforms__key__type": f"{CONNECT}.ValueToKey",
@@ -139,7 +137,7 @@ CREATE TABLE no_chunk (id int PRIMARY KEY); INSERT INTO chunk_1 VALUES (1);
 """A hypertable and a continuous aggregate with a chunk each, in a catalogue such as TimescaleDB's."""
 
 
-def test_events_of_chunks_are_those_of_their_hypertable(shop: Shop) -> None:
+def test_events_of_chunks_are_those_of_their_hypertable(shop):
     shop.database.psql(CHUNKS)
     config = {
         "schema__include__list": "_timescaledb_internal",
@@ -185,7 +183,7 @@ def test_events_of_chunks_are_those_of_their_hypertable(shop: Shop) -> None:
     ]
 
 
-def test_decimals_are_numbers_where_the_converter_says_so(shop: Shop) -> None:
+def test_decimals_are_numbers_where_the_converter_says_so(shop):
     """Without a transform, too: in the snapshot, the stream, and the default in the schema."""
     shop.database.psql(
         "CREATE TABLE prices (id numeric(4) PRIMARY KEY, price numeric(20, 4) DEFAULT 0.5);"
@@ -207,7 +205,7 @@ def test_decimals_are_numbers_where_the_converter_says_so(shop: Shop) -> None:
     assert [record["key"]["payload"] for record in shop.records()] == [{"id": 1}, {"id": 2}]
 
 
-def test_rows_without_their_event_are_no_cloudevents(shop: Shop) -> None:
+def test_rows_without_their_event_are_no_cloudevents(shop):
     """Debezium sends null for each, which deletes the row wherever topics are compacted."""
     unwrap = {
         "value__converter": "io.debezium.converters.CloudEventsConverter",
@@ -225,7 +223,7 @@ def test_rows_without_their_event_are_no_cloudevents(shop: Shop) -> None:
     assert shop.records() == []
 
 
-def test_events_of_an_outbox_are_cloudevents_with_their_source_in_headers(shop: Shop) -> None:
+def test_events_of_an_outbox_are_cloudevents_with_their_source_in_headers(shop):
     """The router leaves no source block in the value: HeaderFrom keeps it."""
     shop.database.psql(
         "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL,"
@@ -317,7 +315,7 @@ def register_converters():
 
 
 @pytest.fixture
-def books(database: Database, tmp_path: Path) -> Shop:
+def books(database, tmp_path) -> Shop:
     database.psql(
         "CREATE TYPE mood AS ENUM ('calm', 'wild');"
         "CREATE TABLE books (id int, code text, mood mood, size numeric, place point, raw text,"
@@ -348,7 +346,7 @@ def payload(record: dict[str, Any]) -> dict[str, Any]:
 COLUMNS = converting(code="bytes", mood="string", size="int32", place="string", raw="null")
 
 
-def test_snapshot_and_stream_give_the_same_values_and_schemas(books: Shop) -> None:
+def test_snapshot_and_stream_give_the_same_values_and_schemas(books):
     runs(books, **COLUMNS)
     books.database.psql("INSERT INTO books SELECT id + 10, code, mood, size, place, raw FROM books")
     books.database.psql("UPDATE books SET mood = 'wild', code = 'c' WHERE id = 11")
@@ -377,9 +375,7 @@ def test_snapshot_and_stream_give_the_same_values_and_schemas(books: Shop) -> No
 
 
 @pytest.mark.parametrize("kind", ["string", "wrong"])
-def test_a_value_that_cannot_be_converted_stops_where_that_is_asked_for(
-    books: Shop, kind: str
-) -> None:
+def test_a_value_that_cannot_be_converted_stops_where_that_is_asked_for(books, kind):
     config = converting(raw=kind) | {"snapshot__mode": "no_data"}
     mode = "event__converting__failure__handling__mode"
     runs(books, **config, **{mode: "fail"})
@@ -394,7 +390,7 @@ def test_a_value_that_cannot_be_converted_stops_where_that_is_asked_for(
     assert payload(record)["after"]["raw"] is None
 
 
-def test_converters_that_nobody_can_apply_are_refused(books: Shop) -> None:
+def test_converters_that_nobody_can_apply_are_refused(books):
     java = {"converters": "isbn", "isbn.type": "com.example.IsbnConverter", "isbn.prefix": "x"}
     said = runs(books, code=2, **java)
     for words in ("isbn.type", "names a Java class", "register_converters"):
@@ -410,7 +406,7 @@ LONG = "long " * 800
 
 
 @pytest.fixture
-def docs(database: Database, tmp_path: Path) -> Shop:
+def docs(database, tmp_path) -> Shop:
     database.psql(
         "CREATE TABLE docs (id numeric(9,2) PRIMARY KEY, body text, spare text, note text);"
         "ALTER TABLE docs ALTER body SET STORAGE EXTERNAL, ALTER spare SET STORAGE EXTERNAL;"
@@ -429,7 +425,7 @@ def updated(shop: Shop) -> list[dict[str, Any]]:
     return [event["after"] for event in events if event["op"] == "u"]
 
 
-def test_values_of_a_numeric_key_find_their_rows(docs: Shop) -> None:
+def test_values_of_a_numeric_key_find_their_rows(docs):
     docs.database.psql(
         "UPDATE docs SET note = 'second' WHERE id < 3; UPDATE docs SET spare = NULL WHERE id > 3"
     )
@@ -442,7 +438,7 @@ def test_values_of_a_numeric_key_find_their_rows(docs: Shop) -> None:
     }
 
 
-def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs: Shop) -> None:
+def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs):
     docs.database.psql(
         "UPDATE docs SET note = 'second' WHERE id < 3; ALTER TABLE docs RENAME body TO b;"
         "ALTER TABLE docs RENAME spare TO body; ALTER TABLE docs RENAME b TO spare;"
@@ -454,7 +450,7 @@ def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs: Shop)
     assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}
 
 
-def test_values_are_not_read_of_a_table_that_inherits(docs: Shop) -> None:
+def test_values_are_not_read_of_a_table_that_inherits(docs):
     docs.database.psql(
         "CREATE TABLE heir () INHERITS (docs); INSERT INTO heir SELECT id, 'another', 'another' FROM docs;"
         "UPDATE ONLY docs SET note = 'second' WHERE id < 3"
@@ -464,9 +460,7 @@ def test_values_are_not_read_of_a_table_that_inherits(docs: Shop) -> None:
     assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}
 
 
-def test_a_row_or_a_column_that_is_gone_stops_the_pipeline_or_leaves_placeholders(
-    docs: Shop,
-) -> None:
+def test_a_row_or_a_column_that_is_gone_stops_the_pipeline_or_leaves_placeholders(docs):
     docs.database.psql(
         "BEGIN; UPDATE docs SET note = 'x' WHERE id < 2; DELETE FROM docs WHERE id < 2; COMMIT"
     )

@@ -82,13 +82,13 @@ class Reader(Shop):
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path) -> Iterator[Reader]:
+def shop(database, tmp_path) -> Iterator[Reader]:
     made = Reader(database, tmp_path)
     yield made
     database.execute("DROP PUBLICATION shop")
 
 
-def test_each_trouble_looks_as_the_page_shows_it(shop: Reader) -> None:
+def test_each_trouble_looks_as_the_page_shows_it(shop):
     slow = shown("It is slow")["waltap status shop.toml"]
     with shop.process("run FILE", ready=True):
         shop.database.execute("INSERT INTO customers (v) VALUES ('y'), ('y')")
@@ -116,7 +116,7 @@ def test_each_trouble_looks_as_the_page_shows_it(shop: Reader) -> None:
         pass
 
 
-def test_lines_agree_but_for_what_varies() -> None:
+def test_lines_agree_but_for_what_varies():
     page = "  lag         7.9 MiB\n  slot        shop (pgoutput), no reader\n"
     agrees("x\n  lag  120 bytes\n  y\n  slot  shop (pgoutput), no reader\n", page)
     for other in ("  lag 1 s\n", "  slot shop (pgoutput), no reader\n  lag 1 KiB\n"):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.harness.servers.postgres import Cluster, program
+from tests.harness.servers.postgres import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?```(console|sql)\n(.*?)```\n", re.DOTALL)
@@ -145,7 +145,7 @@ class Reader:
 
 
 @pytest.fixture
-def reader(private_server: Cluster, java: Path, tmp_path: Path) -> Iterator[Reader]:
+def reader(private_server, java, tmp_path) -> Iterator[Reader]:
     folder = tmp_path / "tour"
     folder.mkdir()
     programs = [Path(sys.executable).parent, Path(program("psql")).parent, java / "bin"]
@@ -171,13 +171,13 @@ def reader(private_server: Cluster, java: Path, tmp_path: Path) -> Iterator[Read
         made.other.wait()
 
 
-def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
+def test_the_tutorial_does_what_it_says(reader):
     for step in steps(PAGE.read_text(encoding="utf-8")):
         reader.does(step)
     assert "rows in the source" in PAGE.read_text(encoding="utf-8")
 
 
-def test_another_output_is_reported(reader: Reader) -> None:
+def test_another_output_is_reported(reader):
     with pytest.raises(AssertionError, match="one"):
         reader.does(Step("", "echo one", "two\n"))
     reader.does(Step("", "echo 'at 0/16B3748'; echo more", "at 1A/2B3C4D5E\n…\n"))

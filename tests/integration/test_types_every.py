@@ -2,13 +2,11 @@
 is what a snapshot reads, through every decoder that can carry it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 
 EXTENSIONS = ("citext", "hstore", "ltree", "cube", "intarray", "isn", "seg", "lo")
 OWN = """
@@ -66,7 +64,7 @@ def accepted(connection: psycopg.Connection[Any], query: str) -> bool:
 
 
 @pytest.fixture
-def typed(database: Database) -> dict[str, str]:
+def typed(database) -> dict[str, str]:
     """Make a table of each type; return table → type."""
     tables: dict[str, str] = {}
     with database.connect() as connection:
@@ -132,16 +130,14 @@ def captured(pipeline: PipelineRig, tables: dict[str, str], **settings: Any) -> 
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_every_type_is_streamed_as_it_is_read(
-    typed: dict[str, str], database: Database, tmp_path: Path, decoder: str
-) -> None:
+def test_every_type_is_streamed_as_it_is_read(typed, database, tmp_path, decoder):
     assert captured(PipelineRig(database, tmp_path), typed, **DECODERS[decoder]) == []
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_values_of_a_type_that_was_dropped_before_they_are_decoded_are_text(
-    database: Database, tmp_path: Path, decoder: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    database, tmp_path, decoder, caplog
+):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pipeline = PipelineRig(database, tmp_path, {"topic.prefix": "x", **DECODERS[decoder]})
     out = tmp_path / "out"

@@ -65,7 +65,7 @@ def without_logical_types(schema: object) -> object:
     return list(map(without_logical_types, schema)) if isinstance(schema, list) else schema
 
 
-def test_avro_is_read_back_as_it_was(typed) -> None:
+def test_avro_is_read_back_as_it_was(typed):
     count = 0
     for name, records in typed_records(typed):
         for record in records:
@@ -142,7 +142,7 @@ ZERO |= dict.fromkeys(
 
 
 @pytest.mark.parametrize("presence", PRESENCE)
-def test_protobuf_is_read_back_by_googles_library(typed, presence: str) -> None:
+def test_protobuf_is_read_back_by_googles_library(typed, presence):
     count, readers = 0, {}
     how = NullPresence(**PRESENCE[presence])
     for name, records in typed_records(typed):
@@ -184,7 +184,7 @@ class UnregisteredJson(JsonSchemaConverter):
 
 
 @pytest.mark.parametrize("decimals", ["BASE64", "NUMERIC"])
-def test_json_is_valid_by_the_schema_that_is_registered(typed, decimals: str) -> None:
+def test_json_is_valid_by_the_schema_that_is_registered(typed, decimals):
     """Judged by another library; a value of another type is not valid. JSON has no NaN and no infinity:
     they are texts, as Java's library writes them."""
     given = {"schema.registry.url": "http://nobody", "decimal.format": decimals}

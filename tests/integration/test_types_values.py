@@ -5,7 +5,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -42,9 +41,7 @@ def mapping(column: Column, options: TypeOptions) -> ColumnMapping:
     return found
 
 
-def test_types_that_debezium_does_not_know_are_mapped_where_asked_for(
-    typed: psycopg.Connection[Any],
-) -> None:
+def test_types_that_debezium_does_not_know_are_mapped_where_asked_for(typed):
     registry = TypeRegistry(installed_types())
     for name, column, _ in columns(typed, EVERY):
         found = mapping(column, TypeOptions(include_unknown_datatypes=name in UNKNOWN))
@@ -113,7 +110,7 @@ def readings(found: ColumnMapping, text: str) -> Iterator[Callable[[], Any]]:
             yield partial(form.to_connect, text)
 
 
-def test_what_becomes_null_in_json_and_connect_is_listed(typed: psycopg.Connection[Any]) -> None:
+def test_what_becomes_null_in_json_and_connect_is_listed(typed):
     """What comes out null although it was none is reported, and there is nothing else of the kind."""
     listed: dict[str, dict[str, set[str]]] = {}
     reported: list[str] = []
@@ -145,7 +142,7 @@ def test_what_becomes_null_in_json_and_connect_is_listed(typed: psycopg.Connecti
     assert listed == CONNECT
 
 
-def test_what_becomes_null_in_arrow_is_listed(typed: psycopg.Connection[Any]) -> None:
+def test_what_becomes_null_in_arrow_is_listed(typed):
     listed: dict[str, set[str]] = {}
     counted = MisfitCount()
     options = TypeOptions(arrow_misfits=counted, include_unknown_datatypes=True)
@@ -174,7 +171,7 @@ VECTORS: list[tuple[str, str, Any]] = [
 
 
 @pytest.fixture
-def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
+def vectors(tmp_path, monkeypatch) -> Iterator[psycopg.Connection[Any]]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -187,9 +184,7 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg
     server.cleanup()
 
 
-def test_vectors_are_read_as_the_server_prints_them(
-    vectors: psycopg.Connection[Any],
-) -> None:
+def test_vectors_are_read_as_the_server_prints_them(vectors):
     for name, literal, expected in VECTORS:
         ((oid,),) = vectors.execute("SELECT oid FROM pg_type WHERE typname = %s", [name]).fetchall()
         data_type = DataType(oid=oid, schema="public", name=name)
@@ -216,7 +211,7 @@ def binary_block(typed: psycopg.Connection[Any], relation: Relation, query: str)
     return block
 
 
-def test_values_in_binary_are_the_values_in_text(typed: psycopg.Connection[Any]) -> None:
+def test_values_in_binary_are_the_values_in_text(typed):
     """Both forms of COPY make the same text, the same Arrow columns, and the same misfits."""
     read = set()
     for name, column, texts in columns(typed, LITERALS):

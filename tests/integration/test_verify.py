@@ -6,14 +6,12 @@ import json
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 from click.testing import Result
 from tests.harness.meanwhile import RoundPortions, meanwhile
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.mariadb import MariaDb
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 from tests.harness.sql import pipeline as to_replica
@@ -93,7 +91,7 @@ TARGETS = ("postgres", "file", "maria", "duck")
 
 
 @pytest.fixture(params=(*TARGETS, "changelog"))
-def destination(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Destination:
+def destination(request, database, tmp_path) -> Destination:
     database.execute(TABLES)
     kind = request.param
     if kind == "postgres":
@@ -113,7 +111,7 @@ def destination(request: pytest.FixtureRequest, database: Database, tmp_path: Pa
     return Destination(PipelineRig(database, tmp_path, settings), place.execute)
 
 
-def test_every_type_is_equal_and_each_difference_is_found(destination: Destination) -> None:
+def test_every_type_is_equal_and_each_difference_is_found(destination):
     database = destination.database
     destination.pipeline.catch_up()
     destination.says()
@@ -143,9 +141,7 @@ def test_every_type_is_equal_and_each_difference_is_found(destination: Destinati
     assert "public.elsewhere is not in" in output
 
 
-def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(
-    database: Database, tmp_path: Path
-) -> None:
+def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     pipeline, lost = PipelineRig(database, tmp_path), tmp_path / "gone.db"
     pipeline.branches = [
@@ -171,9 +167,7 @@ def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(
 
 
 @pytest.mark.parametrize("destination", TARGETS, indirect=True)
-def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
-    destination: Destination,
-) -> None:
+def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(destination):
     brief = "CREATE TABLE brief (id int PRIMARY KEY); INSERT INTO brief VALUES (1)"
     destination.pipeline.deliver(brief)
     destination.spoil("UPDATE pairs SET n = 1000 WHERE a = 7")
@@ -197,7 +191,7 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(
 
 # no other process may have a DuckDB file open
 @pytest.mark.parametrize("destination", ["postgres", "file", "maria", "changelog"], indirect=True)
-def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
+def test_both_sides_are_written_meanwhile(destination):
     """One row is written again and again, others now and then; one that is wrong is found all the same."""
     database, portions = destination.database, RoundPortions(1000)
 
@@ -224,9 +218,7 @@ def test_both_sides_are_written_meanwhile(destination: Destination) -> None:
 
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
-def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(
-    destination: Destination,
-) -> None:
+def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(destination):
     database = destination.database
     database.execute("CREATE TABLE again (id int PRIMARY KEY, a text)")
     destination.pipeline.deliver("INSERT INTO again VALUES (1, 'of the old one'), (2, NULL)")
@@ -236,7 +228,7 @@ def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
-def test_rows_and_columns_that_are_not_published_are_not_missed(destination: Destination) -> None:
+def test_rows_and_columns_that_are_not_published_are_not_missed(destination):
     database = destination.database
     ((version,),) = database.execute("SHOW server_version_num")
     if int(version) < 150000:
@@ -274,9 +266,7 @@ CREATE UNLOGGED TABLE unlogged (id int); INSERT INTO unlogged VALUES (1);
 """
 
 
-def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_difference(
-    destination: Destination,
-) -> None:
+def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_difference(destination):
     destination.pipeline.catch_up()
     destination.database.execute(LATER)
     output = destination.says(code=1)
@@ -297,7 +287,7 @@ def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_differen
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
-def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination: Destination) -> None:
+def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination):
     settings = {"snapshot.mode": "no_data", "signal.data.collection": "public.signals"}
     destination.database.execute(
         "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048));"
@@ -317,7 +307,7 @@ def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination: Des
 
 
 @pytest.mark.parametrize("destination", ["postgres", "file"], indirect=True)
-def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination: Destination) -> None:
+def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination):
     destination.pipeline.deliver("CREATE TABLE empty (id int PRIMARY KEY)")
     destination.database.execute("INSERT INTO empty VALUES (1)")
     output = destination.says(patience=0.3, code=5)
@@ -346,9 +336,7 @@ INSERT INTO parts VALUES (1), (11), (21);
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
 @pytest.mark.parametrize("whole", [True, False], ids=["via root", "by partition"])
-def test_rows_of_partitions_are_there_under_the_name_that_they_are_sent_by(
-    destination: Destination, *, whole: bool
-) -> None:
+def test_rows_of_partitions_are_there_under_the_name_that_they_are_sent_by(destination, *, whole):
     settings = {"publish.via.partition.root": str(whole).lower()}
     destination.pipeline.settings |= settings
     destination.pipeline.deliver(PARTS)
@@ -375,8 +363,8 @@ def role(database: Database, *tables: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
 def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_reported_and_does_not_count(
-    destination: Destination,
-) -> None:
+    destination,
+):
     destination.pipeline.catch_up()
     destination.database.execute(LATER)
     with role(destination.database, "kinds", "bag", "pairs") as dsn:
@@ -392,9 +380,7 @@ def test_what_may_be_missing_on_purpose_or_may_not_be_read_is_reported_and_does_
 
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
-def test_a_captured_table_that_the_role_may_not_read_is_reported_with_a_code(
-    destination: Destination,
-) -> None:
+def test_a_captured_table_that_the_role_may_not_read_is_reported_with_a_code(destination):
     destination.pipeline.catch_up()
     denied = pytest.raises(SourceError, match="permission denied for table pairs")
     with role(destination.database, "kinds", "bag") as dsn, denied as refused:
@@ -408,9 +394,7 @@ KEYS = ["it''s", r"back\slash", "line\nend", "ü😀", "-- no; comment", "g", "h
 
 
 @pytest.mark.parametrize("destination", TARGETS, indirect=True)
-def test_the_file_names_all_and_its_sql_removes_them(
-    destination: Destination, tmp_path: Path
-) -> None:
+def test_the_file_names_all_and_its_sql_removes_them(destination, tmp_path):
     for number, key in enumerate(KEYS):
         destination.database.execute(f"INSERT INTO pairs VALUES ({1000 + number}, '{key}', 1)")
     destination.pipeline.catch_up()
@@ -452,9 +436,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("destination", TARGETS, indirect=True)
-def test_the_sql_removes_the_row_with_a_key_of_any_type_and_no_other(
-    destination: Destination, tmp_path: Path
-) -> None:
+def test_the_sql_removes_the_row_with_a_key_of_any_type_and_no_other(destination, tmp_path):
     database = destination.database
     for number, (type_, (stays, goes)) in enumerate(TYPED.items()):
         database.psql(
@@ -476,7 +458,7 @@ def test_the_sql_removes_the_row_with_a_key_of_any_type_and_no_other(
 
 
 @pytest.mark.parametrize("destination", ["postgres"], indirect=True)
-def test_the_command_for_targets_shows_by_its_exit_code(destination: Destination) -> None:
+def test_the_command_for_targets_shows_by_its_exit_code(destination):
     destination.pipeline.catch_up()
     command = ("sql", "verify", "--dsn", destination.database.dsn, "--patience", "0")
     done = destination.command(*command)
@@ -488,9 +470,7 @@ def test_the_command_for_targets_shows_by_its_exit_code(destination: Destination
     assert destination.command(*command, "--without", "t", "--table", "public.kinds").exit_code == 0
 
 
-def test_a_table_with_more_columns_than_a_function_has_arguments(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_table_with_more_columns_than_a_function_has_arguments(database, tmp_path):
     """Both sides hash rows in SQL. A table has up to 1,600 columns, a function of PostgreSQL 100 arguments."""
     columns = ", ".join(f"c{n} int" for n in range(1599))
     database.execute(f"CREATE TABLE wide (id int PRIMARY KEY, {columns})")
@@ -503,7 +483,7 @@ def test_a_table_with_more_columns_than_a_function_has_arguments(
     assert "c1598: 2 | 7" in output.replace("'", "")
 
 
-def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> None:
+def test_sequences_are_moved_on_request(database, tmp_path):
     database.execute("CREATE TABLE t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)")
     database.execute("CREATE SCHEMA replica")
     database.execute(
@@ -520,8 +500,8 @@ def test_sequences_are_moved_on_request(database: Database, tmp_path: Path) -> N
 
 
 def test_what_a_target_does_not_hold_is_reported_before_the_run_with_what_ends_it(
-    database: Database, mariadb: MariaDb, tmp_path: Path
-) -> None:
+    database, mariadb, tmp_path
+):
     """`doctor` and `plan` report it."""
     shop = Shop(tmp_path, database)
     name = f"held_{database.name}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.harness import command
-from tests.harness.pipeline import PipelineRig, Run, until
+from tests.harness.pipeline import Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
@@ -124,9 +124,7 @@ def through_libpq(monkeypatch: pytest.MonkeyPatch) -> None:
     settings={"table.include.list": r"public\.(t|u|signals)"},
 )
 @pytest.mark.parametrize("what", WAITS)
-def test_a_stop_ends_what_waits_in_the_server(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_stop_ends_what_waits_in_the_server(pipeline, monkeypatch, what):
     database, wait = pipeline.database, WAITS[what]
     pipeline.settings |= wait.settings
     if wait.libpq:  # the server has no certificate: the way through libpq is asked for
@@ -145,7 +143,7 @@ def test_a_stop_ends_what_waits_in_the_server(
     pipeline.run(limits=Limits(until_idle=0.1), **{"heartbeat.interval.ms": 0, f"{OVERRIDE}.public.t": "SELECT * FROM t"})  # fmt: skip
 
 
-def test_a_stop_ends_a_connection_to_a_black_hole(pipeline: PipelineRig) -> None:
+def test_a_stop_ends_a_connection_to_a_black_hole(pipeline):
     with socket.create_server(("127.0.0.1", 0)) as hole:
         hole.settimeout(30)
         settings = {"database.hostname": "127.0.0.1", "database.port": hole.getsockname()[1]}
@@ -157,7 +155,7 @@ def test_a_stop_ends_a_connection_to_a_black_hole(pipeline: PipelineRig) -> None
 
 
 @pytest.fixture
-def proxy(database: Database) -> Iterator[Proxy]:
+def proxy(database) -> Iterator[Proxy]:
     server = database.server
     with Proxy(server.host, server.port) as made:
         yield made
@@ -167,9 +165,7 @@ def through(proxy: Proxy) -> dict[str, Any]:
     return {"database.hostname": "127.0.0.1", "database.port": proxy.port}
 
 
-def test_a_stop_ends_the_wait_for_a_name_server(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_ends_the_wait_for_a_name_server(pipeline, monkeypatch):
     """The system's resolver blocks whoever asks it while name servers do not answer."""
     asked, answer = threading.Event(), threading.Event()
 
@@ -189,9 +185,7 @@ def test_a_stop_ends_the_wait_for_a_name_server(
         answer.set()
 
 
-def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
-    pipeline: PipelineRig, proxy: Proxy
-) -> None:
+def test_a_stop_ends_queries_over_a_link_that_passes_nothing(pipeline, proxy):
     database = pipeline.database
     settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT 1", **through(proxy)}
     with pipeline.running(**settings) as run:
@@ -202,9 +196,7 @@ def test_a_stop_ends_queries_over_a_link_that_passes_nothing(
         until(lambda: run.ended, "the end", within=STOP_S)
 
 
-def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(
-    pipeline: PipelineRig, proxy: Proxy
-) -> None:
+def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(pipeline, proxy):
     """Until wal_sender_timeout it holds the slot; so does one that decodes a large transaction."""
     database = pipeline.database
     with pipeline.running(**{"slot.drop.on.stop": "true", **through(proxy)}) as run:
@@ -219,7 +211,7 @@ def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(
     assert database.slots() == {}
 
 
-def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline: PipelineRig) -> None:
+def test_a_signal_ends_a_run_whose_reader_has_stopped(pipeline):
     """A pipe is full: the write waits in the kernel. Nothing of it was confirmed."""
     database, folder = pipeline.database, pipeline.folder
     pipeline.catch_up()
@@ -264,9 +256,7 @@ def reconnecting(run: Run) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
-def test_a_stream_that_passes_nothing_is_made_anew(
-    pipeline: PipelineRig, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_passes_nothing_is_made_anew(pipeline, proxy, tls, monkeypatch):
     database = pipeline.database
     if tls:
         through_libpq(monkeypatch)
@@ -280,7 +270,7 @@ def test_a_stream_that_passes_nothing_is_made_anew(
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the next row")
 
 
-def test_a_network_that_passes_nothing_is_waited_for(pipeline: PipelineRig, proxy: Proxy) -> None:
+def test_a_network_that_passes_nothing_is_waited_for(pipeline, proxy):
     """New connections are swallowed, too, until it works again."""
     database = pipeline.database
     with pipeline.running(**SHORT, **through(proxy)) as run:
@@ -292,9 +282,7 @@ def test_a_network_that_passes_nothing_is_waited_for(pipeline: PipelineRig, prox
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=180)
 
 
-def test_a_quiet_stream_is_no_dead_link(
-    pipeline: PipelineRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_stream_is_no_dead_link(pipeline, monkeypatch):
     """The server answers when it is asked: for several timeouts nothing happens, and nothing breaks."""
     silent: list[ReplicationStream] = []
     listen, jumped = ReplicationStream._listen, 0
@@ -319,9 +307,7 @@ def test_a_quiet_stream_is_no_dead_link(
         assert run.notices.failures == []
 
 
-def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
-    pipeline: PipelineRig, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(pipeline, proxy, monkeypatch):
     """The server is asked, and is busy: it waits for a lock."""
     monkeypatch.setattr("waltap_postgres.connection.MIN_ASK_S", 30.0)  # the machine is, too
     database = pipeline.database
@@ -337,7 +323,7 @@ def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
             assert run.notices.failures == []
 
 
-def test_a_query_over_a_link_that_passes_nothing_ends(pipeline: PipelineRig, proxy: Proxy) -> None:
+def test_a_query_over_a_link_that_passes_nothing_ends(pipeline, proxy):
     database = pipeline.database
     settings = {
         "heartbeat.interval.ms": 20,
@@ -356,9 +342,7 @@ def test_a_query_over_a_link_that_passes_nothing_ends(pipeline: PipelineRig, pro
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
-def test_a_copy_over_a_link_that_passes_nothing_ends(
-    pipeline: PipelineRig, proxy: Proxy, tls: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_over_a_link_that_passes_nothing_ends(pipeline, proxy, tls, monkeypatch):
     database = pipeline.database
     if tls:
         through_libpq(monkeypatch)

@@ -6,12 +6,10 @@ import hmac
 import logging
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Database
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.ports.notifications import Notification
@@ -35,7 +33,7 @@ def late() -> Iterator[Receiver]:
 
 
 @pytest.fixture(autouse=True)
-def _closes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def _closes_late(monkeypatch) -> None:
     monkeypatch.setattr("waltap.ports.notifications.webhook_channel.CLOSE_S", 90.0)
 
 
@@ -181,9 +179,7 @@ def test_what_is_no_address_is_refused():
 
 
 @pytest.mark.needs_postgres
-def test_a_pipeline_streams_on_while_its_webhook_is_down(
-    database: Database, tmp_path: Path, late: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pipeline_streams_on_while_its_webhook_is_down(database, tmp_path, late, caplog):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     pipeline = PipelineRig(
         database,

@@ -107,9 +107,7 @@ EXPECTED = {
 
 
 @GENERATIONS
-def test_records_show_what_each_identity_can(
-    yb_database: Database, tmp_path: Path, old_generation: bool
-) -> None:
+def test_records_show_what_each_identity_can(yb_database, tmp_path, old_generation):
     """One run captures a table of each identity; a key change is a delete and an insert. Under NOTHING inserts
     arrive, and the server refuses the rest."""
     yb_database.execute(
@@ -167,9 +165,7 @@ def make_types(database: Database, *, nullable: bool) -> None:
 
 
 @GENERATIONS
-def test_the_change_log_names_what_was_not_sent(
-    yb_database: Database, tmp_path: Path, old_generation: bool
-) -> None:
+def test_the_change_log_names_what_was_not_sent(yb_database, tmp_path, old_generation):
     """For every type an update that leaves the column out, one that sets it, one to NULL: what was
     not sent is named, and is another thing than NULL."""
     yb_database.execute(
@@ -206,9 +202,7 @@ def replayed(log: list[dict[str, Any]], names: list[str]) -> dict[int, dict[str,
     return table
 
 
-def test_replaying_the_change_log_of_several_runs_gives_the_table(
-    yb_database: Database, tmp_path: Path
-) -> None:
+def test_replaying_the_change_log_of_several_runs_gives_the_table(yb_database, tmp_path):
     """Keys that move, rows made and removed in one transaction, values set and unset."""
     names = ["id", "name", "aura", "price"]
     yb_database.execute(

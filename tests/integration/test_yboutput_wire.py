@@ -24,7 +24,7 @@ TEXT, INT4, BOOL = 25, 23, 16
 
 
 @pytest.fixture
-def t1(yb_database: Database) -> Database:
+def t1(yb_database) -> Database:
     yb_database.execute(T1)
     identity(yb_database, "t1", "CHANGE")
     yb_database.execute("INSERT INTO t1 VALUES (1, 'a', true), (2, 'b', true)")
@@ -135,7 +135,7 @@ SCRIPTS: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_sent_as_published(t1: Database, name: str) -> None:
+def test_a_script_is_sent_as_published(t1, name):
     script = SCRIPTS[name]
     kind, early = script.identity
     identity(t1, "t1", kind)
@@ -160,9 +160,7 @@ def test_a_script_is_sent_as_published(t1: Database, name: str) -> None:
     ],
     ids=["a column that was not written", "null is not unwritten", "delete"],
 )  # fmt: skip
-def test_rows_under_change_are_the_worked_bytes(
-    t1: Database, statement: str, expected: str
-) -> None:
+def test_rows_under_change_are_the_worked_bytes(t1, statement, expected):
     """The bytes are worked out from YugabyteDB's proto.c for a table with OID 16384."""
     slot = Slot(t1)
     t1.execute(statement)
@@ -175,9 +173,7 @@ LARGE = "SELECT string_agg(md5(g::text), '') FROM generate_series(1, 300) g"
 
 
 @pytest.mark.parametrize("name", ["CHANGE", "DEFAULT", "FULL"])
-def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(
-    yb_database: Database, name: str
-) -> None:
+def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(yb_database, name):
     """YugabyteDB has no TOAST: u never means it, and whole rows are whole, though by now the value is
     gone from the server. A row that moves to a new key brings it, too."""
     yb_database.execute(
@@ -207,9 +203,7 @@ def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(
     ("name", "letter", "flags"),
     [("CHANGE", "c", (1, 0, 0)), ("DEFAULT", "d", (1, 0, 0)), ("FULL", "f", (1, 1, 1)), ("NOTHING", "n", (0, 0, 0))],
 )  # fmt: skip
-def test_a_relation_shows_its_identity_and_the_columns_of_it(
-    t1: Database, name: str, letter: str, flags: tuple[int, int, int]
-) -> None:
+def test_a_relation_shows_its_identity_and_the_columns_of_it(t1, name, letter, flags):
     identity(t1, "t1", name)
     slot = Slot(t1)
     t1.execute("INSERT INTO t1 VALUES (3, 'c', true)")
@@ -219,7 +213,7 @@ def test_a_relation_shows_its_identity_and_the_columns_of_it(
     assert slot.payloads("R") == [expected]
 
 
-def test_a_table_without_a_word_about_its_identity_has_change(yb_database: Database) -> None:
+def test_a_table_without_a_word_about_its_identity_has_change(yb_database):
     yb_database.execute(f"{T1}; COMMENT ON TABLE t1 IS 'the yb: is not at the start'")
     slot = Slot(yb_database)
     yb_database.execute("INSERT INTO t1 VALUES (1, 'a', true)")
@@ -227,7 +221,7 @@ def test_a_table_without_a_word_about_its_identity_has_change(yb_database: Datab
     assert relation[len(b"R....public\0t1\0") :][:1] == b"c"
 
 
-def test_dropped_and_generated_columns_are_in_no_message(yb_database: Database) -> None:
+def test_dropped_and_generated_columns_are_in_no_message(yb_database):
     yb_database.execute(
         "CREATE TABLE t (a int PRIMARY KEY, gone int, twice int GENERATED ALWAYS AS (a * 2) STORED,"
         " b text); ALTER TABLE t DROP COLUMN gone"
@@ -244,9 +238,7 @@ def test_dropped_and_generated_columns_are_in_no_message(yb_database: Database) 
     ]
 
 
-def test_types_of_users_come_before_the_relation_and_composites_are_not_sent(
-    yb_database: Database,
-) -> None:
+def test_types_of_users_come_before_the_relation_and_composites_are_not_sent(yb_database):
     yb_database.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (x int, y int);"
         "CREATE TABLE t (a int PRIMARY KEY, m mood, p pair, n text)"
@@ -268,7 +260,7 @@ def test_types_of_users_come_before_the_relation_and_composites_are_not_sent(
     ]
 
 
-def test_partitions_are_sent_under_their_own_names(yb_database: Database) -> None:
+def test_partitions_are_sent_under_their_own_names(yb_database):
     yb_database.execute(
         "CREATE TABLE whole (a int PRIMARY KEY) PARTITION BY RANGE (a);"
         "CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)"
@@ -282,7 +274,7 @@ def test_partitions_are_sent_under_their_own_names(yb_database: Database) -> Non
     ]
 
 
-def test_recordings_are_what_the_double_sends_today(yb_database: Database) -> None:
+def test_recordings_are_what_the_double_sends_today(yb_database):
     """Apart from positions, transaction ids and times, and the OIDs of relations and types."""
     found = {recording.name: recording for recording in record(yb_database)}
     expected = recorded()
@@ -299,7 +291,7 @@ def test_recordings_are_what_the_double_sends_today(yb_database: Database) -> No
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def test_a_transaction_comes_between_begin_and_commit_that_agree(t1: Database) -> None:
+def test_a_transaction_comes_between_begin_and_commit_that_agree(t1):
     slot = Slot(t1)
     t1.execute("INSERT INTO t1 VALUES (3, 'c', true)")
     end = t1.wal_end()
@@ -312,7 +304,7 @@ def test_a_transaction_comes_between_begin_and_commit_that_agree(t1: Database) -
     assert final < end_lsn <= end
 
 
-def test_large_and_prepared_transactions_come_only_when_committed(t1: Database) -> None:
+def test_large_and_prepared_transactions_come_only_when_committed(t1):
     """streaming and two_phase are accepted, and have no effect; each protocol gives the same."""
     slot = Slot(t1)
     options = {"proto_version": "3", "streaming": "on", "two_phase": "on"}
@@ -332,7 +324,7 @@ def test_large_and_prepared_transactions_come_only_when_committed(t1: Database) 
     }
 
 
-def test_replication_brings_the_same_payloads_with_their_positions(t1: Database) -> None:
+def test_replication_brings_the_same_payloads_with_their_positions(t1):
     """Relation is a write that is not the last of its change: its position is 0."""
     slot = Slot(t1)
     t1.execute("UPDATE t1 SET b = 'x' WHERE a = 1")

@@ -16,7 +16,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.jars import unpack
-from tests.harness.servers.postgres import Database
 
 from waltap.base.plugin_errors import brought, extra_for
 from waltap.plugins.host import Host
@@ -27,7 +26,7 @@ TOUCHED = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def release(tmp_path_factory) -> Path:
     """Return the folder that ``make dist`` fills."""
     folder = tmp_path_factory.mktemp("dist")
     with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +43,7 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def test_another_folder_gives_the_same_bytes(release: Path, tmp_path: Path) -> None:
+def test_another_folder_gives_the_same_bytes(release, tmp_path):
     """Another place, other times and modes of the files, another user's mask."""
     again = tmp_path / "again"
     before = os.umask(0o077)
@@ -62,7 +61,7 @@ def test_another_folder_gives_the_same_bytes(release: Path, tmp_path: Path) -> N
     assert hashes(again) == reported
 
 
-def test_a_source_distribution_makes_the_same_wheel(release: Path, tmp_path: Path) -> None:
+def test_a_source_distribution_makes_the_same_wheel(release, tmp_path):
     for source in release.glob("*.tar.gz"):
         with tarfile.open(source) as archive:
             assert all(entry.isfile() for entry in archive)
@@ -73,7 +72,7 @@ def test_a_source_distribution_makes_the_same_wheel(release: Path, tmp_path: Pat
         assert wheel.read_bytes() == (release / wheel.name).read_bytes(), source.name
 
 
-def test_the_list_of_hashes_is_of_all_files(release: Path) -> None:
+def test_the_list_of_hashes_is_of_all_files(release):
     reported = dict(
         reversed(line.split("  ")) for line in (release / SUMS).read_text().splitlines()
     )
@@ -81,7 +80,7 @@ def test_the_list_of_hashes_is_of_all_files(release: Path) -> None:
     assert len(reported) == 2 * len(members()) + 1
 
 
-def test_the_sbom_has_what_the_wheels_require(release: Path) -> None:
+def test_the_sbom_has_what_the_wheels_require(release):
     bom = json.loads((release / SBOM).read_text())
     parts = {each["name"]: each for each in [bom["metadata"]["component"], *bom["components"]]}
     reported = hashes(release)
@@ -109,7 +108,7 @@ AUDITS = {
 
 
 @pytest.mark.parametrize("case", [*AUDITS, "not reached", "not known"])
-def test_an_audit_that_saw_less_than_all_fails(release: Path, tmp_path: Path, case: str) -> None:
+def test_an_audit_that_saw_less_than_all_fails(release, tmp_path, case):
     """The program in place of pip-audit answers in its form, recorded from 2.10.1."""
     bom = json.loads((release / SBOM).read_text())
     pins = [each for each in bom["components"] if "hashes" not in each]
@@ -150,7 +149,7 @@ def third_party(name: str, seen: dict[str, Distribution]) -> None:
 
 
 @pytest.fixture(scope="module")
-def clean(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clean(release, tmp_path_factory) -> Path:
     """Return the program ``waltap`` of a new environment with the wheels of ``waltap[postgres]``.
 
     pip resolves them from the folder of the release alone. Of others there is what they require and no
@@ -185,7 +184,7 @@ def waltap(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
     return done.stdout + (done.stderr if code else "")
 
 
-def test_installed_wheels_say_what_they_have(clean: Path, tmp_path: Path) -> None:
+def test_installed_wheels_say_what_they_have(clean, tmp_path):
     assert "waltap run" in waltap(clean, "--help", cwd=tmp_path)
     listed = waltap(clean, "plugins", cwd=tmp_path)
     assert {"framework", "decoders", "postgres", "types"} <= set(
@@ -205,7 +204,7 @@ MISSING = {
 }
 
 
-def test_what_is_not_installed_names_its_extra(clean: Path, tmp_path: Path) -> None:
+def test_what_is_not_installed_names_its_extra(clean, tmp_path):
     for line, (code, extra) in MISSING.items():
         said = waltap(clean, *line.split(), cwd=tmp_path, code=code)
         assert f"pip install 'waltap[{extra}]'" in " ".join(said.split()), line
@@ -215,7 +214,7 @@ NEEDS_MORE = {("sinks", "sql"): "sql", ("commands", "sql"): "sql"}
 """What a distribution registers, and another extra brings with all that it needs."""
 
 
-def test_extras_are_what_our_plugins_register() -> None:
+def test_extras_are_what_our_plugins_register():
     mentioned = {kind for kinds in brought().values() for kind in kinds}
     for plugin in Host().plugins():
         extra = "postgres" if plugin.distribution == "waltap-decoders" else plugin.name
@@ -229,9 +228,7 @@ def test_extras_are_what_our_plugins_register() -> None:
 
 
 @pytest.mark.needs_postgres
-def test_installed_wheels_take_a_database_to_json_lines(
-    clean: Path, database: Database, tmp_path: Path
-) -> None:
+def test_installed_wheels_take_a_database_to_json_lines(clean, database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     waltap(
         clean, "run", database.dsn, "--sink", "jsonl:out.jsonl", "--set", "name=released",

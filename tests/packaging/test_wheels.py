@@ -40,7 +40,7 @@ class Wheel:
 
 
 @pytest.fixture(scope="module", params=MEMBERS.items(), ids=lambda member: member[1])
-def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Wheel:
+def wheel(request, tmp_path_factory) -> Wheel:
     """Return the wheel that is built for a member of the workspace."""
     folder, package = request.param
     built = tmp_path_factory.mktemp(package)
@@ -55,28 +55,28 @@ FOUND_BY_NAME = {"waltap_spark": ("pyspark_waltap/",)}
 """Modules that a host looks for by how they are called."""
 
 
-def test_wheel_holds_its_package_and_nothing_else(wheel: Wheel) -> None:
+def test_wheel_holds_its_package_and_nothing_else(wheel):
     own = (f"{wheel.package}/", f"{wheel.package}-", *FOUND_BY_NAME.get(wheel.package, ()))
     assert [name for name in wheel.names if not name.startswith(own)] == []
     assert not [name for name in wheel.names if "__pycache__" in name or "/tests/" in name]
 
 
-def test_wheel_shows_type_checkers_that_it_is_typed(wheel: Wheel) -> None:
+def test_wheel_shows_type_checkers_that_it_is_typed(wheel):
     assert f"{wheel.package}/py.typed" in wheel.names
 
 
-def test_wheel_holds_every_module_of_the_source(wheel: Wheel) -> None:
+def test_wheel_holds_every_module_of_the_source(wheel):
     folder = next(ROOT / path / "src" for path, name in MEMBERS.items() if name == wheel.package)
     sources = {str(path.relative_to(folder)) for path in (folder / wheel.package).rglob("*.py")}
     assert sources <= set(wheel.names)
 
 
-def test_wheel_holds_its_licence_and_entry_points(wheel: Wheel) -> None:
+def test_wheel_holds_its_licence_and_entry_points(wheel):
     assert [name for name in wheel.names if name.endswith("entry_points.txt")]
     assert [name for name in wheel.names if name.endswith("licenses/LICENSE")]
 
 
-def test_wheel_says_whose_it_is_and_what_for(wheel: Wheel) -> None:
+def test_wheel_says_whose_it_is_and_what_for(wheel):
     """Licence, authors, classifiers, and a page that stands alone: no link of it leads into the checkout."""
     metadata = wheel.metadata
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -90,7 +90,7 @@ def test_wheel_says_whose_it_is_and_what_for(wheel: Wheel) -> None:
     assert [link for link in links if "://" not in link] == []
 
 
-def test_wheels_of_ours_fit_each_other_alone(wheel: Wheel) -> None:
+def test_wheels_of_ours_fit_each_other_alone(wheel):
     """A release is one set: each requires the others at its own version, and no range of them."""
     wanted = map(Requirement, wheel.metadata.get_all("Requires-Dist", ()))
     ours = [each for each in wanted if each.name.startswith("waltap")]
@@ -98,7 +98,7 @@ def test_wheels_of_ours_fit_each_other_alone(wheel: Wheel) -> None:
     assert bool(ours)
 
 
-def test_every_distribution_is_tested_here() -> None:
+def test_every_distribution_is_tested_here():
     assert {
         str(path.parent.relative_to(ROOT)) for path in ROOT.glob("plugins/*/pyproject.toml")
     } == (MEMBERS.keys() - {"framework"})

@@ -227,7 +227,7 @@ def rows(parts: list[TransactionPart]) -> list[tuple[int, int]]:
 @given(
     TRANSACTIONS, st.data(), st.lists(st.integers(1, 9), min_size=1), st.sampled_from([0, 99999])
 )
-def test_every_kept_change_comes_once_in_commit_order(transactions, data, sizes, memory) -> None:
+def test_every_kept_change_comes_once_in_commit_order(transactions, data, sizes, memory):
     history = History(transactions, data.draw)
     parts = deliver(history.messages, sizes, START, memory)
     assert rows(parts) == [(xid, serial) for xid, kept in history.wanted for serial in kept]
@@ -247,9 +247,7 @@ def test_every_kept_change_comes_once_in_commit_order(transactions, data, sizes,
 @given(
     TRANSACTIONS, st.data(), st.lists(st.integers(1, 9), min_size=1), st.sampled_from([0, 99999])
 )
-def test_resuming_after_any_part_loses_and_repeats_nothing(
-    transactions, data, sizes, memory
-) -> None:
+def test_resuming_after_any_part_loses_and_repeats_nothing(transactions, data, sizes, memory):
     history = History(transactions, data.draw)
     parts = deliver(history.messages, sizes, START, memory)
     cut = data.draw(st.integers(0, len(parts)))

@@ -163,14 +163,7 @@ def as_columns(rows: list[tuple[str | None, ...]], cut: int) -> RowBlock | None:
     st.sampled_from(["true", "first", "first_in_data_collection"]),
     st.sampled_from(["true", "last", "last_in_data_collection"]),
 )
-def test_lines_by_columns_are_lines_by_rows(
-    table: tuple[Relation, list[tuple[str | None, ...]]],
-    modes: dict[str, str],
-    schemas: bool,
-    cut: int,
-    first: str,
-    last: str,
-) -> None:
+def test_lines_by_columns_are_lines_by_rows(table, modes, schemas, cut, first, last):
     relation, rows = table
     block = as_columns(rows, cut)
     if block is None:  # with a \x01 beside a backslash: read row by row
@@ -198,13 +191,7 @@ def test_lines_by_columns_are_lines_by_rows(
 
 
 @given(tables(), MODES, st.booleans(), st.integers(0, 6), st.none() | st.integers(2, 9))
-def test_lines_of_inserts_by_columns_are_lines_by_rows(
-    table: tuple[Relation, list[tuple[str | None, ...]]],
-    modes: dict[str, str],
-    schemas: bool,
-    cut: int,
-    previous: int | None,
-) -> None:
+def test_lines_of_inserts_by_columns_are_lines_by_rows(table, modes, schemas, cut, previous):
     relation, rows = table
     inserts = [Insert(relation, 2**63 + 8 * n, row) for n, row in enumerate(rows)]
     enable = {f"{side}.converter.schemas.enable": str(schemas) for side in ("key", "value")}
@@ -228,12 +215,7 @@ def test_lines_of_inserts_by_columns_are_lines_by_rows(
 
 
 @given(tables(), MODES, st.sampled_from([None, "c", "r"]), st.sampled_from([2**62, 9_990, 1]))
-def test_avro_by_columns_is_avro_by_rows(
-    table: tuple[Relation, list[tuple[str | None, ...]]],
-    modes: dict[str, str],
-    op: str | None,
-    lsn: int,
-) -> None:
+def test_avro_by_columns_is_avro_by_rows(table, modes, op, lsn):
     """A column is written at once, or value by value where one has an unusual form."""
     relation, few = table
     rows = [few[n % len(few)] for n in range(70)]

@@ -89,9 +89,7 @@ def content(batches: list[Batch], settings_: dict[str, int]) -> dict[str, Any]:
 
 
 @given(histories(), st.integers(1, 6), st.sampled_from([0, 1 << 24]), st.data())
-def test_parts_hold_what_whole_transactions_do(
-    transactions: list[TransactionPart], chunk_rows: int, memory: int, data: st.DataObject
-) -> None:
+def test_parts_hold_what_whole_transactions_do(transactions, chunk_rows, memory, data):
     chosen = {"chunk.rows": chunk_rows, "memory.max.bytes": memory}
     parts = [part for each in transactions for part in cut(data.draw, each)]
     batches = [inserts_as_columns(batch(part)) for part in parts]
@@ -103,7 +101,7 @@ def test_parts_hold_what_whole_transactions_do(
         assert found[f"{table.name} crossed"] >= expected[f"{table.name} crossed"]
 
 
-def test_transactions_in_parts_share_a_segment() -> None:
+def test_transactions_in_parts_share_a_segment():
     db = Database()
     parts: list[TransactionPart] = []
     for number in range(9):

@@ -14,7 +14,7 @@ MIXES = {
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_wrong_values_are_rare_and_doubts_are_few(mix: str) -> None:
+def test_wrong_values_are_rare_and_doubts_are_few(mix):
     drawn, silent, doubted = MIXES[mix]
     counts = judged(range(400), drawn)
     assert counts["silent"] <= silent

@@ -53,24 +53,20 @@ TABLES = WIDTHS.flatmap(lambda width: st.lists(st.tuples(*[VALUES] * width), max
 
 
 @given(TABLES, st.lists(st.integers(0, 2000), max_size=8))
-def test_rows_come_back_however_the_bytes_are_cut(
-    rows: list[tuple[str | None, ...]], cuts: list[int]
-) -> None:
+def test_rows_come_back_however_the_bytes_are_cut(rows, cuts):
     width = len(rows[0]) if rows else 1
     found = [row for block in copy_rows(pieces_of(written(rows), cuts), width) for row in block]
     assert found == rows
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=4))
-def test_rows_of_a_table_without_columns_are_counted(count: int, cuts: list[int]) -> None:
+def test_rows_of_a_table_without_columns_are_counted(count, cuts):
     found = [row for block in copy_rows(pieces_of(b"\n" * count, cuts), 0) for row in block]
     assert found == [()] * count
 
 
 @given(TABLES.filter(bool), st.data())
-def test_data_that_ends_early_is_an_error(
-    rows: list[tuple[str | None, ...]], draw: st.DataObject
-) -> None:
+def test_data_that_ends_early_is_an_error(rows, draw):
     data = written(rows)
     ends = [match.end() for match in re.finditer(b"\n", data)]
     kept = draw.draw(st.integers(1, len(data) - 1).filter(lambda n: n not in ends) if len(data) > 1
@@ -82,9 +78,7 @@ def test_data_that_ends_early_is_an_error(
 
 
 @given(st.binary(max_size=60), st.integers(0, 4), st.lists(st.integers(0, 60), max_size=3))
-def test_any_bytes_give_rows_of_that_width_or_a_decode_error(
-    data: bytes, width: int, cuts: list[int]
-) -> None:
+def test_any_bytes_give_rows_of_that_width_or_a_decode_error(data, width, cuts):
     try:
         rows = [row for block in copy_rows(pieces_of(data, cuts), width) for row in block]
     except DecodeError as error:
@@ -93,7 +87,7 @@ def test_any_bytes_give_rows_of_that_width_or_a_decode_error(
         assert all(len(row) == width for row in rows)
 
 
-def test_a_row_of_another_width_is_named_by_its_offset() -> None:
+def test_a_row_of_another_width_is_named_by_its_offset():
     with pytest.raises(DecodeError, match="expected 2 columns, found 3 in row 1") as caught:
         list(copy_rows([b"1\t2\n", b"3\t4\n5\t6\t7\n"], 2))
     assert caught.value.offset == 8
@@ -108,7 +102,7 @@ BYTES = st.binary(max_size=60) | st.lists(
 
 
 @given(BYTES, st.integers(0, 4))
-def test_any_bytes_give_what_the_reader_of_rows_gives_or_nothing(data: bytes, width: int) -> None:
+def test_any_bytes_give_what_the_reader_of_rows_gives_or_nothing(data, width):
     block = copy_block(data, width, data.count(b"\n"))
     if block is not None:
         assert [row for rows in copy_rows([data], width) for row in rows] == list(block)
@@ -120,9 +114,7 @@ def test_any_bytes_give_what_the_reader_of_rows_gives_or_nothing(data: bytes, wi
     st.integers(1, 6),
     st.integers(1, 8),
 )
-def test_pieces_have_all_rows_in_order_however_the_bytes_are_cut(
-    rows: list[tuple[str | None, ...]], cuts: list[int], least: int, most: int
-) -> None:
+def test_pieces_have_all_rows_in_order_however_the_bytes_are_cut(rows, cuts, least, most):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_pieces, "BLOCK_ROWS", least)
         patch.setattr(copy_pieces, "LOADING_ROWS", least)
@@ -133,13 +125,13 @@ def test_pieces_have_all_rows_in_order_however_the_bytes_are_cut(
     assert 0 < len(found[-1]) <= most
 
 
-def test_an_offset_counts_from_the_first_piece() -> None:
+def test_an_offset_counts_from_the_first_piece():
     with pytest.raises(DecodeError, match="expected 2 columns, found 3") as caught:
         list(copy_pieces.pieces_of(iter([b"1\t2\n3\t4\n", b"5\t6\t7\n"]), 2, 2))
     assert caught.value.offset == 8
 
 
-def test_rows_of_a_block_are_a_sequence() -> None:
+def test_rows_of_a_block_are_a_sequence():
     block = copy_block(b"1\ta\n2\t\\N\n3\t\n", 2, 3)
     assert isinstance(block, RowBlock)
     rows = [("1", "a"), ("2", None), ("3", "")]
@@ -201,9 +193,7 @@ def received(data: bytes, size: int, cuts: list[int]) -> tuple[list[bytes], Copy
 @example([b"12345\n"] * 40, 64, [], b"")
 @example([b"a" * 261 + b"\n"] * 8, 600, [], b"")
 @example([b"a" * 3000 + b"\n", b"b\n", b"c\n"] * 3, 64, [7], b"")
-def test_all_rows_come_in_order_however_they_are_cut(
-    rows: list[bytes], size: int, cuts: list[int], between: bytes
-) -> None:
+def test_all_rows_come_in_order_however_they_are_cut(rows, size, cuts, between):
     found, buffer = received(answer(rows, between), size, cuts)
     assert b"".join(found) == b"".join(rows)
     assert buffer.done
@@ -220,7 +210,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(16, 200), st.lists(st.integers(0, 90), max_size=4))
-def test_any_messages_give_what_a_splitter_gives(data: bytes, size: int, cuts: list[int]) -> None:
+def test_any_messages_give_what_a_splitter_gives(data, size, cuts):
     data = answer([b"first\n", b"second\n"])[:-23] + data + b"Z\0\0\0\x05I"
     outcomes = []
     for way in range(2):
@@ -232,7 +222,7 @@ def test_any_messages_give_what_a_splitter_gives(data: bytes, size: int, cuts: l
     assert outcomes[0] == outcomes[1]
 
 
-def test_an_error_of_the_server_comes_behind_the_rows_before_it() -> None:
+def test_an_error_of_the_server_comes_behind_the_rows_before_it():
     rows = [b"%d\n" % n for n in range(100)]
     error = b"E\0\0\0\x10C57014\0Mno\0\0"
     data = answer(rows)[:-23] + error + b"Z\0\0\0\x05I"
@@ -242,7 +232,7 @@ def test_an_error_of_the_server_comes_behind_the_rows_before_it() -> None:
     assert caught.value.error.fields() == {"C": "57014", "M": "no"}
 
 
-def test_full_buffers_come_as_rows_in_place_and_are_columns() -> None:
+def test_full_buffers_come_as_rows_in_place_and_are_columns():
     rows = [b"%d\t\\N\ttext %d\n" % (n, n) for n in range(500)]
     data, buffer, at, blocks = answer(rows), CopyBuffer(4096), 0, []
     while at < len(data):

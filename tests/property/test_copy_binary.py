@@ -141,15 +141,13 @@ def read(data: bytes, size: int, step: int, most: int = 7) -> list[tuple[str | N
 @example([("d", LOOKALIKE, True, "{}", 5)] * 40, 512, 700)
 @example([(None, None, None, None, None)] * 40, 128, 128)
 @example([("x" * 3000, 1, None, "{}", 0)] * 3, 128, 128)
-def test_rows_come_back_however_the_bytes_are_cut(rows: list[Row], size: int, step: int) -> None:
+def test_rows_come_back_however_the_bytes_are_cut(rows, size, step):
     data = answer([encoded(row) for row in rows])
     assert read(data, size, step) == [printed(row) for row in rows]
 
 
 @given(ROWS, st.integers(0, 5000), st.integers(0, 255), st.integers(64, 900))
-def test_damaged_bytes_are_an_error_or_other_values(
-    rows: list[Row], place: int, byte: int, size: int
-) -> None:
+def test_damaged_bytes_are_an_error_or_other_values(rows, place, byte, size):
     payloads = [HEADER + encoded(rows[0]) if rows else HEADER, *map(encoded, rows[1:]), TRAILER]
     bodies = b"".join(payloads)
     place %= len(bodies)
@@ -167,7 +165,7 @@ def test_damaged_bytes_are_an_error_or_other_values(
 
 
 @given(ROWS, st.integers(1, 200))
-def test_an_answer_without_its_end_is_an_error(rows: list[Row], removed: int) -> None:
+def test_an_answer_without_its_end_is_an_error(rows, removed):
     payloads = [HEADER, *map(encoded, rows), TRAILER]
     bodies = b"".join(payloads)
     assume(removed < len(bodies))
@@ -176,7 +174,7 @@ def test_an_answer_without_its_end_is_an_error(rows: list[Row], removed: int) ->
         read(data, 1 << 16, 1 << 16)
 
 
-def test_a_relation_with_another_type_is_not_read_in_binary() -> None:
+def test_a_relation_with_another_type_is_not_read_in_binary():
     for name, typmod in (("int4range", -1), ("numeric", -1), ("numeric", ((19 << 16) | 2) + 4)):
         column = Column(name="x", type_oid=BUILTIN_TYPES[name].oid, typmod=typmod)
         relation = Relation(

@@ -75,7 +75,7 @@ def by_key(change):
 @pytest.mark.parametrize("plugin", WIRES)
 @settings(max_examples=40)
 @given(histories())
-def test_changes_come_back_as_they_were_sent(plugin: str, history) -> None:
+def test_changes_come_back_as_they_were_sent(plugin, history):
     made, steps = history
     # twice: the first of a kind is read with care, those after it by a compiled reader
     sent = frames(plugin, made, [("B",), *steps, *steps, ("C",)])
@@ -119,7 +119,7 @@ def feed(payloads: list[bytes], **options: object) -> list[Message]:
 
 
 @given(tables(TEXT_CELLS))
-def test_rows_of_any_type_come_back(given_table) -> None:
+def test_rows_of_any_type_come_back(given_table):
     columns, one, two = given_table
     payloads = [
         wire.insert(OID, one),
@@ -140,7 +140,7 @@ def test_rows_of_any_type_come_back(given_table) -> None:
 
 
 @given(tables(TEXT_CELLS), st.integers(1, 2**32 - 1))
-def test_rows_inside_a_segment_carry_their_subtransaction(given_table, xid) -> None:
+def test_rows_inside_a_segment_carry_their_subtransaction(given_table, xid):
     columns, one, two = given_table
     payloads = [
         wire.stream_start(7, first=True),
@@ -160,7 +160,7 @@ COLUMNS = st.lists(
 
 
 @given(st.integers(0, 2**32 - 1), NAMES, NAMES, COLUMNS, st.sampled_from("dnfi"))
-def test_relations_come_back_as_they_were_sent(oid, schema, name, columns, identity) -> None:
+def test_relations_come_back_as_they_were_sent(oid, schema, name, columns, identity):
     sent = wire.relation(oid, schema, name, columns, identity)
     _, seen = pgoutput().feed([(1, wire.begin(9)), (0, sent)])
     found = seen.relation
@@ -174,7 +174,7 @@ TIME = st.integers(-(2**62), 2**62)
 
 
 @given(LSN, LSN, XID, TIME, NAMES)
-def test_prepared_transactions_come_back_as_they_were_sent(lsn, size, xid, time, gid) -> None:
+def test_prepared_transactions_come_back_as_they_were_sent(lsn, size, xid, time, gid):
     end, unix = lsn + size, time + wire.UNIX_OF_2000
     sent = [
         wire.begin_prepare(lsn, end, xid, gid, time),
@@ -194,7 +194,7 @@ def test_prepared_transactions_come_back_as_they_were_sent(lsn, size, xid, time,
 @given(st.booleans(), NAMES, st.binary(max_size=50), LSN, XID, TIME)
 def test_messages_and_truncates_come_back_as_they_were_sent(
     cascade, prefix, content, lsn, xid, time
-) -> None:
+):
     sent = [
         wire.message(prefix, content, transactional=False, lsn=lsn),
         wire.begin(lsn, time, xid),
@@ -218,7 +218,7 @@ def test_messages_and_truncates_come_back_as_they_were_sent(
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_doubles_are_printed_with_the_digits_that_give_them_back(value) -> None:
+def test_doubles_are_printed_with_the_digits_that_give_them_back(value):
     text = float8_text(value)
     assert struct.pack("<d", float(text)) == struct.pack("<d", value)
     mantissa, _, exponent = text.partition("e")
@@ -228,7 +228,7 @@ def test_doubles_are_printed_with_the_digits_that_give_them_back(value) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_singles_are_printed_with_the_digits_that_give_them_back(value) -> None:
+def test_singles_are_printed_with_the_digits_that_give_them_back(value):
     text = float4_text(value)
     assert struct.pack("<f", float(text)) == struct.pack("<f", value)
     assert len(text.partition("e")[0].lstrip("-").replace(".", "").strip("0")) <= 9
@@ -236,7 +236,7 @@ def test_singles_are_printed_with_the_digits_that_give_them_back(value) -> None:
 
 
 @given(st.datetimes())
-def test_timestamps_agree_with_the_calendar(moment) -> None:
+def test_timestamps_agree_with_the_calendar(moment):
     micros = (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
     wanted = moment.isoformat(" ")
     assert timestamp_text(micros) == (wanted.rstrip("0") if "." in wanted else wanted)

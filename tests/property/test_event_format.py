@@ -32,7 +32,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("cuUdr"), ROWS, ROWS), max_size=12)
 
 
 @given(STEPS, st.booleans(), st.booleans(), st.sampled_from("dfi"))
-def test_events_left_alone_are_the_same_bytes(steps, schemas, counted, identity) -> None:
+def test_events_left_alone_are_the_same_bytes(steps, schemas, counted, identity):
     relation = table("t", *COLUMNS, identity=identity, index=("id",))
     server = Server()
     for step, row, old in steps:

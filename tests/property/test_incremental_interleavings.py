@@ -293,8 +293,8 @@ STEPS = st.one_of(
 )
 @settings(max_examples=400)
 def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
-    steps: list[tuple[str, object]], positions: bool, first_writes: int
-) -> None:
+    steps, positions, first_writes
+):
     server, consumer = Server(positions=positions), Consumer()
     for number in range(first_writes):
         server.write([("update", KEYS[number], "z")])
@@ -374,7 +374,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
     assert consumer.rows == server.states[-1]
 
 
-def test_a_suspended_snapshot_is_in_no_hurry() -> None:
+def test_a_suspended_snapshot_is_in_no_hurry():
     suspended = True
     snapshots = IncrementalSnapshots(
         Server(positions=True),

@@ -161,7 +161,7 @@ def changes(found: list[Message | str]) -> list[str]:
 
 
 @given(histories(), st.data())
-def test_frames_mean_the_same_together(frames: list[Frame], data: st.DataObject) -> None:
+def test_frames_mean_the_same_together(frames, data):
     cuts = data.draw(st.sets(st.integers(1, len(frames) - 1), max_size=4))
     bounds = [0, *sorted(cuts), len(frames)]
     groups = [frames[start:end] for start, end in pairwise(bounds)]
@@ -173,7 +173,7 @@ def test_frames_mean_the_same_together(frames: list[Frame], data: st.DataObject)
 
 
 @given(st.data())
-def test_sound_rows_become_columns(data: st.DataObject) -> None:
+def test_sound_rows_become_columns(data):
     columns = data.draw(columns_of_tables().filter(bool))
     cells = data.draw(st.lists(rows(columns, sound=True), min_size=2, max_size=30))
     relation = wire.relation(OIDS[0], "s", "t", columns)
@@ -187,7 +187,7 @@ def test_sound_rows_become_columns(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_sound_segments_become_columns(data: st.DataObject) -> None:
+def test_sound_segments_become_columns(data):
     columns = data.draw(columns_of_tables().filter(bool))
     cells = data.draw(st.lists(rows(columns, sound=True), min_size=3, max_size=30))
     relation = wire.relation(OIDS[0], "s", "t", columns, xid=51)
@@ -206,7 +206,7 @@ def test_sound_segments_become_columns(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_sound_transactions_become_columns(data: st.DataObject) -> None:
+def test_sound_transactions_become_columns(data):
     columns = data.draw(columns_of_tables().filter(bool))
     cells = data.draw(st.lists(rows(columns, sound=True), min_size=3, max_size=30))
     relation = wire.relation(OIDS[0], "s", "t", columns)

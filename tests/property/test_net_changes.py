@@ -129,9 +129,7 @@ class Source:
 
 
 @given(TRANSACTIONS, st.integers(0, 6), st.booleans())
-def test_a_row_has_the_value_that_it_had_in_the_source(
-    transactions: list[list[Action]], preexisting: int, snapshot: bool
-) -> None:
+def test_a_row_has_the_value_that_it_had_in_the_source(transactions, preexisting, snapshot):
     """``snapshot``: the first rows are among the events, all of them at one position."""
     source = Source(rows={key: key for key in range(preexisting)})
     base = {} if snapshot else dict(source.rows)
@@ -176,7 +174,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, cut=st.integers(0, 30), ordered=st.booleans())
-def test_the_last_row_of_each_key_is_left(rows: list[Any], cut: int, ordered: bool) -> None:
+def test_the_last_row_of_each_key_is_left(rows, cut, ordered):
     """Whatever the order in which rows come, and where segments end."""
     rows = list({row[1:]: row for row in rows}.values())
     rows = sorted(rows, key=lambda row: row[1:]) if ordered else rows
@@ -198,7 +196,7 @@ def test_the_last_row_of_each_key_is_left(rows: list[Any], cut: int, ordered: bo
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=6))
-def test_rows_have_one_number_where_they_are_equal(rows: list[tuple[int, int]]) -> None:
+def test_rows_have_one_number_where_they_are_equal(rows):
     columns = [np.array([row[n] for row in rows], np.int64) for n in range(2)]
     numbers = numbered(columns).tolist()
     assert len({*zip(rows, numbers, strict=True)}) == len(set(rows)) == len(set(numbers))
@@ -217,7 +215,7 @@ SAME: list[tuple[pa.DataType, list[list[Any]]]] = [
 ]  # fmt: skip
 
 
-def test_values_that_spark_takes_for_one_are_one_key() -> None:
+def test_values_that_spark_takes_for_one_are_one_key():
     for kind, groups in SAME:
         values = [value for group in groups for value in group]
         numbers = [n for n, group in enumerate(groups) for _value in group]

@@ -50,7 +50,7 @@ def rendered(server: Server, **properties: str) -> list[dict]:
 
 
 @given(ROWS)
-def test_inserted_rows_read_back(rows) -> None:
+def test_inserted_rows_read_back(rows):
     server = Server()
     server.insert(relation(), *map(sent, rows))
     found = rendered(server)
@@ -60,7 +60,7 @@ def test_inserted_rows_read_back(rows) -> None:
 
 
 @given(ROWS)
-def test_snapshot_and_stream_write_a_row_alike(rows) -> None:
+def test_snapshot_and_stream_write_a_row_alike(rows):
     streamed, read = Server(), Server()
     streamed.insert(relation(), *map(sent, rows))
     read.snapshot(relation(), list(map(sent, rows)), "first", "last")
@@ -70,7 +70,7 @@ def test_snapshot_and_stream_write_a_row_alike(rows) -> None:
 
 
 @given(st.tuples(TEXT, TEXT, st.integers(0, 9)), st.tuples(TEXT, TEXT, st.integers(0, 9)))
-def test_update_is_one_event_unless_its_key_changed(old, new) -> None:
+def test_update_is_one_event_unless_its_key_changed(old, new):
     server = Server()
     server.update(relation("f"), sent(new), sent(old))
     found = rendered(server)
@@ -155,7 +155,7 @@ def _single(part: TransactionPart) -> list[TransactionPart]:
 @example(ALTERNATING, False, False, NEWEST, [1])
 def test_transactions_rendered_together_have_the_records_of_each_alone(
     drawn, counted, eventful, form, cuts
-) -> None:
+):
     properties = {
         **BARE,
         "provide.transaction.metadata": str(counted).lower(),
@@ -179,7 +179,7 @@ def test_transactions_rendered_together_have_the_records_of_each_alone(
 @given(st.lists(st.tuples(STATEMENTS, st.integers(1, 4)), max_size=6), st.booleans(), st.booleans())
 def test_inserts_that_came_as_columns_among_others_have_the_records_of_rows(
     drawn, counted, eventful
-) -> None:
+):
     properties = {
         **BARE,
         "provide.transaction.metadata": str(counted).lower(),
@@ -220,7 +220,7 @@ def test_inserts_that_came_as_columns_among_others_have_the_records_of_rows(
 
 @settings(max_examples=50)
 @given(NAMES, NAMES, NAMES, TEXT)
-def test_any_name_gives_json(schema, name, column_name, text) -> None:
+def test_any_name_gives_json(schema, name, column_name, text):
     plain = table("t", "x text", key=("x",))
     made = plain.columns[0]
     named = type(plain)(
@@ -238,7 +238,7 @@ def test_any_name_gives_json(schema, name, column_name, text) -> None:
 
 
 @given(TEXT, st.binary(max_size=30))
-def test_any_logical_message_gives_json(prefix, content) -> None:
+def test_any_logical_message_gives_json(prefix, content):
     import base64
 
     server = Server()
@@ -250,26 +250,26 @@ def test_any_logical_message_gives_json(prefix, content) -> None:
 
 
 @given(TEXT, st.integers(1, 20))
-def test_truncation_keeps_a_prefix_of_at_most_that_many_units(text, units) -> None:
+def test_truncation_keeps_a_prefix_of_at_most_that_many_units(text, units):
     cut = truncated(text, units).encode("utf-16-le", "surrogatepass")
     whole = text.encode("utf-16-le")
     assert cut == whole[: 2 * units]
 
 
 @given(TEXT, TEXT)
-def test_serialised_strings_differ_where_the_strings_do(one, two) -> None:
+def test_serialised_strings_differ_where_the_strings_do(one, two):
     assert (java_serialised(one) == java_serialised(two)) == (one == two)
 
 
 @given(NAMES)
-def test_adjusted_names_hold_only_what_avro_allows(name) -> None:
+def test_adjusted_names_hold_only_what_avro_allows(name):
     for mode in ("avro", "avro_unicode"):
         assert java_pattern("[A-Za-z_][A-Za-z0-9_]*").fullmatch(field_namer(mode)(name))
         assert java_pattern(r"[A-Za-z_][A-Za-z0-9_.]*").fullmatch(schema_namer(mode)(name))
 
 
 @given(NAMES)
-def test_topics_hold_only_what_kafka_allows(name) -> None:
+def test_topics_hold_only_what_kafka_allows(name):
     for sanitise in (sanitised_topic, unicode_topic):
         assert java_pattern(r"[A-Za-z0-9._\-]{1,249}").fullmatch(sanitise(name))
         assert sanitise(name) not in (".", "..")

@@ -46,9 +46,7 @@ def steady(
     st.integers(1, 60),
     SIZES,
 )
-def test_steady_rates_are_predicted_exactly(
-    written: int, released: int, seconds: int, step: int, remaining: int
-) -> None:
+def test_steady_rates_are_predicted_exactly(written, released, seconds, step, remaining):
     released = min(released, written)
     readings = steady(written, released, max(seconds, step), step)
     kept = readings[-1][1].retained_bytes
@@ -72,9 +70,7 @@ def test_steady_rates_are_predicted_exactly(
     st.lists(st.tuples(st.floats(0.1, 400), SIZES, SIZES), min_size=1, max_size=30),
     st.none() | SIZES, st.none() | st.integers(-(1 << 30), 1 << 50), st.none() | SIZES,
 )  # fmt: skip
-def test_a_stall_is_never_the_better_case(
-    steps: list[tuple[float, int, int]], budget: int | None, safe: int | None, free: int | None
-) -> None:
+def test_a_stall_is_never_the_better_case(steps, budget, safe, free):
     at, server, restart, readings = 0.0, 0, 0, []
     for seconds, written, released in steps:
         at, server = at + seconds, server + written
@@ -94,7 +90,7 @@ def test_a_stall_is_never_the_better_case(
         assert reported.stalled_seconds <= reported.seconds * (1 + 1e-9)
 
 
-def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
+def test_what_is_kept_comes_no_sooner_than_what_is_written():
     """A slot that was created again in the window, behind the one before: what it keeps seems to grow faster."""
     readings = [
         reading(float(at), (1 << 40) + 1000 * at, (1 << 40) - 10 * at * at)
@@ -105,7 +101,7 @@ def test_what_is_kept_comes_no_sooner_than_what_is_written() -> None:
     assert reported.seconds == reported.stalled_seconds == pytest.approx(600)
 
 
-def test_rates_are_those_of_the_window() -> None:
+def test_rates_are_those_of_the_window():
     """A day of silence before a burst does not hide the burst."""
     quiet = [reading(float(at), 1000, 1) for at in range(0, 80_000, 1000)]
     burst = [reading(80_000.0 + at, 1000 + 100 * at, 1) for at in range(0, int(WINDOW_S) + 1, 10)]
@@ -113,7 +109,7 @@ def test_rates_are_those_of_the_window() -> None:
     assert reported.seconds == pytest.approx(10)
 
 
-def test_the_tightest_limit_counts() -> None:
+def test_the_tightest_limit_counts():
     _, slot = reading(0, 1000, 400, safe_bytes=300, free_bytes=200)
     assert [tightest(slot, budget).kind for budget in (None, 700, 900)] == [  # type: ignore[union-attr]
         "disk", "budget", "disk",
@@ -124,9 +120,7 @@ def test_the_tightest_limit_counts() -> None:
 
 
 @given(st.lists(SHARES, max_size=4), SHARES, st.lists(st.floats(0, 1.2), max_size=30))
-def test_each_threshold_is_reported_once_until_it_was_left(
-    warn_at: list[float], act_at: float, shares: list[float]
-) -> None:
+def test_each_threshold_is_reported_once_until_it_was_left(warn_at, act_at, shares):
     thresholds, reported = WalThresholds(warn_at, act_at), set[float]()
     for used in shares:
         crossing = thresholds.update(used)
@@ -144,11 +138,11 @@ def test_each_threshold_is_reported_once_until_it_was_left(
     ("text", "octets_of_it"),
     [("10GB", 10 << 30), ("1.5 MB", 3 << 19), ("512kB", 1 << 19), ("7B", 7), ("2TiB", 2 << 40)],
 )
-def test_sizes_are_read_as_the_server_does(text: str, octets_of_it: int) -> None:
+def test_sizes_are_read_as_the_server_does(text, octets_of_it):
     assert octets(text) == budget_bytes(text, None) == octets_of_it
 
 
-def test_a_share_is_one_of_the_disk() -> None:
+def test_a_share_is_one_of_the_disk():
     assert budget_bytes("20%", 1000) == 200
     assert budget_bytes("20%", None) is budget_bytes(None, 1000) is None
     for wrong in ("20", "%", "-1GB", "1 XB"):

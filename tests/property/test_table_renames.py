@@ -145,9 +145,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.data())
-def test_each_table_has_its_rows_under_its_name(
-    steps: list[tuple[str, str, str]], data: st.DataObject
-) -> None:
+def test_each_table_has_its_rows_under_its_name(steps, data):
     source = Source()
     for name in NAMES:
         source.do("create", name, "")

@@ -80,9 +80,7 @@ NUMBERS = st.builds(
     | st.lists(st.none() | LIKELY | st.text(max_size=20), min_size=1),
     st.data(),
 )
-def test_a_column_is_written_as_its_values(
-    kind: tuple[Any, ...], modes: TypeOptions, texts: list[str | None], data: st.DataObject
-) -> None:
+def test_a_column_is_written_as_its_values(kind, modes, texts, data):
     found = TypeRegistry(installed_types(), modes).column(column(*kind))
     assert found is not None
     if found.json_column is None:
@@ -104,7 +102,7 @@ def test_a_column_is_written_as_its_values(
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(REGISTRIES), LIKELY | st.text(max_size=20))
-def test_any_text_is_json_or_refused(name: str, registry: TypeRegistry, text: str) -> None:
+def test_any_text_is_json_or_refused(name, registry, text):
     found = registry.column(column(name))
     assert found is not None
     try:
@@ -127,7 +125,7 @@ def printed(value: datetime) -> str:
 
 
 @given(st.datetimes())
-def test_timestamp_is_microseconds_since_1970(value: datetime) -> None:
+def test_timestamp_is_microseconds_since_1970(value):
     found = mapping("timestamp")
     expected = (value - EPOCH) // timedelta(microseconds=1)
     assert json_of(found, printed(value)) == str(expected)
@@ -135,22 +133,20 @@ def test_timestamp_is_microseconds_since_1970(value: datetime) -> None:
 
 
 @given(st.datetimes(), st.integers(0, 3))
-def test_short_timestamp_is_milliseconds_rounded_down(value: datetime, digits: int) -> None:
+def test_short_timestamp_is_milliseconds_rounded_down(value, digits):
     expected = (value - EPOCH) // timedelta(milliseconds=1)
     assert json_of(mapping("timestamp", digits), printed(value)) == str(expected)
 
 
 @given(st.datetimes())
-def test_iso_timestamp_reads_back(value: datetime) -> None:
+def test_iso_timestamp_reads_back(value):
     found = mapping("timestamp", options={"time_precision_mode": "isostring"})
     text = json.loads(json_of(found, printed(value)))
     assert datetime.fromisoformat(text).replace(tzinfo=None) == value
 
 
 @given(st.datetimes(), st.integers(-14 * 60, 14 * 60), st.sampled_from([-1, 0, 2, 3, 6]))
-def test_timestamptz_is_utc_with_the_declared_digits(
-    local: datetime, minutes: int, digits: int
-) -> None:
+def test_timestamptz_is_utc_with_the_declared_digits(local, minutes, digits):
     zone = timezone(timedelta(minutes=minutes))
     try:
         utc = local.replace(tzinfo=zone).astimezone(timezone.utc)
@@ -169,18 +165,18 @@ def test_timestamptz_is_utc_with_the_declared_digits(
 
 
 @given(st.dates())
-def test_date_is_days_since_1970(value: date) -> None:
+def test_date_is_days_since_1970(value):
     assert json_of(mapping("date"), value.isoformat()) == str((value - EPOCH.date()).days)
 
 
 @given(st.times())
-def test_time_is_microseconds_since_midnight(value: time) -> None:
+def test_time_is_microseconds_since_midnight(value):
     micros = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
     assert json_of(mapping("time"), printed_clock(value)) == str(micros)
 
 
 @given(st.integers(-(10**30) + 1, 10**30 - 1), st.integers(0, 20))
-def test_decimal_is_its_unscaled_number(number: int, scale: int) -> None:
+def test_decimal_is_its_unscaled_number(number, scale):
     digits = str(abs(number)).rjust(scale + 1, "0")
     whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
     text = ("-" if number < 0 else "") + (f"{whole}.{fraction}" if scale else whole)
@@ -193,7 +189,7 @@ def test_decimal_is_its_unscaled_number(number: int, scale: int) -> None:
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False).filter(lambda d: abs(d.adjusted()) < 500))
-def test_decimal_without_scale_keeps_its_value(value: Decimal) -> None:
+def test_decimal_without_scale_keeps_its_value(value):
     found = mapping("numeric").to_connect(f"{value:f}")
     assert isinstance(found, dict)
     unscaled = int.from_bytes(found["value"], "big", signed=True)
@@ -213,12 +209,12 @@ def nested(depth: int) -> st.SearchStrategy[list[Any]]:
 
 
 @given(st.integers(1, 3).flatmap(nested), st.sampled_from(",;"))
-def test_array_reads_back_what_was_printed(items: list[Any], delimiter: str) -> None:
+def test_array_reads_back_what_was_printed(items, delimiter):
     assert parse_array(array_text(items, delimiter), delimiter) == items
 
 
 @given(st.lists(st.none() | st.text(max_size=8), max_size=5))
-def test_text_array_is_a_json_array(items: list[str | None]) -> None:
+def test_text_array_is_a_json_array(items):
     """Every element is quoted here, which the server need not do but a reader must take."""
     quoted = [
         "NULL" if item is None else '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -229,7 +225,7 @@ def test_text_array_is_a_json_array(items: list[str | None]) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=6), st.none() | st.text(max_size=6), max_size=20))
-def test_hstore_reads_back_what_was_printed(pairs: dict[str, str | None]) -> None:
+def test_hstore_reads_back_what_was_printed(pairs):
     def quoted(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -240,19 +236,19 @@ def test_hstore_reads_back_what_was_printed(pairs: dict[str, str | None]) -> Non
 
 
 @given(st.text())
-def test_text_is_a_json_string(text: str) -> None:
+def test_text_is_a_json_string(text):
     assert json.loads(json_of(mapping("text"), text)) == text
 
 
 @given(st.binary(max_size=40))
-def test_bytea_is_base64_of_its_bytes(data: bytes) -> None:
+def test_bytea_is_base64_of_its_bytes(data):
     found = mapping("bytea")
     assert found.to_connect("\\x" + data.hex()) == data
     assert json_of(found, "\\x" + data.hex()) == value_json(found.schema, data)
 
 
 @given(st.text("01", max_size=80))
-def test_bits_are_a_number_little_endian(bits: str) -> None:
+def test_bits_are_a_number_little_endian(bits):
     value = mapping("varbit").to_connect(bits)
     assert isinstance(value, bytes)
     assert int.from_bytes(value, "little") == int(bits or "0", 2)
@@ -294,7 +290,7 @@ KINDS: dict[str, tuple[tuple[str, tuple[int, ...]], st.SearchStrategy[Any], Any]
 
 
 @given(st.sampled_from(list(KINDS)), st.data())
-def test_arrow_column_holds_the_values(kind: str, draw: st.DataObject) -> None:
+def test_arrow_column_holds_the_values(kind, draw):
     (name, modifiers), strategy, as_text = KINDS[kind]
     values = draw.draw(st.lists(st.none() | strategy, max_size=12))
     relation = Relation(oid=1, schema="s", table="t", columns=(column(name, *modifiers),))
@@ -306,7 +302,7 @@ def test_arrow_column_holds_the_values(kind: str, draw: st.DataObject) -> None:
 
 
 @given(st.lists(st.sampled_from(["1", None, UNCHANGED, ABSENT]), max_size=20))
-def test_what_is_not_there_is_null_and_what_did_not_change_is_named(marks: list[Any]) -> None:
+def test_what_is_not_there_is_null_and_what_did_not_change_is_named(marks):
     columns = (column("int4"), column("text"))
     relation = Relation(oid=1, schema="s", table="t", columns=columns)
     codec = RelationCodec(relation, TypeRegistry(TYPE_SPECS, TypeOptions()))
@@ -324,14 +320,14 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 @given(st.lists(st.none() | TEXT, max_size=FEW + 1))
-def test_strings(values: list[str | None]) -> None:
+def test_strings(values):
     made = string_array(values)
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.string()))
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "雪"])
-def test_a_long_text_outlives_who_made_it(letter: str) -> None:
+def test_a_long_text_outlives_who_made_it(letter):
     made = string_array([letter * LONG])
     made.validate(full=True)
     assert made.equals(pa.array([letter * LONG], pa.string()))

@@ -72,9 +72,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(EVENTS, st.lists(st.integers(0, 3000), max_size=10), LARGE, FEW)
-def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(
-    events: list[tuple[str, int, object]], cuts: list[int], large: int, few: int
-) -> None:
+def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(events, cuts, large, few):
     splitter = ReplicationSplitter(large_bytes=large, together=few)
     frames = [f for piece in cut(encoded(events), cuts) for f in splitter.split(piece)]
     assert frames == [(lsn, payload) for kind, lsn, payload in events if kind == "w"]
@@ -86,9 +84,7 @@ def test_frames_and_keepalives_are_the_same_however_the_bytes_arrive(
 
 
 @given(EVENTS, st.lists(st.integers(0, 3000), max_size=4))
-def test_libpq_gives_the_same_payload_by_payload(
-    events: list[tuple[str, int, object]], cuts: list[int]
-) -> None:
+def test_libpq_gives_the_same_payload_by_payload(events, cuts):
     whole, single = ReplicationSplitter(), ReplicationSplitter()
     frames = [f for piece in cut(encoded(events), cuts) for f in whole.split(piece)]
     alone: list[tuple[int, bytes]] = []
@@ -101,7 +97,7 @@ def test_libpq_gives_the_same_payload_by_payload(
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4), LARGE)
-def test_any_bytes_give_frames_or_a_decode_error(data: bytes, cuts: list[int], large: int) -> None:
+def test_any_bytes_give_frames_or_a_decode_error(data, cuts, large):
     splitter = ReplicationSplitter(large_bytes=large, together=1)
     try:
         for piece in cut(data, cuts):
@@ -113,9 +109,7 @@ def test_any_bytes_give_frames_or_a_decode_error(data: bytes, cuts: list[int], l
 
 
 @given(EVENTS.filter(bool), st.data())
-def test_a_flipped_byte_never_gives_anything_but_frames_or_an_error(
-    events: list[tuple[str, int, object]], draw: st.DataObject
-) -> None:
+def test_a_flipped_byte_never_gives_anything_but_frames_or_an_error(events, draw):
     data = bytearray(encoded(events))
     data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
     try:
@@ -128,12 +122,12 @@ def test_a_flipped_byte_never_gives_anything_but_frames_or_an_error(
     assert list(ReplicationSplitter(together=1).split(bytes(data))) == frames
 
 
-def test_an_absurd_length_is_refused_before_it_is_waited_for() -> None:
+def test_an_absurd_length_is_refused_before_it_is_waited_for():
     with pytest.raises(DecodeError, match="a message length of 4 bytes to 1 GB, found 2147483651"):
         ReplicationSplitter().split(b"d" + struct.pack("!I", (1 << 31) + 3) + b"w")
 
 
-def test_the_end_of_the_stream_brings_the_servers_error() -> None:
+def test_the_end_of_the_stream_brings_the_servers_error():
     splitter = ReplicationSplitter()
     body = b"SFATAL\0C57P01\0Mterminating connection\0\0"
     with pytest.raises(CopyEnded) as caught:
@@ -147,9 +141,7 @@ def test_the_end_of_the_stream_brings_the_servers_error() -> None:
 @given(
     st.lists(st.binary(max_size=60), max_size=10), st.lists(st.integers(0, 500), max_size=6), LARGE
 )
-def test_copy_data_comes_back_however_it_is_cut(
-    chunks: list[bytes], cuts: list[int], large: int
-) -> None:
+def test_copy_data_comes_back_however_it_is_cut(chunks, cuts, large):
     data = message(b"H", b"\0\0\1\0\0") + b"".join(message(b"d", c) for c in chunks)
     data += message(b"c", b"") + message(b"C", b"COPY 1\0") + message(b"Z", b"I")
     splitter = CopySplitter(large_bytes=large)
@@ -161,9 +153,7 @@ def test_copy_data_comes_back_however_it_is_cut(
 @given(
     st.lists(st.binary(max_size=60), max_size=5), st.lists(st.integers(0, 500), max_size=6), LARGE
 )
-def test_an_error_after_rows_of_a_copy_is_not_missed(
-    chunks: list[bytes], cuts: list[int], large: int
-) -> None:
+def test_an_error_after_rows_of_a_copy_is_not_missed(chunks, cuts, large):
     data = b"".join(message(b"d", c) for c in chunks)
     data += message(b"E", b"C22012\0Mdivision by zero\0\0") + message(b"Z", b"I")
     splitter = CopySplitter(large_bytes=large)
@@ -175,9 +165,7 @@ def test_an_error_after_rows_of_a_copy_is_not_missed(
 
 
 @given(LSNS, LSNS, st.integers(-(1 << 40), 1 << 60), st.booleans())
-def test_a_status_update_says_what_it_was_reported(
-    written: int, flushed: int, clock: int, reply: bool
-) -> None:
+def test_a_status_update_says_what_it_was_reported(written, flushed, clock, reply):
     data = status_update(written, flushed, clock, reply=reply)
     assert data[:1] == b"d"
     assert struct.unpack("!I", data[1:5])[0] == len(data) - 1

@@ -1,13 +1,11 @@
 """Tables in Apache Iceberg: schemas that change, versions, and foreign hands; shared targets, S3, what a commit costs."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from tests.harness.changelog import relation
 from tests.harness.servers.iceberg import CONF, spark_jars
-from tests.harness.servers.s3 import S3Server
 from tests.harness.shared_outputs import write_one_target
 from tests.harness.spark import Rig
 from tests.harness.spark_cost import cost, filled
@@ -30,11 +28,11 @@ LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "te
 
 
 @pytest.fixture
-def rig(iceberg: Any, tmp_path: Path) -> Rig:
+def rig(iceberg, tmp_path) -> Rig:
     return Rig(tmp_path, iceberg, "iceberg", parallel=1)
 
 
-def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None:
+def test_columns_come_go_grow_and_change_their_names_and_types(rig):
     odd = "we. ird,;{}()=`\n"
     first = relation(
         "we.ird.`wi/de", [("id", "int4"), ("n", "int4"), (odd, "text"), ("t", "time"), ("s", "int2")],
@@ -79,8 +77,8 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig: Rig) -> None
 
 
 def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_no_row(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rig, monkeypatch
+):
     monkeypatch.setattr(merging, "COMPACT_STEPS", 4)
     monkeypatch.setattr(merging, "VACUUM_S", 0.0)
     for number in range(6):
@@ -109,9 +107,7 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.apply(PEOPLE, LEFT)
 
 
-def test_names_divisions_and_dropped_columns_in_a_catalogue(
-    iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_divisions_and_dropped_columns_in_a_catalogue(iceberg, tmp_path, monkeypatch):
     """A JDBC catalogue in SQLite, which shows case; a table that is called as another's history."""
     monkeypatch.setattr(merging, "COMPACT_STEPS", 4)
     values = {
@@ -156,8 +152,8 @@ def test_names_divisions_and_dropped_columns_in_a_catalogue(
 
 
 def test_a_column_that_orders_files_gets_another_type_and_one_that_partitions_them_is_named(
-    iceberg: Any, tmp_path: Path
-) -> None:
+    iceberg, tmp_path
+):
     rules = {
         "format.partition.by": r"public\.parted:bucket(4, n)",
         "format.cluster.by": r"public\.ordered:n,id",
@@ -187,9 +183,7 @@ def test_a_column_that_orders_files_gets_another_type_and_one_that_partitions_th
     assert failed.startswith("WT-5234 n partitions ")
 
 
-def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
-    iceberg: Any, tmp_path: Path
-) -> None:
+def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(iceberg, tmp_path):
     rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", {"format.catalog": "lake"}), parallel=2)
     columns = [("id", "int4"), ("name", "text")]
     tables = [relation(name, columns) for name in ("hall.left", "hall.left_changes")]
@@ -199,13 +193,11 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(
     assert "WT-5246" in rig.output.table(tables[1].name).failed
 
 
-def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(rig: Rig) -> None:
+def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(rig):
     a_dropped_column(rig)
 
 
-def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(rig, monkeypatch):
     plans: list[str] = []
 
     compact = compact_changes.compact
@@ -230,9 +222,7 @@ def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(
     assert "Aggregate" not in plans[0]
 
 
-def test_two_outputs_in_one_session_are_never_taken_for_each_other(
-    iceberg: Any, tmp_path: Path
-) -> None:
+def test_two_outputs_in_one_session_are_never_taken_for_each_other(iceberg, tmp_path):
     """Both have a table of one name in a catalogue of one name; the second says what to do."""
     session = iceberg.newSession()
     rigs = []
@@ -259,8 +249,8 @@ def test_two_outputs_in_one_session_are_never_taken_for_each_other(
 
 @pytest.mark.parametrize("kind", ["rest", "jdbc"])
 def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written(
-    iceberg: Any, tmp_path: Path, kind: str
-) -> None:
+    iceberg, tmp_path, kind
+):
     """Nobody listens at the port; the folder of the database is not there yet."""
     session, setting = iceberg.newSession(), "spark.sql.catalog.gone"
     place = tmp_path / "catalogue"
@@ -282,9 +272,7 @@ def test_a_catalogue_that_cannot_be_reached_is_named_and_nothing_is_half_written
         rig.apply(PEOPLE)
 
 
-def test_pipelines_share_targets_of_a_catalogue(
-    iceberg: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipelines_share_targets_of_a_catalogue(iceberg, tmp_path, monkeypatch):
     """Each removes old versions as often as it can."""
     monkeypatch.setattr(iceberg_format, "MIN_SNAPSHOTS", 1)
     monkeypatch.setattr(merging, "VACUUM_S", 0.0)
@@ -294,9 +282,7 @@ def test_pipelines_share_targets_of_a_catalogue(
 
 
 @pytest.mark.parametrize("catalogue", [True, False])
-def test_tables_follow_a_change_log_in_s3(
-    s3: S3Server, bucket: str, conf: dict[str, str], tmp_path: Path, java: Path, catalogue: bool
-) -> None:
+def test_tables_follow_a_change_log_in_s3(s3, bucket, conf, tmp_path, java, catalogue):
     """Named in a catalogue in a database, and by their paths alone."""
     conf["spark.jars"] += f",{spark_jars()}"
     if catalogue:
@@ -317,14 +303,12 @@ BUDGETS: Final = {
 
 
 @pytest.fixture(scope="module")
-def few_rows(iceberg: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def few_rows(iceberg, tmp_path_factory) -> Iterator[Rig]:
     with filled(iceberg, tmp_path_factory.mktemp("budget"), "iceberg") as made:
         yield made
 
 
 @pytest.mark.parametrize(("change", "most"), BUDGETS.items())
-def test_a_commit_of_one_change_is_within_its_budget(
-    few_rows: Rig, change: str, most: tuple[int, int, int]
-) -> None:
+def test_a_commit_of_one_change_is_within_its_budget(few_rows, change, most):
     found = cost(few_rows, change)
     assert all(each <= limit for each, limit in zip(found, most, strict=True)), found

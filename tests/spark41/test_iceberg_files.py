@@ -33,7 +33,7 @@ NOTE = CommitNote(waltap="test", step=1)
 
 
 @pytest.fixture
-def rig(iceberg: Any, tmp_path: Path) -> Rig:
+def rig(iceberg, tmp_path) -> Rig:
     made = Rig(tmp_path, iceberg, "iceberg", parallel=1)
     # the session of the tests has the catalogue once the format has looked for a table
     assert made.applier.format.commits(made.spark, TargetTable(at=f"{OWN}.public.none")) is None
@@ -41,7 +41,7 @@ def rig(iceberg: Any, tmp_path: Path) -> Rig:
 
 
 @pytest.fixture
-def typed(rig: Rig) -> Iterator[TargetTable]:
+def typed(rig) -> Iterator[TargetTable]:
     """A table with a column of each type, and a note for the versions that a test makes."""
     left(rig, 1)
     at = rig.target(LEFT).at.replace("left", "typed")
@@ -57,9 +57,7 @@ def texts(rig: Rig, at: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, there.selectExpr(*cast).collect()), key=str)
 
 
-def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(
-    rig: Rig, typed: TargetTable
-) -> None:
+def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig, typed):
     """A file of each row, so that statistics of one row decide, and one of all rows."""
     rows = many()
     for part in (rows, *(rows.slice(n, 1) for n in range(rows.num_rows))):
@@ -78,9 +76,7 @@ def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(
     assert ours == sorted(2 * texts(rig, typed.at), key=str)
 
 
-def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
-    rig: Rig, typed: TargetTable
-) -> None:
+def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(rig, typed):
     form, gone = rig.applier.format, pa.array([True])
     rig.spark.createDataFrame(many(), rig.spark.table(typed.at).schema).coalesce(
         1
@@ -97,9 +93,7 @@ def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(
     assert texts(rig, typed.at) == before[:3]
 
 
-def test_a_field_that_is_dropped_and_added_again_has_no_values(
-    rig: Rig, typed: TargetTable
-) -> None:
+def test_a_field_that_is_dropped_and_added_again_has_no_values(rig, typed):
     assert rig.applier.format.write_here(rig.spark, typed, many(), replaces=False)
     before = IcebergTable(rig.spark, typed.at)
     files = before.files()
@@ -119,9 +113,7 @@ def deletes(rig: Rig) -> list[DataFile]:
     return [file for file in files if file.deletes != ()]
 
 
-def test_rows_that_spark_marked_as_deleted_stay_away(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_spark_marked_as_deleted_stay_away(rig, monkeypatch):
     left(rig)
     with monkeypatch.context() as patch:
         patch.setattr(iceberg_files, "SMALL_TABLE", 0)
@@ -136,7 +128,7 @@ def test_rows_that_spark_marked_as_deleted_stay_away(
     assert not deletes(rig)
 
 
-def test_a_table_whose_rows_have_ids_is_left_to_spark(rig: Rig) -> None:
+def test_a_table_whose_rows_have_ids_is_left_to_spark(rig):
     left(rig)
     at = rig.target(LEFT).at
     rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES ('format-version' = '3')")
@@ -146,9 +138,7 @@ def test_a_table_whose_rows_have_ids_is_left_to_spark(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small files", "large files"])
-def test_files_are_joined_and_no_row_changes(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, large: bool
-) -> None:
+def test_files_are_joined_and_no_row_changes(rig, monkeypatch, *, large):
     monkeypatch.setattr(merging, "COMPACT_STEPS", 6)
     if large:
         monkeypatch.setattr(iceberg_files, "SMALL_FILE", 0)
@@ -172,9 +162,7 @@ def rig_files(rig: Rig) -> list[Path]:
     return list((rig.folder / "out").glob("iceberg/public/left/current/data/*.parquet"))
 
 
-def test_a_commit_of_another_program_in_between_loses_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_of_another_program_in_between_loses_nothing(rig, monkeypatch):
     left(rig)
     replace = IcebergTable.replace
 

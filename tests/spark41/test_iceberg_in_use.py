@@ -3,12 +3,9 @@ that are maintained, and a comparison with the source."""
 
 import random
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, Banks, banks, each_dies_in_turn
+from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, banks, each_dies_in_turn
 from tests.harness.busy_lake import looks_right_while_it_runs
 from tests.harness.changelog import relation
 from tests.harness.failing_steps import (
@@ -21,7 +18,6 @@ from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.renamed_tables import COURSES as RENAMED
 from tests.harness.renamed_tables import names_are_the_tables_own
 from tests.harness.servers.iceberg import spark_jars
-from tests.harness.servers.postgres import Database
 from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
 from tests.integration.test_spark_lake import OPTIONS, SOURCE, nested_values_follow, site
@@ -52,7 +48,7 @@ __all__ = ["banks", "site"]
 
 
 @pytest.fixture
-def rig(iceberg: Any, tmp_path: Path) -> Rig:
+def rig(iceberg, tmp_path) -> Rig:
     return Rig(tmp_path, iceberg, "iceberg", parallel=2, retention_s=0.0)
 
 
@@ -63,8 +59,8 @@ def total(tables: LiveTables) -> int:
 
 
 def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rig, monkeypatch
+):
     """Money moves between two tables; whoever reads, now or as of a position, finds the same sum."""
     for table in (LEFT, RIGHT):
         rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
@@ -122,23 +118,23 @@ def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands
         ("what comes again lacks a column that was added", "alone"),
     ],
 )
-def test_tables_follow_their_source(iceberg: Any, tmp_path: Path, name: str, group: str) -> None:
+def test_tables_follow_their_source(iceberg, tmp_path, name, group):
     play(tmp_path, iceberg, GROUPS[group], NAMED[name][1], "iceberg")
 
 
-def test_sources_of_one_target_keep_to_themselves(iceberg: Any, tmp_path: Path) -> None:
+def test_sources_of_one_target_keep_to_themselves(iceberg, tmp_path):
     sources_keep_to_themselves(tmp_path, iceberg, "iceberg")
 
 
-def test_steps_that_fail_are_taken_once(rig: Rig) -> None:
+def test_steps_that_fail_are_taken_once(rig):
     steps_that_fail_are_taken_once(rig)
 
 
-def test_upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
+def test_upkeep_that_fails_takes_nothing_back(rig):
     upkeep_that_fails_takes_nothing_back(rig)
 
 
-def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig: Rig) -> None:
+def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig):
     rig.insert(LEFT, ["1", "5", "n"])
     for number in range(4):
         rig.db.insert(LEFT, [str(number + 2), "5", "n"])
@@ -158,9 +154,7 @@ def test_maintenance_makes_few_files_and_who_reads_an_older_version_goes_on(rig:
     rig.check(LEFT)
 
 
-def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(rig, monkeypatch):
     def call(procedure: str, at: str, options: str) -> None:
         name = at.replace("`", "")
         rig.spark.sql(
@@ -177,14 +171,12 @@ def test_a_table_that_is_compacted_and_cleared_by_its_user_goes_on(
 
 
 @pytest.mark.parametrize("course", [*REMADE, *RENAMED], ids=lambda course: course.__name__)
-def test_a_table_that_is_made_anew_or_renamed(rig: Rig, course: Callable[[Rig], None]) -> None:
+def test_a_table_that_is_made_anew_or_renamed(rig, course):
     course(rig)
 
 
 @pytest.mark.parametrize("course", RENAMED, ids=lambda course: course.__name__)
-def test_a_table_in_a_catalogue_is_renamed_there(
-    iceberg: Any, tmp_path: Path, course: Callable[[Rig], None]
-) -> None:
+def test_a_table_in_a_catalogue_is_renamed_there(iceberg, tmp_path, course):
     own = course.__name__
     values = {"format.catalog": "lake", "format.names": rf"public\.(.*):{own}.$1"}
     rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", values), parallel=2)
@@ -192,15 +184,11 @@ def test_a_table_in_a_catalogue_is_renamed_there(
     names_are_the_tables_own(rig, f"lake.{own}")
 
 
-def test_tables_follow_the_renames_of_a_server(
-    database: Database, iceberg: Any, tmp_path: Path
-) -> None:
+def test_tables_follow_the_renames_of_a_server(database, iceberg, tmp_path):
     tables_follow_the_renames_of_a_server(Lake(database, tmp_path, iceberg, "iceberg"))
 
 
-def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
-    iceberg: Any, tmp_path: Path
-) -> None:
+def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(iceberg, tmp_path):
     """`_deleted` is a column of Iceberg's own; several sessions apply, and each has the catalogue."""
     kept = ModeRules(deletes=("soft",))
     rig = Rig(tmp_path, iceberg, "iceberg", parallel=3, modes=kept)
@@ -216,9 +204,7 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(
     assert [row["id"] for row in stored.collect()] == [1]
 
 
-def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
-    rig: Rig, database: Any
-) -> None:
+def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(rig, database):
     rig.insert(TABLE, *ROWS)
     with database.connect() as connection:
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
@@ -239,35 +225,25 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(
     assert "name: 'other' | 'plain'" in found.rows[0]
 
 
-def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
-    iceberg: Any, tmp_path: Path
-) -> None:
+def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(iceberg, tmp_path):
     rows_have_columns_of_their_changes(Rig(tmp_path, iceberg, "iceberg", parallel=2, modes=STAMPED))
 
 
-def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(
-    iceberg: Any, tmp_path: Path
-) -> None:
+def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(iceberg, tmp_path):
     die_between_two_steps(Tables(tmp_path, iceberg, "iceberg"))
 
 
-def test_nested_values_follow_the_source_and_their_types_grow(
-    iceberg: Any, database: Any, tmp_path: Path, site: list[Path]
-) -> None:
+def test_nested_values_follow_the_source_and_their_types_grow(iceberg, database, tmp_path, site):
     nested_values_follow(
         Lake(database, tmp_path, iceberg, "iceberg", source=SOURCE, plugins=site, **OPTIONS)
     )
 
 
-def test_who_looks_while_both_sides_are_written_finds_what_is_so(
-    iceberg: Any, database: Any, tmp_path: Path
-) -> None:
+def test_who_looks_while_both_sides_are_written_finds_what_is_so(iceberg, database, tmp_path):
     looks_right_while_it_runs(database, tmp_path, iceberg, "iceberg")
 
 
 @pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
-def test_executor_driver_and_engine_are_killed_while_tasks_read(
-    banks: Banks, request: pytest.FixtureRequest
-) -> None:
+def test_executor_driver_and_engine_are_killed_while_tasks_read(banks, request):
     bank = banks({**ON_A_CLUSTER, "format": "iceberg", "spark.jars": spark_jars()})
     each_dies_in_turn(bank, lambda: request.getfixturevalue("iceberg"))

@@ -1,7 +1,6 @@
 """``format("waltap")`` on pyspark 4.1: a change log as a batch, and as a stream that goes on from its checkpoint."""
 
 from tests.integration.test_spark_source import (
-    Log,
     log,
     test_every_type_has_its_column_and_its_value,
     test_several_tables_are_structs_of_their_columns,
@@ -14,7 +13,7 @@ __all__ = [
 ]
 
 
-def test_a_stream_goes_on_from_its_checkpoint(log: Log) -> None:
+def test_a_stream_goes_on_from_its_checkpoint(log):
     log.people("a", "b")
     log.people("c")
     log.stream(reader="night")

@@ -1,7 +1,5 @@
 """Iceberg, in a Hadoop catalogue below the output, and Delta Lake keep the kit's promises on pyspark 4.1."""
 
-from typing import Any
-
 import pytest
 
 import waltap_spark.plugin
@@ -12,11 +10,11 @@ SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats(
 
 class TestIceberg(TableFormatSuite):
     @pytest.fixture
-    def rig(self, iceberg: Any) -> TableFormatRig:
+    def rig(self, iceberg) -> TableFormatRig:
         return TableFormatRig(SPECS["iceberg"], iceberg)
 
 
 class TestDelta(TableFormatSuite):
     @pytest.fixture
-    def rig(self, delta: Any) -> TableFormatRig:
+    def rig(self, delta) -> TableFormatRig:
         return TableFormatRig(SPECS["delta"], delta)

@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,15 +23,13 @@ RANGE = {"type": "ECOSYSTEM"}
         ),
     ],
 )
-def test_a_range_is_what_lies_between_its_events(
-    events: list[dict[str, str]], inside: list[str], outside: list[str]
-) -> None:
+def test_a_range_is_what_lies_between_its_events(events, inside, outside):
     affected = {"ranges": [{**RANGE, "events": events}]}
     assert [v for v in inside if not affects(affected, v)] == []
     assert [v for v in outside if affects(affected, v)] == []
 
 
-def test_versions_may_be_listed_and_commits_say_nothing() -> None:
+def test_versions_may_be_listed_and_commits_say_nothing():
     affected = {
         "versions": ["1.0.0", "not a version"],
         "ranges": [{"type": "GIT", "events": [{"introduced": "0"}]}],
@@ -52,7 +49,7 @@ def record(name: str, modified: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_folder_is_read_with_its_age(tmp_path: Path) -> None:
+def test_a_folder_is_read_with_its_age(tmp_path):
     (tmp_path / "vulns").mkdir()
     yaml = "id: TEST-y\nmodified: 2026-01-02T03:04:05Z\naffected:\n- package: {ecosystem: PyPI, name: Y.y}\n"
     (tmp_path / "vulns/y.yaml").write_text(f"{yaml}  versions: ['1']\n")
@@ -70,6 +67,6 @@ def test_a_folder_is_read_with_its_age(tmp_path: Path) -> None:
     assert found.stale(found.newest + timedelta(days=31))
 
 
-def test_a_folder_without_any_is_no_audit(tmp_path: Path) -> None:
+def test_a_folder_without_any_is_no_audit(tmp_path):
     with pytest.raises(ValueError, match="no advisories"):
         Advisories.read(tmp_path)

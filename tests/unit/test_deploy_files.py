@@ -41,9 +41,7 @@ def profiles() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", ["shop.toml", "ConfigMap"])
-def test_the_profiles_have_no_problem(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_profiles_have_no_problem(place, tmp_path, monkeypatch):
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "secret").write_text("token-of-the-page")
@@ -64,7 +62,7 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_the_commands_are_ours(words: list[str]) -> None:
+def test_the_commands_are_ours(words):
     root: Any = get_command(application)
     with root.make_context("waltap", ["plugins"]) as context:
         options = {
@@ -73,7 +71,7 @@ def test_the_commands_are_ours(words: list[str]) -> None:
     assert {word for word in words if word.startswith("-")} <= options
 
 
-def test_the_parts_of_the_statefulset_fit() -> None:
+def test_the_parts_of_the_statefulset_fit():
     stateful, service = kind("StatefulSet")["spec"], kind("Service")["spec"]
     pod = stateful["template"]
     (container,) = pod["spec"]["containers"]
@@ -93,7 +91,7 @@ def test_the_parts_of_the_statefulset_fit() -> None:
     assert variables == {each["name"] for each in container["env"]}
 
 
-def test_compose_gives_what_the_profile_asks_for() -> None:
+def test_compose_gives_what_the_profile_asks_for():
     ours = COMPOSE["services"]["waltap"]
     assert set(re.findall(r"\$\{env:(\w+)\}", profiles()["shop.toml"])) == set(ours["environment"])
     assert set(ours["depends_on"]) <= set(COMPOSE["services"])

@@ -12,27 +12,27 @@ from waltap.pipeline.delivery.fan_out import SinkPausedTooLong, SinkReturned
 from waltap.services.slot_monitor import SlotGivenUp
 
 
-def test_a_row_is_caught_by_its_name_and_by_its_kind() -> None:
+def test_a_row_is_caught_by_its_name_and_by_its_kind():
     said = r"^WT-5803 too much WAL\. Make lake work again and start: "
     for kind in (SinkPausedTooLong, SinkError, WaltapError):
         with pytest.raises(kind, match=said):
             raise SinkPausedTooLong("too much WAL", sink="lake")
 
 
-def test_a_row_has_its_attributes_and_else_its_kinds() -> None:
+def test_a_row_has_its_attributes_and_else_its_kinds():
     assert (SinkReturned.code, SinkReturned.retry) == ("WT-5802", RetryVerdict.RECONNECT)
     assert SinkReturned.__doc__ == "A paused sink answers again."
     assert (SlotGivenUp.retry, SlotGivenUp.loses) == (SourceError.retry, SourceError.loses)
     assert SlotGivenUp.__module__ == "waltap.services.slot_monitor"
 
 
-def test_a_row_goes_through_pickle() -> None:
+def test_a_row_goes_through_pickle():
     again = pickle.loads(pickle.dumps(SinkPausedTooLong("too much", sink="lake")))  # noqa: S301 - ours
     assert type(again) is SinkPausedTooLong
     assert str(again).startswith("WT-5803 too much. Make lake work again")
 
 
-def test_an_error_has_its_code_where_no_file_can_be_opened() -> None:
+def test_an_error_has_its_code_where_no_file_can_be_opened():
     program = (
         "import resource; from waltap.pipeline.delivery.fan_out import SinkReturned;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0)); print(SinkReturned('too many files'))"
@@ -43,19 +43,19 @@ def test_an_error_has_its_code_where_no_file_can_be_opened() -> None:
     ), done.stderr
 
 
-def test_an_error_of_a_plugin_without_its_row_has_its_code() -> None:
+def test_an_error_of_a_plugin_without_its_row_has_its_code():
     odd = SinkError.define("Odd", "MY-001")
     assert str(odd("full")) == "MY-001 full. The documentation of tests has the remedy of MY-001."
 
 
 @pytest.mark.parametrize("remedy", ["Look at {path}.", 'Set {} in {"a": 1}.', "See {0.x}", "{"])
-def test_an_error_of_a_plugin_is_told_without_the_fields_of_its_remedy(remedy: str) -> None:
+def test_an_error_of_a_plugin_is_told_without_the_fields_of_its_remedy(remedy):
     """The text of an error must not raise: the user would see a bug of waltap."""
     odd = type("Odd", (SinkError,), {"code": "MY-002", "remedy": remedy})
     assert str(odd("full")) == f"MY-002 full. {remedy}"
 
 
-def test_every_row_of_a_table_is_an_error() -> None:
+def test_every_row_of_a_table_is_an_error():
     known = {(each.__module__.partition(".")[0], each.code) for each in error_classes()}
     packages = {each.__module__.partition(".")[0] for each in error_classes()}
     listed = set()

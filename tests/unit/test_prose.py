@@ -60,16 +60,16 @@ PASSES = {
 
 
 @pytest.mark.parametrize("name", PASSES)
-def test_what_is_no_sentence_or_plain_passes(name: str) -> None:
+def test_what_is_no_sentence_or_plain_passes(name):
     assert faults(PASSES[name]) == []
 
 
 @pytest.mark.parametrize(("source", "fault"), FAULTS.items())
-def test_a_fault_is_found(source: str, fault: str) -> None:
+def test_a_fault_is_found(source, fault):
     assert any(fault in found for found in faults(source)), faults(source)
 
 
-def test_texts_are_checked_without_docstrings_and_patterns() -> None:
+def test_texts_are_checked_without_docstrings_and_patterns():
     source = '''
 """Nobody reads this."""
 log.info("nobody reads %s", 1)
@@ -82,17 +82,17 @@ QUERY = "SELECT 1 WHERE nobody"
     assert all("nobody" in str([*faults_of(prose)]) for prose in texts_of(source))
 
 
-def test_a_page_is_checked_outside_of_its_code() -> None:
+def test_a_page_is_checked_outside_of_its_code():
     page = "Nobody reads.\n\n```\nnobody\n```\n\n    nobody\n"
     assert [finding.line for finding in page_faults("a.md", page)] == [1]
 
 
-def test_two_classes_of_one_name_are_found() -> None:
+def test_two_classes_of_one_name_are_found():
     sources = {"a.py": "class SlotReader: ...", "b.py": "\nclass SlotReader: ..."}
     assert list(class_faults(sources)) == [Finding("b.py", 2, "class SlotReader is also in a.py:1")]
 
 
-def test_too_many_names_of_one_word_are_found() -> None:
+def test_too_many_names_of_one_word_are_found():
     names = ["Mark", *(f"Slot{letter}reader" for letter in "ABCDE")]
     found = list(class_faults({"a.py": "\n".join(f"class {n}: ..." for n in names)}))
     assert [finding.text for finding in found] == ["1 of 6 class names are one word"]
@@ -110,18 +110,18 @@ NAMES = {
 
 
 @pytest.mark.parametrize("source", NAMES)
-def test_removed_words_in_names_are_found(source: str) -> None:
+def test_removed_words_in_names_are_found(source):
     assert [f"{line}, {text}" for line, text in name_faults(source)] == NAMES[source]
 
 
 @pytest.mark.parametrize("word", sorted(BANNED_NAMES))
-def test_each_word_is_found_in_a_name_and_has_advice(word: str) -> None:
+def test_each_word_is_found_in_a_name_and_has_advice(word):
     assert list(name_faults(f"_{word}_s = 1\n")) == [
         (1, f"the name _{word}_s: {BANNED_NAMES[word]}")
     ]
 
 
 @pytest.mark.parametrize("shape", BANNED)
-def test_each_shape_has_one_alternative_group_and_advice(shape: str) -> None:
+def test_each_shape_has_one_alternative_group_and_advice(shape):
     assert BANNED[shape]
     assert "(" not in shape.replace("(?:", ""), "another group would shift the advice"

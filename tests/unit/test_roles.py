@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.harness.simulated import New, new
+from tests.harness.simulated import new
 
 from waltap.base.plugin_errors import RoleIncomplete
 from waltap.changes.decode.relation import Relation
@@ -106,7 +106,7 @@ ROLES = [
 
 
 @pytest.mark.parametrize(("small", "role"), ROLES)
-def test_no_role_is_in_what_all_must_have(small: type, role: type) -> None:
+def test_no_role_is_in_what_all_must_have(small, role):
     assert not isinstance(small(), role)
 
 
@@ -117,7 +117,7 @@ def members(role: type) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("small", "role"), [each for each in ROLES if len(members(each[1])) > 1])
-def test_a_part_of_a_role_is_refused(small: type, role: type) -> None:
+def test_a_part_of_a_role_is_refused(small, role):
     """It would seem to have none of it: a source without `unsent`, to stream every table."""
     module = sources if small is SmallSource else sinks
     for name in members(role):
@@ -134,7 +134,7 @@ def context(connector: Connector) -> CheckContext:
     return CheckContext(profile=NOTHING, connector=connector, offset=None)
 
 
-def test_a_source_without_a_role_is_refused_where_the_role_is_needed() -> None:
+def test_a_source_without_a_role_is_refused_where_the_role_is_needed():
     for asks in (
         lambda: sources.planned(SmallSource(), None),
         lambda: context(SmallSource()).query("SELECT 1"),
@@ -146,7 +146,7 @@ def test_a_source_without_a_role_is_refused_where_the_role_is_needed() -> None:
     assert sources.planned(LargerSource(), None).slot is None
 
 
-def test_a_source_without_lists_of_tables_has_none_and_streams_everything() -> None:
+def test_a_source_without_lists_of_tables_has_none_and_streams_everything():
     source: Connector = LargerSource()
     assert sources.tables_of(source) is source
     tables, published = sources.tables_of(SmallSource()), sources.published_by(source)
@@ -157,7 +157,7 @@ def test_a_source_without_lists_of_tables_has_none_and_streams_everything() -> N
     assert published.publish([("public", "items")], wanted=True) == []
 
 
-def test_a_sink_without_a_role_is_asked_nothing() -> None:
+def test_a_sink_without_a_role_is_asked_nothing():
     for sink, found in ((SmallSink(), ([], None, "")), (LargerSink(), ([], Position(1), "log"))):
         assert (
             sinks.checks_of(sink),
@@ -166,9 +166,7 @@ def test_a_sink_without_a_role_is_asked_nothing() -> None:
         ) == found
 
 
-def test_drop_removes_the_stored_state_of_a_source_that_owns_no_slot(
-    new: New, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drop_removes_the_stored_state_of_a_source_that_owns_no_slot(new, monkeypatch, capsys):
     pipeline = new()
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.run(stop_at=5.0)

@@ -11,7 +11,7 @@ KNOW = (
 )
 
 
-def test_no_word_of_yugabytedb_stands_elsewhere() -> None:
+def test_no_word_of_yugabytedb_stands_elsewhere():
     sources = [*ROOT.glob("framework/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
     found = [
         f"{place}:{number}: {line.strip()}"

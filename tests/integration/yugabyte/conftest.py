@@ -4,7 +4,6 @@ only looks at events, on the cluster at ``WALTAP_YUGABYTE``."""
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.harness.yugabyte.server import Yugabyte
 
 
 @pytest.fixture
-def yugabyte(request: pytest.FixtureRequest) -> Iterator[Any]:
+def yugabyte(request) -> Iterator[Any]:
     real = address()
     if real is not None:
         with RealYugabyte(real, f"waltap_{os.getpid()}_{time.time_ns()}") as cluster:
@@ -25,6 +24,6 @@ def yugabyte(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture
-def pipeline(yugabyte: Any, tmp_path: Path) -> YugabytePipeline:
+def pipeline(yugabyte, tmp_path) -> YugabytePipeline:
     yugabyte.database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
     return YugabytePipeline(yugabyte, tmp_path)

@@ -63,7 +63,7 @@ BY_CHANGE: Events = [
 ]
 
 
-def test_scenarios_01_to_08_and_29_of_identity_change(pipeline: YugabytePipeline) -> None:
+def test_scenarios_01_to_08_and_29_of_identity_change(pipeline):
     """One stream for all, so that it is one start: an event each, and none of the TRUNCATE."""
     assert streamed(pipeline, *CHANGES) == BY_CHANGE
     reported = [(source["txId"], source["lsn"]) for source in pipeline.sources()][: len(BY_CHANGE)]
@@ -92,7 +92,7 @@ def test_scenarios_01_to_08_and_29_of_identity_change(pipeline: YugabytePipeline
     ]
 
 
-def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) -> None:
+def test_schemas_of_cells_have_the_optional_rules(pipeline):
     """Scenarios 3 and 16: under CHANGE only the key is required (tests/unit/events/test_cells.py has the rest)."""
     pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
     with pipeline.running(
@@ -117,9 +117,7 @@ def test_schemas_of_cells_have_the_optional_rules(pipeline: YugabytePipeline) ->
 
 
 @pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])
-def test_scenarios_09_to_13_other_identities(
-    pipeline: YugabytePipeline, old_generation: bool
-) -> None:
+def test_scenarios_09_to_13_other_identities(pipeline, old_generation):
     """An old key tuple of early servers says nothing."""
     database = pipeline.server.database
     database.execute(
@@ -154,7 +152,7 @@ def test_scenarios_09_to_13_other_identities(
     assert [event[0] for event in pipeline.events("nothing_t")] == ["c", "c"]
 
 
-def test_scenario_14_pgoutput_gives_flat_rows(pipeline: YugabytePipeline) -> None:
+def test_scenario_14_pgoutput_gives_flat_rows(pipeline):
     pipeline.server.database.execute(
         "SELECT yb_replica_identity('t', 'DEFAULT'); ALTER TABLE t REPLICA IDENTITY DEFAULT"
     )
@@ -173,7 +171,7 @@ def test_scenario_14_pgoutput_gives_flat_rows(pipeline: YugabytePipeline) -> Non
     ]
 
 
-def test_scenarios_26_27_30_tables_that_change_and_join(pipeline: YugabytePipeline) -> None:
+def test_scenarios_26_27_30_tables_that_change_and_join(pipeline):
     """The publication of the double follows at once; a real one may take 15 minutes."""
     database, name = pipeline.server.database, pipeline.settings["publication.name"]
     database.execute("CREATE TABLE t2 (id int PRIMARY KEY)")
@@ -215,9 +213,7 @@ TYPES = {
 """Column → type, a value, the event's."""
 
 
-def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(pipeline):
     columns = ", ".join(f"ADD COLUMN {name} {kind}" for name, (kind, *_) in TYPES.items())
     values = ", ".join(value for _, value, _ in TYPES.values())
     pipeline.server.database.execute(
@@ -239,9 +235,7 @@ def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(
         assert {n: event[3][n] for n in TYPES} == {**others, name: cell(None)}
 
 
-def test_a_profile_of_waltap_has_plain_rows_that_name_what_was_not_sent(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_a_profile_of_waltap_has_plain_rows_that_name_what_was_not_sent(pipeline):
     database = pipeline.server.database
     with pipeline.running(**{"yb.event.form": None}) as run:
         database.execute("INSERT INTO t VALUES (1, 'a', 1)")

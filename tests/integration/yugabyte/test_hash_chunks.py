@@ -32,7 +32,7 @@ RANGE = re.compile(r"yb_hash_code\(([^)]*)\) >= (\d+) AND yb_hash_code\([^)]*\) 
 
 
 @pytest.fixture
-def hashed(pipeline: YugabytePipeline) -> YugabytePipeline:
+def hashed(pipeline) -> YugabytePipeline:
     pipeline.server.database.execute(
         "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)"
     )
@@ -98,9 +98,7 @@ not the first alone."""
 @pytest.mark.parametrize(
     "seed", [1, 2, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(3, 20))]
 )
-def test_each_row_is_read_once_whatever_changes_between_chunks(
-    hashed: YugabytePipeline, kind: str, seed: int
-) -> None:
+def test_each_row_is_read_once_whatever_changes_between_chunks(hashed, kind, seed):
     """Of rows that are there all the while each is read, once; over restarts too."""
     database, draw = hashed.server.database, random.Random(seed)
     columns, place, new_key, hash_columns = KEYS[kind]
@@ -137,7 +135,7 @@ def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def test_a_chunk_reads_a_range_of_hash_codes(hashed: YugabytePipeline) -> None:
+def test_a_chunk_reads_a_range_of_hash_codes(hashed):
     """None sorts the whole table, nor looks through it for the greatest key."""
     server, database = hashed.server, hashed.server.database
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
@@ -156,7 +154,7 @@ def test_a_chunk_reads_a_range_of_hash_codes(hashed: YugabytePipeline) -> None:
     assert len(reads) < 4 * 3000 / 64
 
 
-def test_ranges_that_are_empty_are_not_the_end(hashed: YugabytePipeline) -> None:
+def test_ranges_that_are_empty_are_not_the_end(hashed):
     database = hashed.server.database
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
     database.execute("INSERT INTO p VALUES (1, 0), (2, 0), (3, 0)")
@@ -169,9 +167,7 @@ def test_ranges_that_are_empty_are_not_the_end(hashed: YugabytePipeline) -> None
     assert sorted(map(_text, found)) == ["1", "2", "3"]
 
 
-def test_a_key_that_was_changed_meanwhile_ends_the_reading_and_is_read_anew(
-    hashed: YugabytePipeline,
-) -> None:
+def test_a_key_that_was_changed_meanwhile_ends_the_reading_and_is_read_anew(hashed):
     database = hashed.server.database
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
     database.execute("INSERT INTO p VALUES (1, 0)")
@@ -183,9 +179,7 @@ def test_a_key_that_was_changed_meanwhile_ends_the_reading_and_is_read_anew(
         assert len(rows) == 1
 
 
-def test_what_an_earlier_version_began_goes_on_in_the_order_of_the_key(
-    hashed: YugabytePipeline,
-) -> None:
+def test_what_an_earlier_version_began_goes_on_in_the_order_of_the_key(hashed):
     database = hashed.server.database
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
     database.execute("INSERT INTO p SELECT n, 0 FROM generate_series(1, 100) n")
@@ -199,9 +193,7 @@ def test_what_an_earlier_version_began_goes_on_in_the_order_of_the_key(
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 12))]
 )
-def test_every_row_arrives_whatever_is_written_and_however_often_it_starts(
-    hashed: YugabytePipeline, seed: int
-) -> None:
+def test_every_row_arrives_whatever_is_written_and_however_often_it_starts(hashed, seed):
     database, draw = hashed.server.database, random.Random(seed)
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
     keys = draw.sample(range(10**6), 150)

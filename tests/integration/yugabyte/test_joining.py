@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture
-def joining(pipeline: YugabytePipeline) -> YugabytePipeline:
+def joining(pipeline) -> YugabytePipeline:
     pipeline.server.late = True
     pipeline.server.database.execute(
         "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)"
@@ -72,9 +72,7 @@ def follow_and_read(pipeline: YugabytePipeline, run: Run, table: str) -> None:
     assert server.refused == []
 
 
-def test_a_table_that_joins_at_a_start_is_read_when_the_slot_has_followed(
-    joining: YugabytePipeline,
-) -> None:
+def test_a_table_that_joins_at_a_start_is_read_when_the_slot_has_followed(joining):
     database = joining.server.database
     captured = {"table.include.list": "public.t,public.late"}
     with joining.running(**captured):
@@ -94,9 +92,7 @@ def test_a_table_that_joins_at_a_start_is_read_when_the_slot_has_followed(
 
 
 @pytest.mark.parametrize("mode", ["filtered", "all_tables"])
-def test_a_table_that_is_made_meanwhile_is_read_when_the_slot_has_followed(
-    joining: YugabytePipeline, mode: str
-) -> None:
+def test_a_table_that_is_made_meanwhile_is_read_when_the_slot_has_followed(joining, mode):
     database = joining.server.database
     with joining.running(**{"publication.autocreate.mode": mode}) as run:
         database.execute("CREATE TABLE made (id int PRIMARY KEY, v text)")
@@ -109,9 +105,7 @@ def test_a_table_that_is_made_meanwhile_is_read_when_the_slot_has_followed(
         follow_and_read(joining, run, "made")
 
 
-def test_a_table_that_somebody_else_adds_is_read_when_the_slot_has_followed(
-    joining: YugabytePipeline,
-) -> None:
+def test_a_table_that_somebody_else_adds_is_read_when_the_slot_has_followed(joining):
     """Also one that was taken out and put in again."""
     database, name = joining.server.database, joining.settings["publication.name"]
     database.execute("CREATE TABLE added (id int PRIMARY KEY, v text)")
@@ -132,7 +126,7 @@ def test_a_table_that_somebody_else_adds_is_read_when_the_slot_has_followed(
         follow_and_read(joining, run, "added")
 
 
-def test_releases_that_follow_at_once_do_not_wait(joining: YugabytePipeline) -> None:
+def test_releases_that_follow_at_once_do_not_wait(joining):
     server = joining.server
     server.late = False
     name = server.database.name
@@ -147,9 +141,7 @@ def test_releases_that_follow_at_once_do_not_wait(joining: YugabytePipeline) -> 
 MEMBERS = "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1"
 
 
-def test_a_table_of_no_interest_to_the_slot_is_refused_before_it_is_published(
-    joining: YugabytePipeline,
-) -> None:
+def test_a_table_of_no_interest_to_the_slot_is_refused_before_it_is_published(joining):
     """It would make the slot unusable: it was there when the slot was made, more than four hours ago."""
     server, database = joining.server, joining.server.database
     server.late = False
@@ -170,7 +162,7 @@ def test_a_table_of_no_interest_to_the_slot_is_refused_before_it_is_published(
         run.until(lambda: arrived(joining, "old") == there(joining, "old"), "the row")
 
 
-def test_which_tables_are_of_interest_still(joining: YugabytePipeline) -> None:
+def test_which_tables_are_of_interest_still(joining):
     """Those that are younger than the slot, and all where the cluster keeps them for longer."""
     server, database = joining.server, joining.server.database
     server.late = False

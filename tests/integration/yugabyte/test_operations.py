@@ -5,11 +5,9 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 
 import re
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.postgres import Database
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 
@@ -24,7 +22,7 @@ def ids(pipeline: YugabytePipeline) -> list[int]:
     return [r["key"]["id"]["value"] for r in pipeline.records() if r["value"] is not None]
 
 
-def test_scenario_15_pgoutput_takes_no_table_with_change(pipeline: YugabytePipeline) -> None:
+def test_scenario_15_pgoutput_takes_no_table_with_change(pipeline):
     with pytest.raises(WaltapError, match="replica identity CHANGE") as refused:
         pipeline.run(**{"plugin.name": "pgoutput"})
     assert isinstance(refused.value, ChangeRefused)
@@ -32,9 +30,7 @@ def test_scenario_15_pgoutput_takes_no_table_with_change(pipeline: YugabytePipel
     assert pipeline.server.asked("^CREATE_REPLICATION_SLOT") == []  # seen before anything was made
 
 
-def test_scenario_15_the_servers_own_refusal_is_reported_with_the_hint(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_scenario_15_the_servers_own_refusal_is_reported_with_the_hint(pipeline):
     """The table had another identity when it was looked at than when the slot was made."""
     server, database = pipeline.server, pipeline.server.database
     name = pipeline.settings["publication.name"]
@@ -49,7 +45,7 @@ def test_scenario_15_the_servers_own_refusal_is_reported_with_the_hint(
     assert len(server.streams) == 1  # final: it is not tried again
 
 
-def test_scenario_32_links_are_cut_and_nodes_go_away(pipeline: YugabytePipeline) -> None:
+def test_scenario_32_links_are_cut_and_nodes_go_away(pipeline):
     server, database = pipeline.server, pipeline.server.database
     hosts = f"127.0.0.1:{server.port},127.0.0.1:{server.another()}"
     with pipeline.running(**{"database.hostname": hosts, "errors.max.retries": 60}) as run:
@@ -63,7 +59,7 @@ def test_scenario_32_links_are_cut_and_nodes_go_away(pipeline: YugabytePipeline)
     assert len(run.notices.failures) >= 5
 
 
-def test_connections_are_spread_over_the_hosts_that_are_named(pipeline: YugabytePipeline) -> None:
+def test_connections_are_spread_over_the_hosts_that_are_named(pipeline):
     """Or tried in their order, where the profile or libpq's own parameter says so."""
     server = pipeline.server
     other = server.another()
@@ -87,7 +83,7 @@ def test_connections_are_spread_over_the_hosts_that_are_named(pipeline: Yugabyte
     assert set(reached(10, **own)) == {server.port}
 
 
-def test_scenario_35_each_connector_names_the_other(pipeline: YugabytePipeline) -> None:
+def test_scenario_35_each_connector_names_the_other(pipeline):
     with pytest.raises(OtherConnector, match="YB-2025.2.4.0") as refused:
         pipeline.run(**{"type": "postgres", "plugin.name": "pgoutput", "yb.event.form": None,
                         "yb.read.time.wait.ms": None})  # fmt: skip
@@ -98,9 +94,7 @@ def test_scenario_35_each_connector_names_the_other(pipeline: YugabytePipeline) 
         pipeline.run(**plain)
 
 
-def test_older_releases_have_fewer_columns_and_no_words(
-    yb_database: Database, tmp_path: Path
-) -> None:
+def test_older_releases_have_fewer_columns_and_no_words(yb_database, tmp_path):
     version = "PostgreSQL 11.2-YB-2024.2.5.1-b0 on x86_64"
     with Yugabyte(yb_database, version=version, words=False) as server:
         yb_database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
@@ -122,7 +116,7 @@ def test_older_releases_have_fewer_columns_and_no_words(
         assert server.refused == []
 
 
-def test_a_slot_that_was_made_anew_is_a_gap(pipeline: YugabytePipeline) -> None:
+def test_a_slot_that_was_made_anew_is_a_gap(pipeline):
     """Its positions begin at 2 again: nothing else shows that changes are missing."""
     database = pipeline.server.database
     with pipeline.running() as run:
@@ -134,9 +128,7 @@ def test_a_slot_that_was_made_anew_is_a_gap(pipeline: YugabytePipeline) -> None:
         pipeline.run()
 
 
-def test_checks_show_what_events_hold_and_when_the_slot_expires(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_checks_show_what_events_hold_and_when_the_slot_expires(pipeline):
     database = pipeline.server.database
     for table, identity in (("d", "DEFAULT"), ("f", "FULL")):
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
@@ -164,9 +156,7 @@ def test_checks_show_what_events_hold_and_when_the_slot_expires(
     assert pipeline.server.refused == []
 
 
-def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(pipeline):
     """And what the check says to run suffices."""
     database = pipeline.server.database
     pipeline.server.superuser = False
@@ -212,9 +202,7 @@ def checked(pipeline: PipelineRig, **settings: object) -> list:
         connector.close()
 
 
-def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(
-    pipeline: YugabytePipeline, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(pipeline, caplog):
     """The refresh of publications: what is written until then does not come, and that is reported."""
     database = pipeline.server.database
     settings = {

@@ -52,15 +52,13 @@ class Ranged(YugabytePipeline):
 
 
 @pytest.fixture
-def database(yugabyte: Yugabyte) -> Database:
+def database(yugabyte) -> Database:
     yugabyte.database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
     yugabyte.database.execute("INSERT INTO t SELECT n, 'old', n FROM generate_series(1, 60) n")
     return yugabyte.database
 
 
-def test_scenario_31_two_ranges_of_one_table(
-    yugabyte: Yugabyte, database: Database, tmp_path: Path
-) -> None:
+def test_scenario_31_two_ranges_of_one_table(yugabyte, database, tmp_path):
     pipeline = Ranged(yugabyte, tmp_path)
     with pipeline.running() as run:
         database.execute("UPDATE t SET aura = -aura WHERE id <= 30")
@@ -79,9 +77,7 @@ def test_scenario_31_two_ranges_of_one_table(
     assert yugabyte.refused == []
 
 
-def test_the_ranges_of_slots_without_a_stream(
-    yugabyte: Yugabyte, database: Database, tmp_path: Path
-) -> None:
+def test_the_ranges_of_slots_without_a_stream(yugabyte, database, tmp_path):
     """``snapshot.mode=parallel`` beside ``streaming.mode=parallel``: the ranges are those of the slots."""
     pipeline = Ranged(yugabyte, tmp_path)
     pipeline.run(**{"snapshot.mode": "parallel", "tasks.max": 2})
@@ -91,9 +87,7 @@ def test_the_ranges_of_slots_without_a_stream(
     assert yugabyte.refused == []
 
 
-def test_a_restart_with_slots_at_different_positions(
-    yugabyte: Yugabyte, database: Database, tmp_path: Path
-) -> None:
+def test_a_restart_with_slots_at_different_positions(yugabyte, database, tmp_path):
     pipeline = Ranged(yugabyte, tmp_path)
     low = next(n for n in range(1, 61) if hash_code(str(n)) < 32768)
     high = next(n for n in range(1, 61) if hash_code(str(n)) >= 32768)
@@ -112,9 +106,7 @@ def test_a_restart_with_slots_at_different_positions(
     assert [start.lsn for start in yugabyte.streams[2:]] == at
 
 
-def test_ranges_in_the_order_of_commits(
-    yugabyte: Yugabyte, database: Database, tmp_path: Path
-) -> None:
+def test_ranges_in_the_order_of_commits(yugabyte, database, tmp_path):
     """Each range waits for the other, however slow it is: what is left over waits for the next run."""
     settings = {
         "slot.lsn.type": "HYBRID_TIME",
@@ -134,9 +126,7 @@ def test_ranges_in_the_order_of_commits(
     assert updates() == list(range(1, len(updates()) + 1))
 
 
-def test_kills_with_two_slots_merged(
-    yugabyte: Yugabyte, database: Database, tmp_path: Path
-) -> None:
+def test_kills_with_two_slots_merged(yugabyte, database, tmp_path):
     """The links are cut at random points; ``WALTAP_RANGE_KILLS=50`` is the long form."""
     kills = int(os.environ.get("WALTAP_RANGE_KILLS", "4"))
     found = killed(yugabyte, database, tmp_path, kills=kills, seed=1)
@@ -173,9 +163,7 @@ def killed(
     return {"kills": kills, "events": len(pipeline.events()), "rows": len(pipeline.table())}
 
 
-def test_more_than_one_table_is_refused(
-    yugabyte: Yugabyte, database: Database, tmp_path: Path
-) -> None:
+def test_more_than_one_table_is_refused(yugabyte, database, tmp_path):
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     with pytest.raises(WaltapError, match="takes one table"):
         Ranged(yugabyte, tmp_path, **{"table.include.list": None}).run()

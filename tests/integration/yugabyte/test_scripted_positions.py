@@ -99,14 +99,12 @@ class Stage:
 
 
 @pytest.fixture
-def stage(yb_database: Database, tmp_path: Path) -> Stage:
+def stage(yb_database, tmp_path) -> Stage:
     return Stage(yb_database, tmp_path)
 
 
 @pytest.fixture
-def scripted(
-    stage: Stage, walsender: Callable[..., ScriptedWalsender]
-) -> Iterator[Callable[..., ScriptedWalsender]]:
+def scripted(stage, walsender) -> Iterator[Callable[..., ScriptedWalsender]]:
     """Return a factory of walsenders whose catalogue is the double's."""
     dsn = f"{stage.database.dsn}?options={SETTINGS.replace(' ', '%20').replace('=', '%3D')}"
     with QueryForwarder(dsn) as catalogue:
@@ -125,9 +123,7 @@ def starts(server: ScriptedWalsender) -> list[int]:
     return [parse_lsn(query.split("LOGICAL ")[1].split()[0]) for query in asked]
 
 
-def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender]
-) -> None:
+def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(stage, scripted):
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)], between=[stage.relation()])
     server = scripted(
@@ -143,9 +139,7 @@ def test_scenario_23_numbers_and_no_duplicate_after_a_reconnect(
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_scenario_23_what_comes_again_is_left_out(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender], reset: bool
-) -> None:
+def test_scenario_23_what_comes_again_is_left_out(stage, scripted, reset):
     """The acknowledgement was lost with the link: the server sends the first transaction again."""
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     second = stage.transaction(5, 3, [stage.insert(6, 2, "b", 20)])
@@ -158,9 +152,7 @@ def test_scenario_23_what_comes_again_is_left_out(
     assert stage.ids() == [1, 2]
 
 
-def test_scenario_24_a_transaction_that_comes_whole_is_taken_up_inside(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender]
-) -> None:
+def test_scenario_24_a_transaction_that_comes_whole_is_taken_up_inside(stage, scripted):
     """The run ends inside a transaction of 6 to 8; the next one gets it whole."""
     rows = [stage.insert(6, 1, "a", 1), stage.insert(7, 2, "b", 2)]
     whole = stage.transaction(5, 3, rows, between=[stage.relation()])
@@ -175,7 +167,7 @@ def test_scenario_24_a_transaction_that_comes_whole_is_taken_up_inside(
     assert stage.ids() == [1, 2]
 
 
-def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., ScriptedWalsender]) -> None:
+def test_scenario_25_commit_times(stage, scripted):
     """All records of a transaction have one LSN; what is acknowledged lies before the last commit."""
     stage.state(confirmed=2, lsn_type="HYBRID_TIME")
     times = [parse_lsn(text) for text in ("62D63024/0", "62D63025/5462E000", "62D63026/1000")]
@@ -212,9 +204,7 @@ def test_scenario_25_commit_times(stage: Stage, scripted: Callable[..., Scripted
     assert last in times[1:]
 
 
-def test_scenario_33_origins_and_keepalives_with_the_highest_position(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender]
-) -> None:
+def test_scenario_33_origins_and_keepalives_with_the_highest_position(stage, scripted):
     origin = XLogData(wire.origin(9, "elsewhere"), 3)
     first = stage.transaction(
         2, 2, [stage.insert(3, 1, "a", 10)], between=[origin, stage.relation()]
@@ -239,9 +229,7 @@ def test_scenario_33_origins_and_keepalives_with_the_highest_position(
     assert {update.flushed for update in server.feedback} <= {2, 5, 8}
 
 
-def test_scenario_34_the_trace_of_ddl(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender]
-) -> None:
+def test_scenario_34_the_trace_of_ddl(stage, scripted):
     """Commits as YugabyteDB's own test has them; a relation is announced at its next change alone."""
     t2 = stage.other
     steps = [
@@ -272,9 +260,7 @@ def test_scenario_34_the_trace_of_ddl(
     assert rows[-1] == {"id": cell(6), "aura": cell(6), "z": cell(60)}
 
 
-def test_errors_of_a_stream_that_pass_are_tried_again_and_final_ones_are_not(
-    stage: Stage, scripted: Callable[..., ScriptedWalsender]
-) -> None:
+def test_errors_of_a_stream_that_pass_are_tried_again_and_final_ones_are_not(stage, scripted):
     first = stage.transaction(2, 2, [stage.insert(3, 1, "a", 10)], between=[stage.relation()])
     passing = "Catalog Version Mismatch: A DDL occurred while processing this query. Try again."
     final = ServerError("42704", 'publication "scripted" does not exist')

@@ -3,8 +3,6 @@
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
 
-from pathlib import Path
-
 import pytest
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.integration.yugabyte.test_operations import ids
@@ -16,9 +14,7 @@ from waltap_yugabyte.errors import SlotRead, SlotStillActive
 AT_ONCE = {"slot.max.retries": 0, "errors.max.retries": 0}
 
 
-def test_a_second_process_on_a_slot_is_refused_until_the_first_is_gone(
-    pipeline: YugabytePipeline, tmp_path: Path
-) -> None:
+def test_a_second_process_on_a_slot_is_refused_until_the_first_is_gone(pipeline, tmp_path):
     """The cluster refuses none: each would get every change, and confirm what the other has not kept."""
     database = pipeline.server.database
     database.execute("INSERT INTO t VALUES (1, 'a', 1)")
@@ -37,9 +33,7 @@ def test_a_second_process_on_a_slot_is_refused_until_the_first_is_gone(
         run.until(lambda: 3 in ids(other), "the row after")
 
 
-def test_the_reader_that_is_left_over_is_ended_by_what_the_error_says(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_the_reader_that_is_left_over_is_ended_by_what_the_error_says(pipeline):
     server = pipeline.server
     with pipeline.running():
         pass
@@ -59,16 +53,14 @@ def test_the_reader_that_is_left_over_is_ended_by_what_the_error_says(
         run.until(lambda: ids(pipeline) == [1], "the row")
 
 
-def test_a_release_without_advisory_locks_is_read_all_the_same(pipeline: YugabytePipeline) -> None:
+def test_a_release_without_advisory_locks_is_read_all_the_same(pipeline):
     pipeline.server.locks = False
     with pipeline.running() as run:
         pipeline.server.database.execute("INSERT INTO t VALUES (1, 'a', 1)")
         run.until(lambda: ids(pipeline) == [1], "the row")
 
 
-def test_a_slot_is_dropped_minutes_after_its_last_reader_and_its_name_begins_anew(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_a_slot_is_dropped_minutes_after_its_last_reader_and_its_name_begins_anew(pipeline):
     server, database = pipeline.server, pipeline.server.database
     server.stays_active = True
     database.execute("INSERT INTO t VALUES (1, 'a', 1)")
@@ -89,9 +81,7 @@ def test_a_slot_is_dropped_minutes_after_its_last_reader_and_its_name_begins_ane
         pipeline.run()
 
 
-def test_settings_arrive_through_a_connection_manager(
-    pipeline: YugabytePipeline,
-) -> None:
+def test_settings_arrive_through_a_connection_manager(pipeline):
     """It drops the options of a start packet: values would be written as the role has them."""
     server, database = pipeline.server, pipeline.server.database
     server.managed = True

@@ -3,8 +3,6 @@
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
 
-from pathlib import Path
-
 import pytest
 from tests.harness.pipeline import until
 from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
@@ -15,7 +13,7 @@ from waltap_yugabyte.errors import ReadTimeRefused, TimeTooOld
 
 
 @pytest.fixture
-def filled(pipeline: YugabytePipeline) -> YugabytePipeline:
+def filled(pipeline) -> YugabytePipeline:
     pipeline.server.database.execute("INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, NULL, 3)")
     return pipeline
 
@@ -30,7 +28,7 @@ def first_place(server: Yugabyte, *patterns: str) -> list[int]:
     return [server.said.index(server.asked(pattern)[0]) for pattern in patterns]
 
 
-def test_scenario_19_the_snapshot_is_as_of_the_slots_time(filled: YugabytePipeline) -> None:
+def test_scenario_19_the_snapshot_is_as_of_the_slots_time(filled):
     server, database = filled.server, filled.server.database
     done: list[str] = []
 
@@ -63,9 +61,7 @@ def test_scenario_19_the_snapshot_is_as_of_the_slots_time(filled: YugabytePipeli
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_newer_releases_export_a_snapshot_that_every_reader_imports(
-    filled: YugabytePipeline, threads: int
-) -> None:
+def test_newer_releases_export_a_snapshot_that_every_reader_imports(filled, threads):
     """No right is needed for it: ``yb_read_time`` is never set."""
     server, database = filled.server, filled.server.database
     server.exports, server.superuser = True, False
@@ -93,9 +89,7 @@ def test_newer_releases_export_a_snapshot_that_every_reader_imports(
     assert server.refused == []
 
 
-def test_a_snapshot_that_broke_off_goes_by_the_slots_time_where_one_was_exported(
-    filled: YugabytePipeline,
-) -> None:
+def test_a_snapshot_that_broke_off_goes_by_the_slots_time_where_one_was_exported(filled):
     """What was exported went with its connection; the slot still has its time."""
     server, database = filled.server, filled.server.database
     server.exports = True
@@ -110,9 +104,7 @@ def test_a_snapshot_that_broke_off_goes_by_the_slots_time_where_one_was_exported
     assert server.refused == []
 
 
-def test_scenario_20_a_slot_that_is_there_gives_its_time_and_position(
-    filled: YugabytePipeline,
-) -> None:
+def test_scenario_20_a_slot_that_is_there_gives_its_time_and_position(filled):
     server, database = filled.server, filled.server.database
     name = filled.settings["publication.name"]
     database.execute(f'CREATE PUBLICATION "{name}" FOR TABLE t')
@@ -131,9 +123,7 @@ def test_scenario_20_a_slot_that_is_there_gives_its_time_and_position(
 
 
 @pytest.mark.parametrize("lsn_type", ["SEQUENCE", "HYBRID_TIME"])
-def test_kinds_of_positions_and_a_restart_with_each(
-    filled: YugabytePipeline, lsn_type: str
-) -> None:
+def test_kinds_of_positions_and_a_restart_with_each(filled, lsn_type):
     database, settings = filled.server.database, {"slot.lsn.type": lsn_type}
     with filled.running(**settings) as run:
         database.execute("UPDATE t SET aura = 10")
@@ -153,16 +143,14 @@ def test_kinds_of_positions_and_a_restart_with_each(
         assert lsns == [3, 4, 5, 8, 11]
 
 
-def test_scenario_21_a_role_that_is_no_superuser_calls_the_procedure(
-    filled: YugabytePipeline,
-) -> None:
+def test_scenario_21_a_role_that_is_no_superuser_calls_the_procedure(filled):
     filled.server.superuser, filled.server.procedures = False, True
     with filled.running() as run:
         run.until(lambda: len(filled.events()) == 3, "the rows")
     assert filled.server.asked(r"CALL set_yb_read_time\('\d+ ht'\)")
 
 
-def test_scenario_21_without_one_nothing_is_called_complete(filled: YugabytePipeline) -> None:
+def test_scenario_21_without_one_nothing_is_called_complete(filled):
     filled.server.superuser = False
     with pytest.raises(ReadTimeRefused) as refused:
         filled.run()
@@ -171,17 +159,13 @@ def test_scenario_21_without_one_nothing_is_called_complete(filled: YugabytePipe
     assert filled.offset() is None  # a start that comes to nothing leaves nothing behind
 
 
-def test_a_snapshot_without_a_common_time_repeats_what_changed_meanwhile(
-    filled: YugabytePipeline,
-) -> None:
+def test_a_snapshot_without_a_common_time_repeats_what_changed_meanwhile(filled):
     with filled.running(**{"yb.consistent.snapshot": False}) as run:
         run.until(lambda: len(filled.events()) == 3, "the rows")
     assert filled.server.asked("yb_read_time") == []
 
 
-def test_scenario_22_a_crash_in_the_snapshot_and_one_after_it(
-    filled: YugabytePipeline, tmp_path: Path
-) -> None:
+def test_scenario_22_a_crash_in_the_snapshot_and_one_after_it(filled, tmp_path):
     """In it: all rows again, of the same time and slot. After it: none."""
     server, database = filled.server, filled.server.database
     database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 400) n")
@@ -207,9 +191,7 @@ def test_scenario_22_a_crash_in_the_snapshot_and_one_after_it(
     assert len(read_rows(filled)) == before
 
 
-def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(
-    filled: YugabytePipeline,
-) -> None:
+def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(filled):
     """As Debezium's connector has it, with ``tasks.max`` readers; and without a slot."""
     server, database = filled.server, filled.server.database
     database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 3000) n")
@@ -236,7 +218,7 @@ def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(
     assert server.refused == []
 
 
-def test_errors_of_the_read_time_that_is_too_old(filled: YugabytePipeline) -> None:
+def test_errors_of_the_read_time_that_is_too_old(filled):
     filled.server.forget_snapshots = True
     with pytest.raises(WaltapError) as refused:
         filled.run(**{"errors.max.retries": 0})

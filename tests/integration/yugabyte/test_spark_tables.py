@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.pipeline import YugabytePipeline
-from tests.harness.yugabyte.server import Yugabyte
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.apply.applier import OutputApplier
@@ -46,9 +45,7 @@ def spark_rows(spark: Any, folder: Path, log: Path) -> list[tuple[Any, ...]]:
         applier.close()
 
 
-def test_the_same_workload_ends_in_equal_tables(
-    yugabyte: Yugabyte, spark: Any, tmp_path: Path
-) -> None:
+def test_the_same_workload_ends_in_equal_tables(yugabyte, spark, tmp_path):
     database = yugabyte.database
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, name text, aura int, price float8, note text);"

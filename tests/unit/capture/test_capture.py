@@ -40,7 +40,7 @@ def capture(**properties: str) -> CaptureRules:
         ({"table.include.list": r"public\.\p{Lower}+"}, ["public.abc"], ["public.a1"]),
     ],
 )
-def test_tables(properties, captured, left_out) -> None:
+def test_tables(properties, captured, left_out):
     found = capture(**properties)
     for name in captured:
         assert found.captures(*name.split(".", 1)), name
@@ -60,7 +60,7 @@ PEOPLE = table("people", "id int4 not null", "name text", "Mail text", "age int4
         ({"column.include.list": "nothing"}, ()),
     ],
 )
-def test_columns_of_values(properties, indexes) -> None:
+def test_columns_of_values(properties, indexes):
     assert capture(**properties).columns(PEOPLE) == indexes
 
 
@@ -75,11 +75,11 @@ def test_columns_of_values(properties, indexes) -> None:
         ("public.people:nothing", (0,)),
     ],
 )
-def test_message_key_columns(text, indexes) -> None:
+def test_message_key_columns(text, indexes):
     assert capture(**{"message.key.columns": text}).keys(PEOPLE) == indexes
 
 
-def test_keys_are_the_primary_key_in_its_order() -> None:
+def test_keys_are_the_primary_key_in_its_order():
     relation = table("t", "a int4", "b int4", "c int4", key=("c", "a"))
     assert capture().keys(relation) == (2, 0)
     assert capture().keys(table("t", "a int4", key=())) == ()
@@ -97,14 +97,14 @@ def test_keys_are_the_primary_key_in_its_order() -> None:
         ),
     ],
 )
-def test_message_prefixes(properties, taken, left) -> None:
+def test_message_prefixes(properties, taken, left):
     test = capture(**properties).message_prefix
     assert [bool(test(prefix)) for prefix in (*taken, *left)] == [True] * len(taken) + [
         False
     ] * len(left)
 
 
-def test_skipped_operations() -> None:
+def test_skipped_operations():
     assert capture().skipped == {"t"}
     assert capture(**{"skipped.operations": "none"}).skipped == frozenset()
     assert capture(**{"skipped.operations": "c, d"}).skipped == {"c", "d"}
@@ -140,7 +140,7 @@ def test_skipped_operations() -> None:
         ({"time.precision.mode": "exact"}, r"time\.precision\.mode"),
     ],
 )
-def test_wrong_properties_are_named(properties, named) -> None:
+def test_wrong_properties_are_named(properties, named):
     with pytest.raises(ValidationError, match=named):
         split_properties({"topic.prefix": "t", **properties})
 
@@ -179,7 +179,7 @@ def topics(name: str, **properties: str) -> list[str]:
         ),
     ],
 )
-def test_topic_naming(name, properties, expected) -> None:
+def test_topic_naming(name, properties, expected):
     if expected is None:  # ${1} names a group, and there is none called 1
         with pytest.raises(ValueError, match="not a replacement"):
             topics(name, **properties)
@@ -187,7 +187,7 @@ def test_topic_naming(name, properties, expected) -> None:
         assert topics(name, **properties) == expected
 
 
-def test_regex_naming_needs_its_properties() -> None:
+def test_regex_naming_needs_its_properties():
     with pytest.raises(ValueError, match=r"topic\.regex and topic\.replacement"):
         topics("schema_regex")
 
@@ -196,13 +196,13 @@ def test_regex_naming_needs_its_properties() -> None:
     ("name", "expected"),
     [("." * 1, "_"), ("..", "__"), ("x" * 300, "x" * 249), ("a😀b", "a__b")],
 )
-def test_topics_are_sanitised_as_kafka_wants(name, expected) -> None:
+def test_topics_are_sanitised_as_kafka_wants(name, expected):
     from waltap.changes.capture.topic_naming import sanitised_topic
 
     assert sanitised_topic(name) == expected
 
 
-def test_topics_of_the_pipeline_itself() -> None:
+def test_topics_of_the_pipeline_itself():
     found = capture(
         **{"topic.delimiter": "_", "topic.transaction": "tx", "topic.heartbeat.prefix": "hb"}
     )

@@ -64,11 +64,11 @@ def after(properties: dict[str, str], columns: tuple[str, ...], row: tuple) -> d
         ("column.truncate.to.0.chars", "v int4", "12", 12),
     ],
 )  # fmt: skip
-def test_value_is_transformed(name, declared, text, expected) -> None:
+def test_value_is_transformed(name, declared, text, expected):
     assert after({name: "public.t.v"}, (declared,), (text,)) == {"v": expected}
 
 
-def test_placeholders_and_stand_ins_are_transformed_too() -> None:
+def test_placeholders_and_stand_ins_are_transformed_too():
     relation = table(
         "t", "id int4 not null", "m text not null", "h text not null", "c text not null"
     )
@@ -88,7 +88,7 @@ def test_placeholders_and_stand_ins_are_transformed_too() -> None:
     assert delete["before"] == {"id": 1, "m": "**", "h": hashlib.sha256(b"x").hexdigest(), "c": ""}
 
 
-def test_keys_are_never_transformed() -> None:
+def test_keys_are_never_transformed():
     relation = table("t", "id text not null")
     properties = {**BARE, "column.mask.with.2.chars": ".*"}
     (record,) = json_format(properties).render([part(Insert(relation, 0, ("secret",)))], NOW)
@@ -96,7 +96,7 @@ def test_keys_are_never_transformed() -> None:
     assert values([record])[0]["after"] == {"id": "**"}
 
 
-def test_propagated_source_type_never_takes_the_mask_away() -> None:
+def test_propagated_source_type_never_takes_the_mask_away():
     properties, _ = split_properties(
         {
             "topic.prefix": "t",
@@ -126,12 +126,12 @@ def test_propagated_source_type_never_takes_the_mask_away() -> None:
     ],
     ids=["ascii", "nul", "two bytes", "three bytes", "surrogates", "longest short", "long"],
 )
-def test_java_serialisation_of_strings(text, body) -> None:
+def test_java_serialisation_of_strings(text, body):
     assert java_serialised(text) == b"\xac\xed\x00\x05" + body
 
 
 @pytest.mark.parametrize(("typmod", "length"), [(0, 22), (1, 25), (2, 25), (3, 26), (6, 29)])
-def test_timestamp_length_counts_its_fraction(typmod, length) -> None:
+def test_timestamp_length_counts_its_fraction(typmod, length):
     data_type = DataType(oid=1114, schema="pg_catalog", name="timestamp")
     found = source_type(Column(name="v", type_oid=1114, typmod=typmod, data_type=data_type))
     assert (found.length, found.scale) == (length, typmod)
@@ -148,9 +148,7 @@ def test_timestamp_length_counts_its_fraction(typmod, length) -> None:
         ("interval", 0x0400FFFF, False, (49, 65535)),
     ],
 )
-def test_length_and_scale_of_a_type_with_and_without_modifier(
-    name, typmod, listed, figures
-) -> None:
+def test_length_and_scale_of_a_type_with_and_without_modifier(name, typmod, listed, figures):
     data_type = DataType(oid=1, schema="pg_catalog", name=name)
     found = source_type(
         Column(name="v", type_oid=1, typmod=typmod, data_type=data_type), listed=listed
@@ -159,7 +157,7 @@ def test_length_and_scale_of_a_type_with_and_without_modifier(
 
 
 @pytest.mark.parametrize(("name", "length"), [("_int2", 5), ("int2vector", 2147483647)])
-def test_an_array_has_the_length_of_its_elements_and_a_vector_none(name, length) -> None:
+def test_an_array_has_the_length_of_its_elements_and_a_vector_none(name, length):
     element = DataType(oid=21, schema="pg_catalog", name="int2")
     data_type = DataType(
         oid=1, schema="pg_catalog", name=name, kind=TypeKind.ARRAY, element=element
@@ -167,7 +165,7 @@ def test_an_array_has_the_length_of_its_elements_and_a_vector_none(name, length)
     assert source_type(Column(name="v", type_oid=1, data_type=data_type)).length == length
 
 
-def test_source_type_of_a_domain_has_its_name_and_its_modifiers() -> None:
+def test_source_type_of_a_domain_has_its_name_and_its_modifiers():
     varchar = DataType(oid=1043, schema="pg_catalog", name="varchar")
     short = DataType(
         oid=1, schema="s", name="short", kind=TypeKind.DOMAIN, base=varchar, base_typmod=14
@@ -188,6 +186,6 @@ def test_source_type_of_a_domain_has_its_name_and_its_modifiers() -> None:
         ("😀", "__", "_ud83d_ude00"),
     ],
 )
-def test_first_characters_and_escapes_of_field_names(name, avro, unicode) -> None:
+def test_first_characters_and_escapes_of_field_names(name, avro, unicode):
     assert field_namer("avro")(name) == avro
     assert field_namer("avro_unicode")(name) == unicode

@@ -17,9 +17,7 @@ TEN = "(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)"
         ("(?<n>a)", "${n}\\$1", "a", "a$1"),
     ],
 )
-def test_a_group_has_as_many_digits_as_there_are_groups(
-    regex: str, replacement: str, topic: str, expected: str
-) -> None:
+def test_a_group_has_as_many_digits_as_there_are_groups(regex, replacement, topic, expected):
     pattern = java_pattern(regex)
     assert pattern.sub(java_replacement(replacement, pattern), topic, count=1) == expected
 
@@ -37,7 +35,7 @@ def test_a_group_has_as_many_digits_as_there_are_groups(
         (r"[\p{Digit}x]+", "1x", "y"),
     ],
 )
-def test_a_set_has_the_members_that_java_gives_it(text: str, whole: str, not_whole: str) -> None:
+def test_a_set_has_the_members_that_java_gives_it(text, whole, not_whole):
     assert java_pattern(text).fullmatch(whole)
     assert not java_pattern(text).fullmatch(not_whole)
 
@@ -45,13 +43,13 @@ def test_a_set_has_the_members_that_java_gives_it(text: str, whole: str, not_who
 @pytest.mark.parametrize(
     "text", ["[[]]", "[a[bc]]", "[^a[bc]]", "[a-z&&[^b]]", "[a-z&&b]", r"x[\w[.]]"]
 )
-def test_sets_of_sets_are_refused_each_time(text: str) -> None:
+def test_sets_of_sets_are_refused_each_time(text):
     for _ in range(2):
         with pytest.raises(ValueError, match="as one set"):
             java_pattern(text)
 
 
 @pytest.mark.parametrize("text", ["(", "a{9999999999}", "*", "\\"])
-def test_what_is_no_pattern_is_a_value_error(text: str) -> None:
+def test_what_is_no_pattern_is_a_value_error(text):
     with pytest.raises(ValueError, match="not a regular expression"):
         java_pattern(text)

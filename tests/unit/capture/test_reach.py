@@ -16,7 +16,7 @@ import pytest
 from tests.harness.changelog import context
 from tests.harness.json_events import COMMIT_TS, NOW, Server, json_format, split_properties, table
 
-from waltap.base.property import PropertyDeclaration, declarations
+from waltap.base.property import declarations
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
@@ -258,7 +258,7 @@ def before(settings: frozenset[tuple[str, str]]) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("declaration", declarations(CaptureProperties), ids=lambda each: each.name)
-def test_a_property_changes_what_it_declares_to_reach(declaration: PropertyDeclaration) -> None:
+def test_a_property_changes_what_it_declares_to_reach(declaration):
     value = OTHERWISE[declaration.name]
     settings, other = ({}, value) if isinstance(value, str) else value
     family = declaration.family is not None

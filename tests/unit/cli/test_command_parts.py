@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ from waltap_testing.simulation.clock import VirtualClock
 # --- the list of commands ---------------------------------------------------------------------------
 
 
-def test_the_list_of_commands_has_the_beginning_of_the_help_of_each() -> None:
+def test_the_list_of_commands_has_the_beginning_of_the_help_of_each():
     group: Any = get_command(application)
     context = group.make_context("waltap", ["plugins"])
     for name, built_in in COMMANDS.items():
@@ -47,7 +46,7 @@ def test_the_list_of_commands_has_the_beginning_of_the_help_of_each() -> None:
     ["doctor s.toml {}", "status s.toml a {}", "offsets {}", "top --sort {}", "{}"],
 )
 @pytest.mark.parametrize("word", ["postgres://u:tell-nobody@h/d", "password=tell-nobody"])
-def test_a_usage_error_quotes_no_secret(line: str, word: str) -> None:
+def test_a_usage_error_quotes_no_secret(line, word):
     found = CliRunner().invoke(application, line.format(word).split())
     assert found.exit_code == 2
     assert "Error: " in found.output
@@ -76,7 +75,7 @@ URIS = {
 }
 
 
-def test_a_uri_becomes_the_source_section() -> None:
+def test_a_uri_becomes_the_source_section():
     for uri, expected in URIS.items():
         raw = read(uri)
         found = {name: setting.value for name, setting in raw.settings.items()}
@@ -94,7 +93,7 @@ def test_a_uri_becomes_the_source_section() -> None:
             read(uri)
 
 
-def test_set_options_are_split_at_the_first_equals_sign_and_faulty_ones_are_named() -> None:
+def test_set_options_are_split_at_the_first_equals_sign_and_faulty_ones_are_named():
     raw = read_debezium({})
     assert overrides(raw, ["a=b=c", " x = y", "e="]) == {"a": "b=c", "x": " y", "e": ""}
     assert overrides(raw, None) == {}
@@ -108,14 +107,14 @@ def test_set_options_are_split_at_the_first_equals_sign_and_faulty_ones_are_name
     assert {"b", "nonsense", "database.dbname"} <= set(reported)
 
 
-def test_a_command_that_writes_nowhere_needs_no_sink() -> None:
+def test_a_command_that_writes_nowhere_needs_no_sink():
     assert any_sink(read_debezium({})) == "terminal"
     assert any_sink(read_debezium({}), "null") == "null"
     assert any_sink(read_tables({"sink": {"type": "jsonl"}})) is None
     assert any_sink(read_tables({"sinks": [{"type": "jsonl"}]})) is None
 
 
-def test_no_part_of_the_password_of_a_sink_is_written_by_init() -> None:
+def test_no_part_of_the_password_of_a_sink_is_written_by_init():
     for given, written in (
         ("postgresql://u:secret@h/db", "postgresql://u:*@h/db"),
         ("postgresql://u:p@ss@h/db", "postgresql://u:*@h/db"),
@@ -132,7 +131,7 @@ def test_no_part_of_the_password_of_a_sink_is_written_by_init() -> None:
 # --- questions ---------------------------------------------------------------------------------------
 
 
-def test_a_command_that_gets_no_yes_does_nothing_and_fails() -> None:
+def test_a_command_that_gets_no_yes_does_nothing_and_fails():
     """A script must not take it for done."""
     app = typer.Typer()
 
@@ -151,7 +150,7 @@ def test_a_command_that_gets_no_yes_does_nothing_and_fails() -> None:
 # --- errors ------------------------------------------------------------------------------------------
 
 
-def test_the_exit_code_shows_what_a_later_try_may_mend() -> None:
+def test_the_exit_code_shows_what_a_later_try_may_mend():
     errors: dict[WaltapError, int] = {
         ConfigurationError([PropertyProblem("a", "b")]): 2,
         SpecMissing("no sink", known=()): 2,
@@ -176,7 +175,7 @@ def chained(error: WaltapError, cause: Exception) -> WaltapError:
     return error
 
 
-def test_an_error_shows_code_what_cause_and_remedy(capsys: Captured) -> None:
+def test_an_error_shows_code_what_cause_and_remedy(capsys):
     show(chained(SourceError("the server says [no]"), ValueError("line 1\nline 2")))
     assert text(capsys) == (
         "error: WT-2000 source error\n"
@@ -190,7 +189,7 @@ def test_an_error_shows_code_what_cause_and_remedy(capsys: Captured) -> None:
     assert "Cause" not in text(capsys), "it says the same"
 
 
-def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: Captured) -> None:
+def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys):
     problems = [
         PropertyProblem("slot.nam", "is not known", value="[x]", nearest="slot.name"),
         PropertyProblem("a", "is wrong", allowed="b, c"),
@@ -209,9 +208,7 @@ def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys: C
     assert text(capsys).splitlines()[-1] == help_
 
 
-def test_a_bug_shows_where_and_the_traceback_when_asked_for(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_shows_where_and_the_traceback_when_asked_for(capsys, monkeypatch):
     try:
         raise KeyError("x")
     except KeyError as error:
@@ -236,9 +233,7 @@ LIBRARY = "import waltap, waltap.cli.application, waltap.pipeline.engine.engine"
 
 
 @pytest.mark.parametrize(("code", "rare"), [(COMMAND, True), (LIBRARY, False)])
-def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(
-    code: str, *, rare: bool
-) -> None:
+def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(code, *, rare):
     found = subprocess.run(
         [sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=120, check=True
     )
@@ -249,9 +244,7 @@ def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(
 # --- several pipelines -------------------------------------------------------------------------------
 
 
-def test_a_process_that_cannot_be_made_is_started_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_cannot_be_made_is_started_later(tmp_path, monkeypatch, caplog):
     clock = VirtualClock()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     clock.at(4, lambda: monkeypatch.setattr(sys, "executable", "true"))

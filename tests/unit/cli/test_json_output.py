@@ -49,7 +49,7 @@ def every_command() -> dict[str, Any]:
     return found
 
 
-def test_each_command_that_prints_a_table_has_json() -> None:
+def test_each_command_that_prints_a_table_has_json():
     commands = every_command()
     assert commands.keys() == TABLES | OTHERS, "name each command in one of the two sets"
     missing = {
@@ -59,7 +59,7 @@ def test_each_command_that_prints_a_table_has_json() -> None:
 
 
 @pytest.fixture
-def profile(tmp_path: Path) -> Path:
+def profile(tmp_path) -> Path:
     path = tmp_path / "waltap.toml"
     path.write_text(
         "[source]\ntype = 'postgres'\nname = 'shop'\ntopic.prefix = 'shop'\n"
@@ -77,7 +77,7 @@ def profile(tmp_path: Path) -> Path:
         "top FOLDER --json",
     ],
 )
-def test_json_is_valid(command: str, profile: Path, tmp_path: Path) -> None:
+def test_json_is_valid(command, profile, tmp_path):
     given = {"PROFILE": str(profile), "FOLDER": str(tmp_path)}
     words = [given.get(word, word) for word in command.split()]
     result = CliRunner().invoke(application, words)

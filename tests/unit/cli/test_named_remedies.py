@@ -92,7 +92,7 @@ def said() -> Iterator[tuple[str, str]]:
                 yield f"{named(path)}:{node.lineno}", node.value
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_command_that_is_named_exists():
     wrong = []
     seen = 0
     for where, text in said():
@@ -132,7 +132,7 @@ def known(name: str) -> bool:
     return any(family.fullmatch(name) for family in FAMILIES)
 
 
-def test_what_a_remedy_names_is_there() -> None:
+def test_what_a_remedy_names_is_there():
     every = {option for name in root().list_commands(None) for option in _all_options(name)}
     for error in CLASSES:
         text = rendered(error)
@@ -178,7 +178,7 @@ def of_python(name: str) -> bool:
     return name in modules() or name.rpartition(".")[0] in modules()
 
 
-def test_commands_on_pages_exist() -> None:
+def test_commands_on_pages_exist():
     wrong = []
     for page, (kind, text) in ((page, shown) for page in PAGES for shown in shown_on(page)):
         if kind not in {"span", *FENCED}:
@@ -192,7 +192,7 @@ def test_commands_on_pages_exist() -> None:
     assert not wrong
 
 
-def test_properties_on_pages_exist() -> None:
+def test_properties_on_pages_exist():
     wrong = []
     for page, (kind, text) in ((page, shown) for page in PAGES for shown in shown_on(page)):
         if kind == "toml":
@@ -221,5 +221,5 @@ def test_properties_on_pages_exist() -> None:
     [["snapshots"], ["offsets", "forget"], ["changelog", "lst"], ["spark", "tables"]],
     ids=" ".join,
 )
-def test_a_command_that_is_not_there_is_not_found(words: list[str]) -> None:
+def test_a_command_that_is_not_there_is_not_found(words):
     assert command_of(words) is None

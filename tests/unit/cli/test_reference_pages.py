@@ -21,12 +21,12 @@ OURS = set(
 HOST = Host(only=OURS)
 
 
-def test_make_docs_writes_what_is_ours_whatever_else_is_installed() -> None:
+def test_make_docs_writes_what_is_ours_whatever_else_is_installed():
     plugins = {path.name for path in (DOCS.parent / "plugins").iterdir() if path.is_dir()}
     assert plugins == OURS | {"testing"}
 
 
-def test_every_page_is_current() -> None:
+def test_every_page_is_current():
     old = [
         page.path
         for page in pages(HOST)
@@ -38,7 +38,7 @@ def test_every_page_is_current() -> None:
 CLASSES = error_classes(HOST)
 
 
-def test_every_error_has_a_text_and_a_remedy_that_can_be_filled_in() -> None:
+def test_every_error_has_a_text_and_a_remedy_that_can_be_filled_in():
     for error in CLASSES:
         assert (error.__doc__ or "").strip().endswith((".", ":")), error
         filled = error.remedy.format_map(dict.fromkeys(fields_of(error.remedy), "x"))
@@ -46,7 +46,7 @@ def test_every_error_has_a_text_and_a_remedy_that_can_be_filled_in() -> None:
         assert "{" not in filled, error
 
 
-def test_every_property_says_what_it_means_in_a_sentence() -> None:
+def test_every_property_says_what_it_means_in_a_sentence():
     for heading, _, model in components(HOST):
         for declaration in declarations(model):
             assert declaration.summary.rstrip()[-1] in ".…", (heading, declaration.summary)
@@ -54,7 +54,7 @@ def test_every_property_says_what_it_means_in_a_sentence() -> None:
                 assert declaration.unit == "ms", (heading, declaration.name)
 
 
-def test_the_schema_describes_a_profile() -> None:
+def test_the_schema_describes_a_profile():
     schema = json.loads(json.dumps(profile_schema(HOST)))
     source = schema["properties"]["source"]["properties"]
     table = source["table"]["properties"]["include"]["properties"]["list"]
@@ -77,7 +77,7 @@ def names_in(schema: dict, document: dict, prefix: str = "") -> list[str]:
     return missing
 
 
-def test_the_schema_knows_both_ways_to_write_a_name() -> None:
+def test_the_schema_knows_both_ways_to_write_a_name():
     text = """
     [source]
     type = "postgres"
@@ -91,7 +91,7 @@ def test_the_schema_knows_both_ways_to_write_a_name() -> None:
     assert names_in(profile_schema(HOST), tomllib.loads(text)) == []
 
 
-def test_the_schema_takes_the_profiles_of_the_pages() -> None:
+def test_the_schema_takes_the_profiles_of_the_pages():
     whole = Draft202012Validator(profile_schema(HOST))
     source = '[source]\ntype = "postgres"\n'
     profiles = [

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,7 +51,7 @@ def line(name: str, run: dict[str, Any] | None, problem: str = "") -> dict[str, 
     return {"pipeline": name, "run": run, "stored_ms": None, "problem": problem}
 
 
-def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
+def test_a_run_shows_where_it_is_and_what_went_wrong():
     failure = RecentFailure(
         at_ms=AT - 5000, code="WT-2001", problem="the link [broke]", retried=True
     )
@@ -90,7 +89,7 @@ def test_a_run_shows_where_it_is_and_what_went_wrong() -> None:
         assert said in reported
 
 
-def test_every_pipeline_has_a_line_also_one_that_does_not_run() -> None:
+def test_every_pipeline_has_a_line_also_one_that_does_not_run():
     found = [
         line("b", document("b")),
         line("a", None),
@@ -102,14 +101,14 @@ def test_every_pipeline_has_a_line_also_one_that_does_not_run() -> None:
     assert "c.toml has 1 problem: - torn" in reported[5]
 
 
-def test_a_stage_without_a_commit_is_not_compared() -> None:
+def test_a_stage_without_a_commit_is_not_compared():
     spark = DownstreamProgress(stage="spark", lsn=0, lag_bytes=None, current=False)
     reported = drawn(run_view(document("shop", downstream=(spark,))))
     assert "nothing applied yet" in reported
     assert "behind the sink" not in reported
 
 
-def test_a_stopped_pipeline_shows_when_its_offset_was_stored() -> None:
+def test_a_stopped_pipeline_shows_when_its_offset_was_stored():
     stopped = {**line("a", None), "stored_ms": AT - 180_000}
     assert "not running; offset stored 3 min ago" in drawn(overview([stopped], now_ms=AT))
 
@@ -117,7 +116,7 @@ def test_a_stopped_pipeline_shows_when_its_offset_was_stored() -> None:
 @pytest.mark.parametrize(
     ("order", "names"), [("name", "abc"), ("lag", "cab"), ("rate", "acb"), ("state", "bac")]
 )
-def test_the_order_of_lines(order: str, names: str) -> None:
+def test_the_order_of_lines(order, names):
     def behind(octets: int) -> tuple[PartitionStatus, ...]:
         position = Position(1)
         return (
@@ -138,7 +137,7 @@ def test_the_order_of_lines(order: str, names: str) -> None:
     assert "".join(reported) == names
 
 
-def test_spans_and_sizes() -> None:
+def test_spans_and_sizes():
     assert [ago(ms) for ms in (-5, 1500, 600_000, 7_200_000, 864_000_000)] == [
         "0 s", "2 s", "10 min", "2 h", "10 days",
     ]  # fmt: skip
@@ -150,7 +149,7 @@ def test_spans_and_sizes() -> None:
     ]
 
 
-def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path: Path) -> None:
+def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path):
     profiles, states = tmp_path / "profiles", tmp_path / "profiles" / ".waltap"
     (states / "old").mkdir(parents=True)
     (states / "old" / "offset.json").write_text("{}")
@@ -170,7 +169,7 @@ def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path: P
     assert (old.name, report(old)["stored_ms"] is not None) == ("old", True)
 
 
-def test_a_forecast_of_more_than_a_year_says_nothing() -> None:
+def test_a_forecast_of_more_than_a_year_says_nothing():
     assert full_in(102_921 * 86_400.0) == "not full within a year"
     assert full_in(7200) == "full in 2 h"
     assert size(195_673_608) == "186.6 MiB"

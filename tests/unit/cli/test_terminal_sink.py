@@ -54,7 +54,7 @@ def batch(*parts: Part, **more: Any) -> Batch:
 
 
 @pytest.fixture
-def shown(capfd: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+def shown(capfd) -> Callable[..., list[str]]:
     """Return what gives the lines for parts, without the clock."""
 
     def show(*parts: Part, context: SinkContext | None = None, **properties: Any) -> list[str]:
@@ -97,14 +97,12 @@ LINES = [
 ]
 
 
-def test_a_change_is_one_line(shown: Callable[..., list[str]]) -> None:
+def test_a_change_is_one_line(shown):
     for change, line in LINES:
         assert shown(part(change)) == [line]
 
 
-def test_values_cannot_drive_the_terminal_or_break_the_line(
-    shown: Callable[..., list[str]],
-) -> None:
+def test_values_cannot_drive_the_terminal_or_break_the_line(shown):
     evil = Relation(
         oid=2, schema="s\x1b[0m", table="t", columns=(Column(name="c\n", type_oid=TEXT),)
     )
@@ -115,9 +113,7 @@ def test_values_cannot_drive_the_terminal_or_break_the_line(
     assert "note='xxxxxxxxx…'" in line
 
 
-def test_rows_of_a_snapshot_are_shown_too_and_heartbeats_are_not(
-    shown: Callable[..., list[str]],
-) -> None:
+def test_rows_of_a_snapshot_are_shown_too_and_heartbeats_are_not(shown):
     rows = SnapshotRows(
         relation=ORDERS, rows=[("a", "1", "1"), ("b", "2", "2")], ts=0, lsn=1, xid=1
     )
@@ -132,9 +128,7 @@ def context(**properties: object) -> SinkContext:
     return SinkContext(pipeline="p", state_dir=Path(), capture=capture)
 
 
-def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_shown(
-    shown: Callable[..., list[str]],
-) -> None:
+def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_shown(shown):
     chosen = context(
         **{
             "column.exclude.list": r"public\.orders\.total",
@@ -149,7 +143,7 @@ def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_sho
     assert line == "INSERT   public.orders  id=7 note='geheim' total=1.50"
 
 
-def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
     master, terminal = os.openpty()
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(terminal, "w") as out:
@@ -172,9 +166,7 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in plain
 
 
-def test_records_are_printed_as_the_jsonl_sink_writes_them(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_records_are_printed_as_the_jsonl_sink_writes_them(capfd):
     sink = made(json=True)
     assert sink.capabilities.records
     keyed = Record("t", b'{"id":1}', b'{"op":"c"}', (("h", b'"v"'),))
@@ -186,7 +178,7 @@ def test_records_are_printed_as_the_jsonl_sink_writes_them(
     ]
 
 
-def test_a_closed_reader_is_an_error_of_the_sink() -> None:
+def test_a_closed_reader_is_an_error_of_the_sink():
     reader, writer = os.pipe()
     os.close(reader)
     saved = os.dup(1)
@@ -200,9 +192,7 @@ def test_a_closed_reader_is_an_error_of_the_sink() -> None:
         os.close(writer)
 
 
-def test_an_update_is_compared_with_the_row_that_was_shown_last(
-    shown: Callable[..., list[str]],
-) -> None:
+def test_an_update_is_compared_with_the_row_that_was_shown_last(shown):
     """The server sends no old row, or its key alone: what was shown shows the rest."""
     lines = shown(
         part(

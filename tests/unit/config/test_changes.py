@@ -39,15 +39,13 @@ def profile(sink: dict[str, Any] | None = None, **source: Any) -> Profile:
     ],
     ids=str,
 )
-def test_what_differs_is_named(
-    before: dict[str, Any], after: dict[str, Any], names: list[str]
-) -> None:
+def test_what_differs_is_named(before, after, names):
     found = [change.name for change in changes(profile(**before), profile(**after))]
     assert set(names) <= set(found), found
     assert not [name for name in found if not name.startswith(("sink.", *names))]
 
 
-def test_a_run_takes_what_is_declared_so_and_keeps_the_rest() -> None:
+def test_a_run_takes_what_is_declared_so_and_keeps_the_rest():
     running = profile()
     wanted = profile(
         **{"heartbeat.interval.ms": 5, "max.batch.size": 7, "waltap.log.level": "debug"}
@@ -61,7 +59,7 @@ def test_a_run_takes_what_is_declared_so_and_keeps_the_rest() -> None:
     assert (again.applied, again.restart) == ((), ("max.batch.size",)), "reported until it is done"
 
 
-def test_only_the_engine_declares_such_properties() -> None:
+def test_only_the_engine_declares_such_properties():
     """A component keeps the values that it was made with; it would promise what nobody does."""
     for heading, _, model in components(Host()):
         if model is not EngineProperties:

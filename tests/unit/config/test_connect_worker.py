@@ -31,7 +31,7 @@ def problems(given: dict[str, str], sink: str | None = None) -> list[PropertyPro
     return list(survey(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink).problems)
 
 
-def test_a_file_with_brokers_and_no_sink_goes_to_kafka() -> None:
+def test_a_file_with_brokers_and_no_sink_goes_to_kafka():
     settings = {
         "producer.linger.ms": "7",
         "producer.acks": "all",
@@ -50,7 +50,7 @@ def test_a_file_with_brokers_and_no_sink_goes_to_kafka() -> None:
     assert {"group.id", "plugin.path", "consumer.fetch.min.bytes"} == set(resolution.ignored)
 
 
-def test_what_the_sink_was_reported_by_its_own_name_wins_and_the_connectors_own_is_taken() -> None:
+def test_what_the_sink_was_reported_by_its_own_name_wins_and_the_connectors_own_is_taken():
     sink = examined({"producer.override.linger.ms": "9"}, sink="kafka:h:1").profile.sink
     assert sink.properties.servers == "h:1"
     assert sink.properties.producer == {"producer.linger.ms": "9"}
@@ -58,7 +58,7 @@ def test_what_the_sink_was_reported_by_its_own_name_wins_and_the_connectors_own_
     assert examined(WORKER | own).profile.sink.properties.servers == "mine:1"
 
 
-def test_for_another_sink_they_have_no_effect_and_are_reported() -> None:
+def test_for_another_sink_they_have_no_effect_and_are_reported():
     own = {"waltap.sink.type": "jsonl", "waltap.sink.path": "x", "producer.linger.ms": "9"}
     resolution = examined(WORKER | own)
     assert resolution.profile.sink.spec.name == "jsonl"
@@ -69,9 +69,7 @@ def test_for_another_sink_they_have_no_effect_and_are_reported() -> None:
 @pytest.mark.parametrize(
     "asked", [{"exactly.once.support": "Required"}, {"exactly.once.source.support": "enabled"}]
 )
-def test_exactly_once_is_asked_of_what_can_and_refused_where_it_cannot(
-    asked: dict[str, str],
-) -> None:
+def test_exactly_once_is_asked_of_what_can_and_refused_where_it_cannot(asked):
     assert examined(WORKER | asked).profile.sink.properties.guarantee == "exactly_once"
     for sink in ("changelog:x", "spark:x"):
         assert examined(asked, sink=sink).profile
@@ -87,7 +85,7 @@ def test_exactly_once_is_asked_of_what_can_and_refused_where_it_cannot(
     assert examine(raw, HOST, sink=any_sink(raw)).profile.sink.spec.name == "terminal"
 
 
-def test_what_a_worker_says_of_security_holds_for_the_producer_unless_that_has_its_own() -> None:
+def test_what_a_worker_says_of_security_holds_for_the_producer_unless_that_has_its_own():
     secured = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
@@ -104,7 +102,7 @@ def test_what_a_worker_says_of_security_holds_for_the_producer_unless_that_has_i
     assert "ssl.client.auth" in resolution.ignored
 
 
-def test_names_of_the_sanitize_pattern_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_the_sanitize_pattern_are_hidden(monkeypatch):
     values = {"custom.sanitize.pattern": ".*include.*", "table.include.list": "public.verborgen"}
     shown = {each.name: each.value for each in examined(WORKER | values).explained}
     assert shown["table.include.list"] == "***"
@@ -182,9 +180,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("given", "reported"), REFUSED, ids=lambda value: next(iter(value)))
-def test_what_the_clients_do_not_take_is_refused_by_its_name(
-    given: dict[str, str], reported: dict[str, str]
-) -> None:
+def test_what_the_clients_do_not_take_is_refused_by_its_name(given, reported):
     found = problems(WORKER | given)
     assert len(found) == len(reported)
     for name, words in reported.items():
@@ -192,7 +188,7 @@ def test_what_the_clients_do_not_take_is_refused_by_its_name(
         assert all(word in str(problem) for word in words.split(" … "))
 
 
-def test_what_changes_nothing_is_accepted() -> None:
+def test_what_changes_nothing_is_accepted():
     for count in ("1", "8"):
         assert "tasks.max" in examined(WORKER | {"tasks.max": count}).ignored
     for support in ("true", "false"):

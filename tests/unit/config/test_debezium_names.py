@@ -83,7 +83,7 @@ def refused(given: dict[str, str]) -> PropertyProblem:
     return problem
 
 
-def test_something_becomes_of_every_property() -> None:
+def test_something_becomes_of_every_property():
     assert len(NAMES) > 170
     for name in NAMES:
         member = PATTERNS.get(name, name)
@@ -94,7 +94,7 @@ def test_something_becomes_of_every_property() -> None:
             assert entry.why or member in MAPPED_NAMES, f"{name}: nobody says why"
 
 
-def test_a_file_with_every_default_runs() -> None:
+def test_a_file_with_every_default_runs():
     """And each of its properties is honoured, or reported to have no effect, with the reason."""
     resolution = examined(DEFAULTS | {"connector.class": POSTGRES, "topic.prefix": "t"})
     honoured = {each.name for each in resolution.explained}
@@ -106,7 +106,7 @@ def test_a_file_with_every_default_runs() -> None:
             assert now not in resolution.ignored, name
 
 
-def test_defaults_are_those_of_debezium_but_for_ours() -> None:
+def test_defaults_are_those_of_debezium_but_for_ours():
     different = {}
     for heading, declaration in DECLARED:
         wanted = DEFAULTS.get(declaration.name)
@@ -122,7 +122,7 @@ def test_defaults_are_those_of_debezium_but_for_ours() -> None:
 @pytest.mark.parametrize(
     "path", sorted((PEER / "corpora").rglob("*.properties")), ids=lambda p: f"{p.parent.name}"
 )
-def test_a_file_that_debezium_runs_is_taken_and_nothing_in_it_is_without_effect(path: Path) -> None:
+def test_a_file_that_debezium_runs_is_taken_and_nothing_in_it_is_without_effect(path):
     resolution = examine(load(path), HOST, sink="null")
     assert (resolution.ignored, resolution.warnings) == ({}, [])
 
@@ -142,7 +142,7 @@ def test_a_file_that_debezium_runs_is_taken_and_nothing_in_it_is_without_effect(
         ),
     ],
 )
-def test_cloud_events_say_which_headers_they_cannot_read(given: dict[str, str], said: str) -> None:
+def test_cloud_events_say_which_headers_they_cannot_read(given, said):
     kind = "io.debezium.converters.CloudEventsConverter"
     named = {f"value.converter.{name}": value for name, value in given.items()}
     assert said in refused({"value.converter": kind, "key.converter": "json", **named}).what
@@ -157,7 +157,7 @@ OUTBOX = {
 """Debezium's documentation has this, with a delegate for heartbeats."""
 
 
-def test_bytes_have_a_delegate_for_what_is_none() -> None:
+def test_bytes_have_a_delegate_for_what_is_none():
     delegate = "value.converter.delegate.converter.type"
     given = {delegate: "org.apache.kafka.connect.json.JsonConverter"}
     given[f"{delegate}.schemas.enable"] = "false"
@@ -167,7 +167,7 @@ def test_bytes_have_a_delegate_for_what_is_none() -> None:
     assert (problem.property, "must be json" in problem.what) == (delegate, True)
 
 
-def test_what_belongs_to_a_snapshot_mode_is_its_own() -> None:
+def test_what_belongs_to_a_snapshot_mode_is_its_own():
     mode = "snapshot.mode.configuration.based"
     names = [f"{mode}.{end}" for end in ("snapshot.data", "start.stream", "snapshot.on.data.error")]
     resolution = examined({"snapshot.mode": "Configuration_Based"} | dict.fromkeys(names, "TRUE"))
@@ -185,7 +185,7 @@ OF_FAMILIES = (
 )  # fmt: skip
 
 
-def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
+def test_what_has_no_effect_is_accepted_at_any_value_and_noted():
     ignored = [n for n, e in KNOWN_NAMES.items() if e.ignored]
     for name in (*ignored, *OF_FAMILIES):
         for value in ("1", "some.Thing"):
@@ -196,7 +196,7 @@ def test_what_has_no_effect_is_accepted_at_any_value_and_noted() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n, e in KNOWN_NAMES.items() if not e.ignored])
-def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(name: str) -> None:
+def test_a_value_that_would_change_what_users_get_is_refused_with_a_reason(name):
     entry = KNOWN_NAMES[name]
     value = {"exactly.once.support": "required", "exactly.once.source.support": "enabled"}
     problem = refused({name: value.get(name, "a.B")})
@@ -218,7 +218,7 @@ OLD_MEANINGS = {
 
 
 @pytest.mark.parametrize(("old", "new"), sorted(OLD_NAMES.items()))
-def test_old_names_are_accepted_with_a_warning_that_names_the_new(old: str, new: str) -> None:
+def test_old_names_are_accepted_with_a_warning_that_names_the_new(old, new):
     values = {"connector.class": POSTGRES, "topic.prefix": "t", "database.dbname": "d"}
     values |= {"database.hostname": "h", "slot.name": "s", "waltap.sink.type": "null"}
     values.pop(new, None)
@@ -228,7 +228,7 @@ def test_old_names_are_accepted_with_a_warning_that_names_the_new(old: str, new:
 
 
 @pytest.mark.parametrize(("name", "old"), sorted(OLD_VALUES))
-def test_old_values_become_present_ones(name: str, old: str) -> None:
+def test_old_values_become_present_ones(name, old):
     resolution = examined({name: old.upper()})
     assert {e.name: e.value for e in resolution.explained}[name] == OLD_VALUES[name, old]
     assert any(f"write {name}={OLD_VALUES[name, old]}" in w for w in resolution.warnings)
@@ -248,19 +248,17 @@ SEEK = "internal.slot.seek.to.known.offset.on.start"
         ("truncate.handling.mode", "skip", "skipped.operations", "t"),
     ],
 )
-def test_a_deprecated_switch_means_what_succeeded_it(
-    old: str, value: str, name: str, meaning: str
-) -> None:
+def test_a_deprecated_switch_means_what_succeeded_it(old, value, name, meaning):
     resolution = examined({old: value})
     assert {each.name: each.value for each in resolution.explained}[name] == meaning
     assert any(f"write {name}" in warning for warning in resolution.warnings)
 
 
-def test_a_source_block_of_before_debezium_1_is_refused() -> None:
+def test_a_source_block_of_before_debezium_1_is_refused():
     assert "v1 is the source block" in str(refused({"source.struct.version": "v1"}))
 
 
-def test_channels_are_chosen_and_those_that_are_not_there_are_refused() -> None:
+def test_channels_are_chosen_and_those_that_are_not_there_are_refused():
     for name, value, there in (
         ("signal.enabled.channels", "source,pigeon", "file, kafka, source"),
         ("notification.enabled.channels", "nowhere", "kafka, log, sink, webhook"),
@@ -275,7 +273,7 @@ def test_channels_are_chosen_and_those_that_are_not_there_are_refused() -> None:
     assert (file.properties.path.name, file.properties.path.is_absolute()) == ("x.txt", True)
 
 
-def test_no_name_that_a_component_declares_is_listed_again() -> None:
+def test_no_name_that_a_component_declares_is_listed_again():
     """But for names that have no effect unless their component is chosen."""
     assert KNOWN_NAMES.keys() & SINGLE == {
         *("signal.file", "bootstrap.servers", "topic.creation.enable", "signal.kafka.topic"),
@@ -286,7 +284,7 @@ def test_no_name_that_a_component_declares_is_listed_again() -> None:
     assert not [name for name in KNOWN_NAMES if name.startswith("waltap.")]
 
 
-def test_a_closed_set_knows_no_case() -> None:
+def test_a_closed_set_knows_no_case():
     for _, declaration in DECLARED:
         for choice in declaration.choices:
             assert declaration.chosen(f" {choice.swapcase()} ") == choice
@@ -308,7 +306,7 @@ def test_a_closed_set_knows_no_case() -> None:
         assert examined(given).profile
 
 
-def test_a_number_may_stand_for_a_choice_that_is_a_text() -> None:
+def test_a_number_may_stand_for_a_choice_that_is_a_text():
     """As TOML writes it; a truth value is no number."""
 
     class Some(Properties):
@@ -356,7 +354,7 @@ def profile(sink: str, name: str, value: object) -> dict[str, dict[str, Any]]:
     return {"source": SOURCE | {name: value}, "sink": {"type": "null"}}
 
 
-def test_a_value_that_a_property_does_not_take_is_refused_by_name_with_what_it_takes() -> None:
+def test_a_value_that_a_property_does_not_take_is_refused_by_name_with_what_it_takes():
     tried = 0
     for sink, declaration in cases():
         for value in bad_values(declaration):
@@ -368,7 +366,7 @@ def test_a_value_that_a_property_does_not_take_is_refused_by_name_with_what_it_t
     assert tried > 150
 
 
-def test_a_value_that_is_its_default_or_a_choice_is_taken() -> None:
+def test_a_value_that_is_its_default_or_a_choice_is_taken():
     for sink, declaration in cases():
         good = list(declaration.choices)
         if declaration.default is not None:

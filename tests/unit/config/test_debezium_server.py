@@ -1,7 +1,5 @@
 """Debezium Server's application.properties are taken as they are."""
 
-from pathlib import Path
-
 import pytest
 from tests.harness.examined import examine
 
@@ -44,7 +42,7 @@ def problems(more: dict[str, str]) -> list[PropertyProblem]:
     return list(survey(raw, HOST).problems)
 
 
-def test_the_file_of_the_tutorial_runs(tmp_path: Path) -> None:
+def test_the_file_of_the_tutorial_runs(tmp_path):
     path = tmp_path / "application.properties"
     path.write_text(SERVER)
     resolution = examine(load(path), HOST)
@@ -60,7 +58,7 @@ def test_the_file_of_the_tutorial_runs(tmp_path: Path) -> None:
     assert "waltap.state.dir" in resolution.ignored["offset.storage.file.filename"]
 
 
-def test_formats_are_those_of_one_side_or_of_all() -> None:
+def test_formats_are_those_of_one_side_or_of_all():
     given = {
         "debezium.format.key": "simplestring",
         "debezium.format.value": "json",
@@ -91,15 +89,13 @@ def test_formats_are_those_of_one_side_or_of_all() -> None:
         ),
     ],
 )
-def test_a_mistake_is_reported_under_its_name_in_the_file(
-    name: str, value: str, nearest: str | None, words: str
-) -> None:
+def test_a_mistake_is_reported_under_its_name_in_the_file(name, value, nearest, words):
     (problem,) = problems({name: value})
     assert (problem.property, problem.nearest) == (name, nearest)
     assert words in str(problem)
 
 
-def test_all_that_is_wrong_is_in_one_list() -> None:
+def test_all_that_is_wrong_is_in_one_list():
     wrong = {
         "debezium.sink.type": "pulsar",
         "debezium.source.connector.class": "io.debezium.connector.mysql.MySqlConnector",
@@ -111,7 +107,7 @@ def test_all_that_is_wrong_is_in_one_list() -> None:
     assert wrong.keys() <= {problem.property for problem in problems(wrong)}
 
 
-def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch):
     monkeypatch.setenv("PG_SECRET", "geheim77")
     monkeypatch.setenv("DB_HOST_NAME", "db.example")
     given = {
@@ -132,7 +128,7 @@ def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch: pytest.M
     assert problems(circle)
 
 
-def test_a_variable_may_hold_the_name_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_may_hold_the_name_of_a_part(monkeypatch):
     for name, value in (("MY_SINK", "kafka"), ("MY_STEPS", "a"), ("MY_FORM", "avro")):
         monkeypatch.setenv(name, value)
     given = {
@@ -150,7 +146,7 @@ def test_a_variable_may_hold_the_name_of_a_part(monkeypatch: pytest.MonkeyPatch)
     assert "ANYWHERE, which is not set" in str(problem)
 
 
-def test_what_holds_elsewhere_has_no_effect_and_is_reported() -> None:
+def test_what_holds_elsewhere_has_no_effect_and_is_reported():
     given = {
         "debezium.sink.redis.address": "r:1",
         "%prod.debezium.source.slot.name": "p",
@@ -162,7 +158,7 @@ def test_what_holds_elsewhere_has_no_effect_and_is_reported() -> None:
     assert resolution.profile.connector.properties.slot_name == "p"
 
 
-def test_transforms_keep_their_order_and_their_names() -> None:
+def test_transforms_keep_their_order_and_their_names():
     given = {
         "debezium.transforms": "b,a",
         "debezium.transforms.a.type": "route",
@@ -174,7 +170,7 @@ def test_transforms_keep_their_order_and_their_names() -> None:
     assert "debezium.transforms.b.type" in {problem.property for problem in problems(given)}
 
 
-def test_waltaps_own_properties_win_wherever_they_stand() -> None:
+def test_waltaps_own_properties_win_wherever_they_stand():
     own = {"waltap.sink.producer.linger.ms": "77", "waltap.sink.bootstrap.servers": "own:1"}
     for values in ({**TUTORIAL, **own}, {**own, **TUTORIAL}):
         found = examined(values).profile.sink.properties
@@ -196,9 +192,7 @@ def test_waltaps_own_properties_win_wherever_they_stand() -> None:
         ("kinesis", {"region": "eu-central-1", "endpoint": "http://here", "null.key": "none"}),
     ],
 )
-def test_message_streams_have_the_names_of_debezium_server(
-    kind: str, settings: dict[str, str]
-) -> None:
+def test_message_streams_have_the_names_of_debezium_server(kind, settings):
     own = {f"debezium.sink.{kind}.{name}": value for name, value in settings.items()}
     sink = examined(NO_SINK | {"debezium.sink.type": kind} | own).profile.sink
     assert sink.spec.name == kind

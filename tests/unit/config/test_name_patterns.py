@@ -16,7 +16,7 @@ def matches(pattern: str, kind: str, name: str, database: str = "shop") -> bool:
     return NameMatcher(spoken(pattern, database, kind))(name)
 
 
-def test_a_column_and_a_table_may_be_named_with_their_database() -> None:
+def test_a_column_and_a_table_may_be_named_with_their_database():
     for pattern in (
         "public.users.secret",
         r"public\.users\.secret",
@@ -42,14 +42,14 @@ def test_a_column_and_a_table_may_be_named_with_their_database() -> None:
     assert not matches("shop.orders", "tables", "public.orders")
 
 
-def test_three_parts_of_a_column_are_read_in_both_ways() -> None:
+def test_three_parts_of_a_column_are_read_in_both_ways():
     assert matches(r"shop\.users\.secret", "columns", "shop.users.secret")
     assert matches(r"shop\.users\.secret", "columns", "app.users.secret")
     assert matches("shop.users", "tables", "shop.users")
     assert not matches("shop.users", "tables", "public.users")
 
 
-def test_names_of_databases_may_have_any_letters() -> None:
+def test_names_of_databases_may_have_any_letters():
     chance = random.Random(7)
     for _ in range(200):
         database = "".join(chance.choices("aB-+.( $é1", k=chance.randint(1, 6)))
@@ -58,7 +58,7 @@ def test_names_of_databases_may_have_any_letters() -> None:
             assert matches(name, "columns", "public.users.secret", database), (database, name)
 
 
-def test_names_show_what_matches() -> None:
+def test_names_show_what_matches():
     names = CatalogNames([("public", "users", "id", "int4"), ("app", "empty", None, None)])
     assert names.match("schemas", "app")
     assert names.match("tables", r"app\.e.*")
@@ -81,7 +81,7 @@ def idle(tables: dict[str, Any], *columns: str) -> set[str]:
     return {each.pattern for each in unmatched(profile, lambda: known)}
 
 
-def test_rules_of_a_sink_are_looked_up_by_their_patterns() -> None:
+def test_rules_of_a_sink_are_looked_up_by_their_patterns():
     sink = {
         "type": "spark",
         "path": "/tables",
@@ -96,7 +96,7 @@ def test_rules_of_a_sink_are_looked_up_by_their_patterns() -> None:
     }  # fmt: skip
 
 
-def test_rules_of_a_table_format_are_looked_up_where_case_counts() -> None:
+def test_rules_of_a_table_format_are_looked_up_where_case_counts():
     sink = {
         "type": "spark",
         "path": "/tables",
@@ -123,7 +123,7 @@ TRANSFORMS: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t["type"])
-def test_patterns_of_tables_and_topics_are_looked_up(transform: dict[str, str]) -> None:
+def test_patterns_of_tables_and_topics_are_looked_up(transform):
     """A route is one pattern."""
     route = transform["type"] == "route"
     for regex, unused in (
@@ -135,7 +135,7 @@ def test_patterns_of_tables_and_topics_are_looked_up(transform: dict[str, str]) 
         assert idle({"transforms": [given]}, "public.a.id") == ({regex} if unused else set())
 
 
-def test_patterns_of_topics_are_not_looked_up_behind_a_router() -> None:
+def test_patterns_of_topics_are_not_looked_up_behind_a_router():
     route = {"type": "route", "regex": r"public\.(.*)", "replacement": "other.$1"}
     router = {"type": "regex-router", "regex": r"other\..*", "replacement": "x"}
     sink = {"type": "kafka", "bootstrap.servers": "b:1", "topic.creation.groups": "big,none"}
@@ -180,14 +180,12 @@ QUERY = "snapshot.select.statement.overrides"
     ],
     ids=["a predicate and a naming strategy", "names of tables behind a property"],
 )
-def test_what_else_names_tables_or_topics_is_looked_up(
-    source: dict[str, str], more: dict[str, Any], unused: set[str]
-) -> None:
+def test_what_else_names_tables_or_topics_is_looked_up(source, more, unused):
     assert idle({"source": SOURCE | source, **more}, "public.a.id") == unused
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kafka", "spark"])
-def test_a_profile_without_patterns_asks_the_source_for_no_names(kind: str) -> None:
+def test_a_profile_without_patterns_asks_the_source_for_no_names(kind):
     sinks = {
         "jsonl": {"path": "/lines"},
         "kafka": {"bootstrap.servers": "b:1", "topic.creation.default.partitions": "3"},

@@ -58,7 +58,7 @@ team = "data"
 """
 
 
-def test_dotted_keys_of_toml_are_property_names(tmp_path: Path) -> None:
+def test_dotted_keys_of_toml_are_property_names(tmp_path):
     raw = written(tmp_path, "p.toml", TOML)
     assert values(raw) == {
         "name": "shop",
@@ -80,7 +80,7 @@ def test_dotted_keys_of_toml_are_property_names(tmp_path: Path) -> None:
     assert (raw.debezium, raw.problems, raw.folder) == (False, [], tmp_path)
 
 
-def test_tables_that_cannot_be_taken_are_problems() -> None:
+def test_tables_that_cannot_be_taken_are_problems():
     raw = read_tables({"source": {"a": 1, "b": 2}, "engine": {"a": 1, "b": 3}})
     twice = "b: is given twice, in profile [source] and in profile [engine]"
     assert [str(each) for each in raw.problems] == [twice]
@@ -113,9 +113,7 @@ DEBEZIUM = {
     ],
     ids=["properties", "plain-json", "rest-json", "json-without-suffix"],
 )
-def test_every_form_of_a_debezium_connector_gives_the_same(
-    tmp_path: Path, name: str, text: str
-) -> None:
+def test_every_form_of_a_debezium_connector_gives_the_same(tmp_path, name, text):
     raw = written(tmp_path, name, text)
     assert raw.debezium
     assert values(raw) == {name: DEBEZIUM[name] for name in ("connector.class", "database.port")}
@@ -124,7 +122,7 @@ def test_every_form_of_a_debezium_connector_gives_the_same(
     assert transforms == [{"type": "A", "x.y": "1"}, {"type": "B"}]
 
 
-def test_names_and_encodings_of_connector_files(tmp_path: Path) -> None:
+def test_names_and_encodings_of_connector_files(tmp_path):
     raw = written(tmp_path, "c.json", '{"name": "orders", "config": {"a": true, "b": 1.5}}')
     assert values(raw) == {"name": "orders", "a": "true", "b": "1.5"}
     for encoding in ("utf-8", "latin-1"):
@@ -154,7 +152,7 @@ RESOURCE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", ["yaml", "yml", "json"])
-def test_a_connector_of_strimzi_is_a_profile(tmp_path: Path, form: str) -> None:
+def test_a_connector_of_strimzi_is_a_profile(tmp_path, form):
     text = json.dumps(RESOURCE) if form == "json" else f"---\n{yaml.safe_dump(RESOURCE)}"
     raw = written(tmp_path, f"connector.{form}", text)
     found = examine(raw, Host(), sink="jsonl:lines")
@@ -169,9 +167,7 @@ def test_a_connector_of_strimzi_is_a_profile(tmp_path: Path, form: str) -> None:
     [({"state": "running"}, True), ({"state": "paused"}, False), ({"state": "stopped"}, False)]
     + [({"pause": True}, False), ({"pause": False}, True)],
 )
-def test_a_connector_that_strimzi_does_not_run_is_not_run(
-    tmp_path: Path, spec: dict[str, Any], runs: bool
-) -> None:
+def test_a_connector_that_strimzi_does_not_run_is_not_run(tmp_path, spec, runs):
     config = RESOURCE["spec"] | {"state": "running"} | spec
     raw = written(tmp_path, "c.yaml", yaml.safe_dump(RESOURCE | {"spec": config}))
     assert examine(raw, Host(), sink="jsonl:lines").profile is not None  # other commands read it
@@ -205,16 +201,14 @@ NESTED = '[source]\nsnapshot.mode = "custom"\nsnapshot.mode.custom.name = "x"\n'
         ("c.yaml", "kind: KafkaConnector\nspec: {config: {a: [1]}}", "'a' is not"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_where(
-    tmp_path: Path, name: str, text: str | bytes, words: str
-) -> None:
+def test_a_file_that_cannot_be_read_says_where(tmp_path, name, text, words):
     with pytest.raises(ConfigurationError) as error:
         written(tmp_path, name, text)
     for word in (name, *words.split(" … ")):
         assert word in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_a_configuration_error(tmp_path):
     absent = r"absent\.toml: cannot be read: No such .*waltap init"
     with pytest.raises(ConfigurationError, match=absent):
         load(tmp_path / "absent.toml")
@@ -251,7 +245,7 @@ JAVA = [
 ]
 
 
-def test_text_is_read_as_java_reads_it() -> None:
+def test_text_is_read_as_java_reads_it():
     for text, expected in JAVA:
         assert parse_properties(text) == expected
     for text in ("x=1\na=\\u12", "x=1\na=\\uzzzz"):
@@ -285,12 +279,12 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=5))
-def test_reading_is_the_inverse_of_what_java_stores(values: dict[str, str]) -> None:
+def test_reading_is_the_inverse_of_what_java_stores(values):
     assert parse_properties(stored(values)) == values
 
 
 @given(st.text(st.sampled_from("ab=: \t\\\n\r#!u0"), max_size=40))
-def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
+def test_any_text_is_read_or_refused_with_a_value_error(text):
     try:
         parse_properties(text)
     except ValueError as error:
@@ -301,7 +295,7 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("WALTAP_TEST_SECRET", "s3cret")
     monkeypatch.setenv("WALTAP_TEST_EMPTY", "")
     (tmp_path / "password").write_text("from file\n")
@@ -334,9 +328,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("${vault:db/password}", None, "no secrets provider is called 'vault'"),
     ],
 )
-def test_placeholders_are_filled_in_or_named(
-    folder: Path, value: Any, filled: Any, secrets: Any
-) -> None:
+def test_placeholders_are_filled_in_or_named(folder, value, filled, secrets):
     value = value.replace("HERE", str(folder)) if isinstance(value, str) else value
     if filled is None:
         with pytest.raises(SecretMissing, match=secrets):
@@ -346,7 +338,7 @@ def test_placeholders_are_filled_in_or_named(
         assert holds_placeholder(value) is bool(secrets)
 
 
-def test_secrets_are_cut_out_of_texts_and_short_ones_where_they_are_quoted() -> None:
+def test_secrets_are_cut_out_of_texts_and_short_ones_where_they_are_quoted():
     hide(["threads", "thresholds"])
     assert redacted("snapshot.max.threads: thresholds") == "snapshot.max.threads: ***"
     quoted = "snapshot.max.threads is 'x' and \"x\""
@@ -356,7 +348,7 @@ def test_secrets_are_cut_out_of_texts_and_short_ones_where_they_are_quoted() -> 
     assert looks_secret("credentials.profile.token")
 
 
-def test_the_salt_of_a_hash_is_hidden_in_the_name_of_its_property() -> None:
+def test_the_salt_of_a_hash_is_hidden_in_the_name_of_its_property():
     source = {
         "type": "postgres",
         "database.dbname": "d",
@@ -377,9 +369,7 @@ FILES = sorted(path for path in EXAMPLES.iterdir() if path.suffix != ".md")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_example_profile_resolves_without_a_warning(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_example_profile_resolves_without_a_warning(path, monkeypatch, tmp_path):
     for name in ("SHOP_PASSWORD", "INVENTORY_PASSWORD"):
         monkeypatch.setenv(name, "x")
     (tmp_path / "secrets").mkdir()

@@ -51,9 +51,7 @@ def value(profile: Profile, part: str, field: str) -> object:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_paths_of_a_file_start_at_its_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_a_file_start_at_its_folder(name, tmp_path, monkeypatch):
     home = tmp_path / "profiles"
     write(home, name, {"type": "jsonl", "path": "out/x.jsonl"})
     monkeypatch.chdir(tmp_path)
@@ -66,7 +64,7 @@ def test_paths_of_a_file_start_at_its_folder(
     assert value(profile, "connector", "password") == "xyzzy"
 
 
-def test_the_state_folder_that_nobody_named_is_beside_the_file(tmp_path: Path) -> None:
+def test_the_state_folder_that_nobody_named_is_beside_the_file(tmp_path):
     path = tmp_path / "p.toml"
     for sink, place in (("jsonl", "lake"), ("changelog", "lake"), ("spark", "lake"), ("null", "")):
         line = f'path = "{place}"\n' if place else ""
@@ -78,7 +76,7 @@ def test_the_state_folder_that_nobody_named_is_beside_the_file(tmp_path: Path) -
             assert value(profile, "sink", "path") == str(tmp_path / "lake")
 
 
-def test_what_is_no_relative_path_stays(tmp_path: Path) -> None:
+def test_what_is_no_relative_path_stays(tmp_path):
     for sink, given in (("jsonl", "-"), ("changelog", "s3://bucket/x"), ("changelog", "/abs/x")):
         path = write(tmp_path, "p.toml", {"type": sink, "path": given})
         assert value(resolve(load(path), Host()), "sink", "path") == given
@@ -86,9 +84,7 @@ def test_what_is_no_relative_path_stays(tmp_path: Path) -> None:
     assert value(resolve(load(system), Host()), "connector", "sslrootcert") == "system"
 
 
-def test_paths_of_arguments_start_where_they_are_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_arguments_start_where_they_are_typed(tmp_path, monkeypatch):
     path = write(tmp_path / "profiles", "p.toml", {"type": "jsonl", "path": "x.jsonl"})
     here = tmp_path / "here"
     here.mkdir()
@@ -102,9 +98,7 @@ def test_paths_of_arguments_start_where_they_are_typed(
     assert value(profile, "offset_store", "path") == tmp_path / "profiles" / "o" / "offset.json"
 
 
-def test_paths_of_tables_start_at_the_directory_of_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_tables_start_at_the_directory_of_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables = {"source": {"type": "postgres", **SOURCE}, "sink": {"type": "jsonl", "path": "x"}}
     raw = read_tables(tables)
@@ -114,9 +108,7 @@ def test_paths_of_tables_start_at_the_directory_of_the_call(
     assert value(profile, "sink", "path") == str(tmp_path / "x")
 
 
-def test_a_loop_over_tables_shows_where_its_paths_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_loop_over_tables_shows_where_its_paths_start(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     tables = {
         "source": {"type": "postgres", "database.dbname": "d", "database.hostname": "127.0.0.1"},
@@ -128,7 +120,7 @@ def test_a_loop_over_tables_shows_where_its_paths_start(
     assert str(tmp_path) in caplog.text
 
 
-def test_explain_shows_where_a_path_leads(tmp_path: Path) -> None:
+def test_explain_shows_where_a_path_leads(tmp_path):
     path = write(tmp_path, "p.toml", {"type": "jsonl", "path": "x.jsonl"})
     shown = {e.name: (e.value, e.origin) for e in examine(load(path), Host()).explained}
     assert shown["sink.path"] == (str(tmp_path / "x.jsonl"), f"{path} [sink]")
@@ -137,7 +129,7 @@ def test_explain_shows_where_a_path_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "${file:empty}"])
-def test_an_empty_path_is_refused_by_the_name_of_its_property(blank: str, tmp_path: Path) -> None:
+def test_an_empty_path_is_refused_by_the_name_of_its_property(blank, tmp_path):
     (tmp_path / "empty").write_text("\n")
     for sink, name in (
         ("jsonl", "sink.path"),
@@ -156,9 +148,7 @@ def test_an_empty_path_is_refused_by_the_name_of_its_property(blank: str, tmp_pa
         assert found == [f"{name}: is empty"]
 
 
-def test_an_empty_path_of_an_argument_is_refused_and_one_that_debezium_needs_not_is_none(
-    tmp_path: Path,
-) -> None:
+def test_an_empty_path_of_an_argument_is_refused_and_one_that_debezium_needs_not_is_none(tmp_path):
     path = write(tmp_path, "p.toml", {"type": "null"})
     for sink in ("jsonl:", "changelog:", "spark: "):
         with pytest.raises(ConfigurationError, match=r"path: is empty"):

@@ -174,7 +174,7 @@ def explained(resolution: ValidationResult) -> dict[str, tuple[str, str]]:
 # --- who gets what ---------------------------------------------------------------------------------
 
 
-def test_each_component_gets_what_it_declared_and_nothing_else(host: Host) -> None:
+def test_each_component_gets_what_it_declared_and_nothing_else(host):
     profile = resolve(
         toml(
             {
@@ -212,7 +212,7 @@ def test_each_component_gets_what_it_declared_and_nothing_else(host: Host) -> No
     assert not profile.debezium
 
 
-def test_defaults_are_ours_in_a_profile_and_debeziums_in_a_connector_file(host: Host) -> None:
+def test_defaults_are_ours_in_a_profile_and_debeziums_in_a_connector_file(host):
     ours, theirs = resolve(toml(), host), resolve(debezium(), host)
 
     def chosen(profile: Any) -> tuple[str, str, str]:
@@ -225,16 +225,14 @@ def test_defaults_are_ours_in_a_profile_and_debeziums_in_a_connector_file(host: 
 
 
 @pytest.mark.parametrize("name", ["Shop", "my-shop", "my.shop", "größe", "x" * 200, "1", "-"])
-def test_a_pipelines_name_becomes_an_identifier_that_no_other_name_gives(
-    name: str, host: Host
-) -> None:
+def test_a_pipelines_name_becomes_an_identifier_that_no_other_name_gives(name, host):
     distinct = {name, name.lower(), name + "-", name.replace("-", "_"), name.replace("-", ".")}
     found = {resolve(toml(name=each), host).connector.properties.slot for each in distinct}  # type: ignore[union-attr]
     assert all(re.fullmatch(r"[a-z0-9_]{1,54}", slot) for slot in found)
     assert len(found) == len(distinct)
 
 
-def test_a_connector_may_have_a_default_decoder_of_its_own(host: Host) -> None:
+def test_a_connector_may_have_a_default_decoder_of_its_own(host):
     class Own(ToyProperties):
         plugin: str = declare("plugin.name", default="chunked", summary="Decoder.")
 
@@ -249,26 +247,26 @@ def test_a_connector_may_have_a_default_decoder_of_its_own(host: Host) -> None:
     assert resolve(given, host).decoder.spec.name == "pgoutput"
 
 
-def test_an_alias_decoder_forces_its_options(host: Host) -> None:
+def test_an_alias_decoder_forces_its_options(host):
     found = examine(toml({"plugin.name": "chunked", "toy.chunks": False}), host)
     assert found.ignored == {"toy.chunks": "decoder chunked always has it as true"}
     profile = found.profile
     assert profile.decoder.properties == DecoderProperties(chunks=True)
 
 
-def test_topic_naming_without_properties_of_its_own_gets_the_capture_properties(host: Host) -> None:
+def test_topic_naming_without_properties_of_its_own_gets_the_capture_properties(host):
     profile = resolve(toml({"topic.prefix": "p"}), host)
     naming = profile.topic_naming
     assert naming.properties is profile.capture
     assert naming.spec.factory(naming.properties)("public", "t") == "p.public.t"
 
 
-def test_a_custom_snapshot_mode_is_found_by_its_name(host: Host) -> None:
+def test_a_custom_snapshot_mode_is_found_by_its_name(host):
     raw = toml({"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"})
     assert resolve(raw, host).snapshotter.spec.name == "mine"
 
 
-def test_a_pipeline_has_a_name_and_a_topic_prefix(host: Host) -> None:
+def test_a_pipeline_has_a_name_and_a_topic_prefix(host):
     for raw, name in (
         (toml(name="orders"), "orders"),
         (toml(), "shop"),  # of the file
@@ -285,7 +283,7 @@ def test_a_pipeline_has_a_name_and_a_topic_prefix(host: Host) -> None:
 # --- sinks and overrides ---------------------------------------------------------------------------
 
 
-def test_a_sink_argument_takes_the_place_of_the_profiles_sink(host: Host) -> None:
+def test_a_sink_argument_takes_the_place_of_the_profiles_sink(host):
     for argument, sink, path in (
         (None, "files", "x"),
         ("files:there", "files", "there"),
@@ -297,7 +295,7 @@ def test_a_sink_argument_takes_the_place_of_the_profiles_sink(host: Host) -> Non
         assert (found.spec.name, getattr(found.properties, "path", None)) == (sink, path)
 
 
-def test_properties_of_a_sink_without_a_type_are_for_the_argument(host: Host) -> None:
+def test_properties_of_a_sink_without_a_type_are_for_the_argument(host):
     given = {"size": 5}
     found = resolve(toml(sink=given), host, sink="files:there").sink
     assert found.properties == SinkProperties(path="there", size=5)
@@ -305,7 +303,7 @@ def test_properties_of_a_sink_without_a_type_are_for_the_argument(host: Host) ->
     assert "sink.size" in problem
 
 
-def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host: Host) -> None:
+def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host):
     overrides = {"database.port": "7000", "sink.size": "5", "waltap.sink.path": "new"}
     resolution = examine(toml(), host, overrides=overrides)
     assert resolution.profile.sink.properties == SinkProperties(path="new", size=5)
@@ -329,20 +327,20 @@ def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host: 
         ),
     ],
 )
-def test_a_pattern_is_one_of_the_whole_value(name: str, value: dict[str, Any]) -> None:
+def test_a_pattern_is_one_of_the_whole_value(name, value):
     source = {"type": "postgres", "database.dbname": "d"}
     found = survey(read_tables({"source": source, **value}, "p.toml"), Host()).problems
     assert [problem.property for problem in found] == [name]
 
 
-def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink() -> None:
+def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink():
     """`--set` and a connector's file give such names to the sink."""
     of_all = [m for heading, _, m in components(Host()) if not heading.startswith("Sink")]
     names = {name for m in of_all for d in declarations(m) for name in {*d.names} - {*d.deprecated}}
     assert not [name for name in names if name.startswith(("sink.", "waltap.sink"))]
 
 
-def test_a_number_may_stand_where_a_text_is_wanted_and_an_alias_for_the_name(host: Host) -> None:
+def test_a_number_may_stand_where_a_text_is_wanted_and_an_alias_for_the_name(host):
     raw = toml({"database.hostname": 5, "driver.keepalives": True, "slot": "s"})
     properties = resolve(raw, host).connector.properties
     assert isinstance(properties, ToyProperties)
@@ -353,7 +351,7 @@ def test_a_number_may_stand_where_a_text_is_wanted_and_an_alias_for_the_name(hos
 # --- mistakes --------------------------------------------------------------------------------------
 
 
-def test_every_mistake_is_named_at_once(host: Host) -> None:
+def test_every_mistake_is_named_at_once(host):
     raw = toml(
         {
             "type": "toy",
@@ -433,15 +431,13 @@ ABSENT = [
 
 
 @pytest.mark.parametrize(("raw", "expected"), ABSENT, ids=lambda v: v if isinstance(v, str) else "")
-def test_a_component_that_is_not_there_is_named(host: Host, raw: RawProfile, expected: str) -> None:
+def test_a_component_that_is_not_there_is_named(host, raw, expected):
     found = problems(raw, host)
     assert found[0] == expected
     assert all(" brings it" in text for text in found[1:])  # the distribution that has it
 
 
-def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     info = tmp_path / "acme-1.0.dist-info"
     info.mkdir()
@@ -456,7 +452,7 @@ def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(
 # --- Debezium's files ------------------------------------------------------------------------------
 
 
-def test_an_old_name_beside_the_new_one_must_agree(host: Host) -> None:
+def test_an_old_name_beside_the_new_one_must_agree(host):
     agreeing = debezium(database__server__name="t")
     assert resolve(agreeing, host).capture.topic_prefix == "t"
     assert problems(debezium(database__server__name="other"), host) == [
@@ -465,9 +461,7 @@ def test_an_old_name_beside_the_new_one_must_agree(host: Host) -> None:
     ]
 
 
-def test_a_declared_old_name_warns_too_and_resolve_logs_it(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_declared_old_name_warns_too_and_resolve_logs_it(host, caplog):
     with caplog.at_level(logging.WARNING, "waltap"):
         resolve(toml({"slot.old": "s"}), host)
     assert [record.getMessage() for record in caplog.records] == [
@@ -478,9 +472,7 @@ def test_a_declared_old_name_warns_too_and_resolve_logs_it(
 # --- secrets ---------------------------------------------------------------------------------------
 
 
-def test_a_secret_shows_up_nowhere(
-    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_secret_shows_up_nowhere(host, monkeypatch, caplog):
     monkeypatch.setenv("WALTAP_TEST_SECRET", "geheim")
     with caplog.at_level(logging.DEBUG):
         raw = toml({"database.password": "${env:WALTAP_TEST_SECRET}", "slot": "s"})
@@ -494,7 +486,7 @@ def test_a_secret_shows_up_nowhere(
         assert "geheim" not in text
 
 
-def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(host: Host) -> None:
+def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(host):
     """One process may run many: what is stored of a slot has to be encodable, as nothing but str is."""
     examine(toml({"slot": "s", "database.password": "wal_of"}), host)
     resolution = examine(toml({"slot": "wal_of_shop"}), host)
@@ -513,17 +505,13 @@ def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(ho
     ],
     ids=lambda source: next(iter(source)),
 )
-def test_a_secret_does_not_show_up_in_mistakes(
-    host: Host, monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]
-) -> None:
+def test_a_secret_does_not_show_up_in_mistakes(host, monkeypatch, source):
     monkeypatch.setenv("WALTAP_TEST_SECRET", "geheim")
     (problem,) = problems(toml(source), host)
     assert "geheim" not in problem
 
 
-def test_placeholders_are_filled_in_wherever_they_are(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_placeholders_are_filled_in_wherever_they_are(host, monkeypatch):
     """Also entries of lists, types and labels. What only looks like one is pointed out."""
     monkeypatch.setenv("WALTAP_TEST_WORD", "files")
     word, absent = "${env:WALTAP_TEST_WORD}", "${env:WALTAP_TEST_ABSENT}"
@@ -544,7 +532,7 @@ def test_placeholders_are_filled_in_wherever_they_are(
     ]
 
 
-def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host: Host) -> None:
+def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host):
     absent = "${env:WALTAP_TEST_ABSENT}"
     raw = toml({"database.password": absent, "database.hostname": absent, "database.port": "x"})
     text = f"needs the environment variable WALTAP_TEST_ABSENT, which is not set (given: {absent})"
@@ -559,7 +547,7 @@ def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host: Host) -> No
 # --- explaining ------------------------------------------------------------------------------------
 
 
-def test_every_property_is_explained_once_with_value_and_origin(host: Host) -> None:
+def test_every_property_is_explained_once_with_value_and_origin(host):
     resolution = examine(toml({"database.port": 1}, engine={"max.batch.size": 5}), host)
     found = explained(resolution)
     assert len(found) == len(resolution.explained)
@@ -585,9 +573,7 @@ def test_every_property_is_explained_once_with_value_and_origin(host: Host) -> N
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_names_are_checked_also_while_a_component_is_not_there(
-    host: Host, wrong: dict[str, str]
-) -> None:
+def test_names_are_checked_also_while_a_component_is_not_there(host, wrong):
     raw = debezium()
     values = {
         **{setting.name: str(setting.value) for setting in raw.settings.values()},
@@ -633,9 +619,7 @@ CONNECT = "org.apache.kafka.connect.transforms."
     ],
     ids=["missing", "wrong"],
 )
-def test_a_property_hides_no_problem_between_others(
-    kind: str, values: dict[str, str], between: str
-) -> None:
+def test_a_property_hides_no_problem_between_others(kind, values, between):
     raw = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         **{
@@ -653,7 +637,7 @@ def test_a_property_hides_no_problem_between_others(
     assert (of_one.startswith("transforms.t."), between in across) == (True, True)
 
 
-def test_names_that_an_absent_component_may_know_are_left_alone(host: Host) -> None:
+def test_names_that_an_absent_component_may_know_are_left_alone(host):
     raw = toml({"type": "entirely-else", "own.property": "1", "plugin.nmae": "x"})
     assert [text.partition(":")[0] for text in problems(raw, host)] == [
         "source.type",
@@ -661,12 +645,12 @@ def test_names_that_an_absent_component_may_know_are_left_alone(host: Host) -> N
     ]
 
 
-def test_an_old_name_is_reported_as_it_was_given_with_the_present_one_beside(host: Host) -> None:
+def test_an_old_name_is_reported_as_it_was_given_with_the_present_one_beside(host):
     (problem,) = problems(debezium(table__whitelist="a(b"), host)
     assert problem.startswith("table.whitelist (table.include.list): ")
 
 
-def test_two_plugins_with_one_name_are_one_problem_of_several(host: Host) -> None:
+def test_two_plugins_with_one_name_are_one_problem_of_several(host):
     class Other:
         @hookimpl
         def register_sinks(self) -> list[SinkSpec]:
@@ -680,7 +664,7 @@ def test_two_plugins_with_one_name_are_one_problem_of_several(host: Host) -> Non
     assert "is contributed twice" in found[0]
 
 
-def test_a_faulty_profile_is_surveyed_as_far_as_it_is_right(host: Host) -> None:
+def test_a_faulty_profile_is_surveyed_as_far_as_it_is_right(host):
     raw = toml(
         {"database.port": 0, "slot": "s", "database.password": "${env:WALTAP_TEST_ABSENT}"},
         sink={"type": "flies"},

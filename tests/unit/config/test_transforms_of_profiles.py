@@ -36,7 +36,7 @@ def used(text: str) -> tuple[TransformUse, ...]:
     return tuple(resolve(read_debezium(CONNECTOR | pairs(text)), HOST).transforms)
 
 
-def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates() -> None:
+def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates():
     first, second = used(
         f"transforms=drop,route transforms.drop.type={ROUTER} transforms.drop.regex=x"
         " transforms.drop.replacement=y transforms.route.type=RegexRouter"
@@ -52,7 +52,7 @@ def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates() -
     assert second.properties.replacement == "z.$1"
 
 
-def test_a_profile_has_tables_of_transforms_and_predicates() -> None:
+def test_a_profile_has_tables_of_transforms_and_predicates():
     router = {"type": "regex-router", "regex": "a", "replacement": "b"}
     tables = {
         "source": {"type": "postgres", "database.dbname": "d"},
@@ -112,12 +112,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "expected"), WRONG)
-def test_what_is_wrong_is_named(given: str, expected: str) -> None:
+def test_what_is_wrong_is_named(given, expected):
     assert expected in "\n".join(map(str, found(given).problems))
 
 
 @pytest.mark.parametrize("type_", [UNWRAP, "io.debezium.transforms.UnwrapFromEnvelope"])
-def test_older_names_of_unwrap_mean_what_they_meant(type_: str) -> None:
+def test_older_names_of_unwrap_mean_what_they_meant(type_):
     begins = f"transforms=u transforms.u.type={type_}"
     drop, handling = "transforms.u.drop.tombstones", "transforms.u.delete.handling.mode"
     for given, mode in (
@@ -143,7 +143,7 @@ def test_older_names_of_unwrap_mean_what_they_meant(type_: str) -> None:
     assert use.properties.fields == ("op", "source.table:table", "source.lsn:lsn")
 
 
-def test_older_names_of_other_transforms_are_a_warning_too() -> None:
+def test_older_names_of_other_transforms_are_a_warning_too():
     for type_, old, new in (
         (
             "io.debezium.transforms.outbox.EventRouter",
@@ -161,7 +161,7 @@ def test_older_names_of_other_transforms_are_a_warning_too() -> None:
         )
 
 
-def test_what_a_transform_does_not_know_is_a_warning_in_a_connectors_file() -> None:
+def test_what_a_transform_does_not_know_is_a_warning_in_a_connectors_file():
     one = found(
         f"transforms=u transforms.u.type={UNWRAP} transforms.u.add.feilds=op transforms.u.whatever=1"
     )

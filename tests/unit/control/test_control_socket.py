@@ -69,7 +69,7 @@ def talk(folder: Path, *lines: bytes) -> list[dict]:
             return [json.loads(line) for line in answers]
 
 
-def test_a_signal_arrives_and_the_status_is_given(tmp_path: Path) -> None:
+def test_a_signal_arrives_and_the_status_is_given(tmp_path):
     engine = Engine()
     with PipelineLock(tmp_path), engine.socket(tmp_path):
         answer = ask(tmp_path, LOG)
@@ -88,9 +88,7 @@ def test_a_signal_arrives_and_the_status_is_given(tmp_path: Path) -> None:
     [(lambda s: f"type {s.kind!r} is odd", False, "type 'log' is odd"), (lambda _: None, None, "")],
     ids=["left out, with the reason", "no fate in time, and the state is reported"],
 )
-def test_the_fate_of_a_signal_comes_back(
-    tmp_path: Path, verdict: Callable[[Signal], str | None], taken: bool | None, reason: str
-) -> None:
+def test_the_fate_of_a_signal_comes_back(tmp_path, verdict, taken, reason):
     with PipelineLock(tmp_path), Engine(verdict).socket(tmp_path):
         answer = ask(tmp_path, SignalRequest(kind="log"))
     assert (answer.ok, answer.accepted, answer.reason or "") == (True, taken, reason)
@@ -115,9 +113,7 @@ def test_the_fate_of_a_signal_comes_back(
         ),
     ],
 )
-def test_what_is_no_request_is_answered_and_the_next_line_counts(
-    tmp_path: Path, line: bytes, why: str
-) -> None:
+def test_what_is_no_request_is_answered_and_the_next_line_counts(tmp_path, line, why):
     engine = Engine()
     with engine.socket(tmp_path, longest=100_000):
         first, second = talk(
@@ -129,14 +125,14 @@ def test_what_is_no_request_is_answered_and_the_next_line_counts(
     assert [signal.identifier for signal in engine.given] == ["b"]
 
 
-def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
+def test_a_line_without_end_is_cut_off(tmp_path):
     with Engine().socket(tmp_path, longest=1000):
         (answer,) = talk(tmp_path, b"x" * 1001)
         (later,) = talk(tmp_path, b'{"do": "signal", "type": "log"}\n')
     assert (answer["ok"], later["id"]) == (False, "made-1")
 
 
-def test_only_the_owner_may_use_it_and_it_goes_with_the_process(tmp_path: Path) -> None:
+def test_only_the_owner_may_use_it_and_it_goes_with_the_process(tmp_path):
     path = tmp_path / CONTROL
     with Engine().socket(tmp_path):
         mode = path.stat().st_mode
@@ -145,14 +141,14 @@ def test_only_the_owner_may_use_it_and_it_goes_with_the_process(tmp_path: Path) 
     assert not path.exists()
 
 
-def test_a_folder_may_have_a_long_name(tmp_path: Path) -> None:
+def test_a_folder_may_have_a_long_name(tmp_path):
     folder = tmp_path / ("long-" * 20) / ("name-" * 20)
     folder.mkdir(parents=True)
     with PipelineLock(folder), Engine().socket(folder):
         assert ask(folder, LOG).accepted
 
 
-def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path: Path) -> None:
+def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path):
     with (
         socket.socket(socket.AF_UNIX) as idle,
         Engine().socket(tmp_path),
@@ -163,9 +159,7 @@ def test_a_client_that_says_nothing_keeps_no_process_alive(tmp_path: Path) -> No
     assert [t for t in threading.enumerate() if t.name.startswith("waltap-control")] == []
 
 
-def test_where_no_socket_can_be_made_the_pipeline_is_reported_and_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_no_socket_can_be_made_the_pipeline_is_reported_and_goes_on(tmp_path, caplog):
     (tmp_path / CONTROL / "in-the-way").mkdir(parents=True)
     with PipelineLock(tmp_path), Engine().socket(tmp_path):
         assert "no control socket" in caplog.text
@@ -173,9 +167,7 @@ def test_where_no_socket_can_be_made_the_pipeline_is_reported_and_goes_on(
             ask(tmp_path, LOG)
 
 
-def test_a_client_is_served_when_the_process_may_open_files_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_is_served_when_the_process_may_open_files_again(tmp_path, caplog):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (
         socket.socket(socket.AF_UNIX) as client,
@@ -202,7 +194,7 @@ def test_a_client_is_served_when_the_process_may_open_files_again(
 # --- processes that are gone --------------------------------------------------------------------
 
 
-def test_a_pipeline_that_does_not_run_is_reported(tmp_path: Path) -> None:
+def test_a_pipeline_that_does_not_run_is_reported(tmp_path):
     with pytest.raises(PipelineNotRunning, match="no process runs"):
         ask(tmp_path / "never", LOG)
 
@@ -219,7 +211,7 @@ with PipelineLock(folder), ControlSocket(folder / "control.sock", lambda line: l
 """
 
 
-def test_the_socket_of_a_dead_process_is_reported_as_such_and_replaced(tmp_path: Path) -> None:
+def test_the_socket_of_a_dead_process_is_reported_as_such_and_replaced(tmp_path):
     subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False, timeout=60)
     assert (tmp_path / CONTROL).is_socket()
     assert tmp_path / CONTROL in own_files(tmp_path)

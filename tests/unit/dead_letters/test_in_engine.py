@@ -2,11 +2,10 @@
 memory."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
-from tests.harness.simulated import Gone, New, new, raising
+from tests.harness.simulated import Gone, new, raising
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
@@ -28,7 +27,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DeadLetterStore:
+def store(tmp_path) -> DeadLetterStore:
     return DeadLetterStore(tmp_path / "state" / "simulated" / "dead-letters")
 
 
@@ -56,9 +55,7 @@ def refusing(*serials: int) -> Callable[[Batch], None]:
     return before_write
 
 
-def test_by_default_the_pipeline_stops_and_says_which_was_the_first_event(
-    new: New, store: DeadLetterStore
-) -> None:
+def test_by_default_the_pipeline_stops_and_says_which_was_the_first_event(new, store):
     pipeline = new()
     pipeline.source.insert(at=1.0, rows=2)
     pipeline.source.insert(at=2.0, rows=3)
@@ -72,9 +69,7 @@ def test_by_default_the_pipeline_stops_and_says_which_was_the_first_event(
     assert pipeline.destination.durable == [1, 2, 3, 4, 5]
 
 
-def test_a_dead_letter_is_kept_and_all_others_come_in_order(
-    new: New, store: DeadLetterStore
-) -> None:
+def test_a_dead_letter_is_kept_and_all_others_come_in_order(new, store):
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.source.insert(at=1.0, rows=5)
     pipeline.source.insert(at=2.0, rows=5)
@@ -93,7 +88,7 @@ def test_a_dead_letter_is_kept_and_all_others_come_in_order(
     assert offset.sole.position.end_lsn == pipeline.source.log[-1].end_lsn
 
 
-def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: DeadLetterStore) -> None:
+def test_with_all_tolerated_they_are_left_out_and_counted(new, store):
     pipeline = new(errors_tolerance="all")
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.destination.before_write = refusing(2)
@@ -103,7 +98,7 @@ def test_with_all_tolerated_they_are_left_out_and_counted(new: New, store: DeadL
     assert store.all() == []
 
 
-def test_rows_of_a_snapshot_are_letters_too(new: New, store: DeadLetterStore) -> None:
+def test_rows_of_a_snapshot_are_letters_too(new, store):
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.source.tables = {ITEMS: [(str(n), str(n), "x") for n in range(1, 251)]}
     pipeline.destination.before_write = refusing(7, 200)
@@ -113,7 +108,7 @@ def test_rows_of_a_snapshot_are_letters_too(new: New, store: DeadLetterStore) ->
     assert len({each.id for each in store.all()}) == 2
 
 
-def test_equal_rows_without_a_key_are_letters_each(new: New, store: DeadLetterStore) -> None:
+def test_equal_rows_without_a_key_are_letters_each(new, store):
     pipeline = new(errors_tolerance="dead_letter")
     keyless = msgspec.structs.replace(ITEMS, primary_key=())
     pipeline.source.tables = {keyless: [("7", "7", "x"), ("8", "8", "x"), ("7", "7", "x")]}
@@ -123,7 +118,7 @@ def test_equal_rows_without_a_key_are_letters_each(new: New, store: DeadLetterSt
     assert [(each.op, each.attempts) for each in store.all()] == [("r", 1), ("r", 1)]
 
 
-def test_what_is_no_records_fault_is_never_tolerated(new: New, store: DeadLetterStore) -> None:
+def test_what_is_no_records_fault_is_never_tolerated(new, store):
     pipeline = new(errors_tolerance="dead_letter", errors_max_retries=0)
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.destination.before_write = raising(Gone("the link broke"))
@@ -133,9 +128,7 @@ def test_what_is_no_records_fault_is_never_tolerated(new: New, store: DeadLetter
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_killed_between_a_letter_and_the_rest_of_its_batch(
-    new: New, store: DeadLetterStore, exactly_once: bool
-) -> None:
+def test_killed_between_a_letter_and_the_rest_of_its_batch(new, store, exactly_once):
     """The dead letter is durable before the position moves: it is one dead letter, and nothing else is missing."""
     pipeline = new(errors_tolerance="dead_letter")
     pipeline.destination.exactly_once = exactly_once
@@ -160,9 +153,7 @@ def test_killed_between_a_letter_and_the_rest_of_its_batch(
     assert dead_letter.attempts == 2
 
 
-def test_a_store_that_fails_stops_the_pipeline_before_the_position_moves(
-    new: New, tmp_path: Path
-) -> None:
+def test_a_store_that_fails_stops_the_pipeline_before_the_position_moves(new, tmp_path):
     pipeline = new(errors_tolerance="dead_letter")
     folder = tmp_path / "state" / "simulated"
     folder.mkdir(parents=True)
@@ -174,7 +165,7 @@ def test_a_store_that_fails_stops_the_pipeline_before_the_position_moves(
     assert pipeline.destination.durable == []
 
 
-def test_notifications_come_at_most_every_ten_seconds(new: New) -> None:
+def test_notifications_come_at_most_every_ten_seconds(new):
     pipeline = new(errors_tolerance="dead_letter")
     for at in range(1, 31):
         pipeline.source.insert(at=float(at), rows=2)

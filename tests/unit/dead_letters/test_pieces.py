@@ -79,9 +79,7 @@ def serials(parts: Sequence[Part]) -> list[int]:
 
 
 @given(SIZES, st.data())
-def test_what_fails_alone_is_found_and_the_rest_stays(
-    sizes: list[int], data: st.DataObject
-) -> None:
+def test_what_fails_alone_is_found_and_the_rest_stays(sizes, data):
     parts = parts_of(sizes)
     every = serials(parts)
     bad = set(data.draw(st.lists(st.sampled_from(every), unique=True))) if every else set()
@@ -111,7 +109,7 @@ def test_what_fails_alone_is_found_and_the_rest_stays(
 
 
 @given(st.integers(1, 500), st.integers(0, 499))
-def test_one_bad_event_takes_few_tries(size: int, bad: int) -> None:
+def test_one_bad_event_takes_few_tries(size, bad):
     bad %= size
     tries = 0
 
@@ -125,7 +123,7 @@ def test_one_bad_event_takes_few_tries(size: int, bad: int) -> None:
     assert tries <= 2 * size.bit_length() + 1
 
 
-def test_the_search_may_end_with_the_first() -> None:
+def test_the_search_may_end_with_the_first():
     def attempt(part: Part) -> None:
         if {3, 8} & set(serials([part])):
             raise RecordError("one of two")
@@ -135,7 +133,7 @@ def test_the_search_may_end_with_the_first() -> None:
     ]
 
 
-def test_what_was_left_out_before_counts_in_the_index() -> None:
+def test_what_was_left_out_before_counts_in_the_index():
     part = transaction(3, 0, 0x100, gaps=[(1, 5), (3, 2)])
     assert part.numbers() == [0, 6, 7]
     assert less(part, {0, 2}).gaps == [(0, 6), (1, 3)]
@@ -143,9 +141,7 @@ def test_what_was_left_out_before_counts_in_the_index() -> None:
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.data())
-def test_changes_of_a_piece_have_the_numbers_that_they_had(
-    left_out: list[int], data: st.DataObject
-) -> None:
+def test_changes_of_a_piece_have_the_numbers_that_they_had(left_out, data):
     """Whatever was left out before, in and behind the piece."""
     gaps = [(at, count) for at, count in enumerate(left_out) if count]
     part = transaction(len(left_out), 0, 0x100, gaps=[*gaps, (len(left_out), 2)])
@@ -186,9 +182,7 @@ def batch(*parts: TransactionPart) -> Batch:
 
 @pytest.mark.parametrize("bad", [{3}, {7}, {4, 5}, {3, 4, 5, 6, 7}])
 @pytest.mark.parametrize("policy", [FailureHandling.SKIP, FailureHandling.DEAD_LETTER])
-def test_what_is_made_again_is_counted_once(
-    tmp_path: Path, policy: FailureHandling, bad: set[int]
-) -> None:
+def test_what_is_made_again_is_counted_once(tmp_path, policy, bad):
     """In the middle of a transaction, too: its first part was counted with the batch before."""
     first, rest = transaction(8, 0, 0x180).split(3)
     make = Counted(bad)
@@ -233,9 +227,7 @@ def records_by(keys: str) -> Callable[[Batch], Batch]:
 
 
 @pytest.mark.parametrize("keys", ["aaaa", "    ", "abca", "abcd"])
-def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(
-    tmp_path: Path, keys: str
-) -> None:
+def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(tmp_path, keys):
     undeliverable, store = kept_of(tmp_path)
     whole, make = batch(transaction(4, 0, 0x180)), records_by(keys)
     own = make(whole)
@@ -251,9 +243,7 @@ def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(
     assert found == [(0, "0", "0"), (1, "1", "1"), (3, "3", "3")]
 
 
-def test_changes_that_are_refused_one_by_one_are_kept_as_the_server_sent_them(
-    tmp_path: Path,
-) -> None:
+def test_changes_that_are_refused_one_by_one_are_kept_as_the_server_sent_them(tmp_path):
     """A redelivered dead letter goes through the transforms again."""
     undeliverable, store = kept_of(tmp_path)
     transform = rewrite_columns(lambda _relation, _column: lambda values: [f"{v}!" for v in values])

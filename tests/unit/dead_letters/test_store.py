@@ -1,7 +1,6 @@
 """Dead letters on disk: durable, one per event, of their owner alone."""
 
 import stat
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -42,14 +41,14 @@ def dead_letter(index: int, sink: str = "", **more: object) -> DeadLetter:
     return dead_letter_of(sink, place, SinkError("too long"), 1_000, **more)  # type: ignore[arg-type]
 
 
-def test_a_letter_is_kept_with_why_and_where(tmp_path: Path) -> None:
+def test_a_letter_is_kept_with_why_and_where(tmp_path):
     (kept,) = DeadLetterStore(tmp_path / "d").put([dead_letter(3)])
     assert DeadLetterStore(tmp_path / "d").all() == [kept]
     assert (kept.id, kept.code, kept.reason, kept.attempts) == ("1A0-3", "WT-5000", "too long", 1)
     assert str(kept.location) == "0/1A0, change 3"
 
 
-def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> None:
+def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path):
     store = DeadLetterStore(tmp_path)
     store.put([dead_letter(1), dead_letter(2)])
     other = DeadLetterStore(tmp_path)  # as after a crash
@@ -62,7 +61,7 @@ def test_the_same_event_is_one_letter_however_often_it_comes(tmp_path: Path) -> 
     assert found == {"1A0-1": 2, "1A0-2": 2, "a-1A0-1": 1, "b-1A0-1": 1}
 
 
-def test_a_line_that_a_crash_tore_is_nobodys(tmp_path: Path) -> None:
+def test_a_line_that_a_crash_tore_is_nobodys(tmp_path):
     store = DeadLetterStore(tmp_path)
     store.put([dead_letter(1)])
     with (tmp_path / "letters.jsonl").open("ab") as file:
@@ -73,7 +72,7 @@ def test_a_line_that_a_crash_tore_is_nobodys(tmp_path: Path) -> None:
     assert [each.id for each in DeadLetterStore(tmp_path).all()] == ["1A0-1", "1A0-3"]
 
 
-def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> None:
+def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path):
     engine, command = DeadLetterStore(tmp_path), DeadLetterStore(tmp_path)
     engine.put([dead_letter(1), dead_letter(2)])
     assert command.drop({"1A0-1", "unknown"}) == 1
@@ -82,7 +81,7 @@ def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path: Path) -> N
     assert found == {"1A0-2": 1, "1A0-1": 1, "1A0-3": 1}
 
 
-def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
+def test_a_redelivered_letter_is_marked(tmp_path):
     store = DeadLetterStore(tmp_path)
     kept = store.put([dead_letter(1), dead_letter(2)])
     store.mark_redelivered(kept[:1], 5_000)
@@ -94,9 +93,7 @@ def test_a_redelivered_letter_is_marked(tmp_path: Path) -> None:
     assert store.all()[0].attempts == 2
 
 
-def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_reported(
-    tmp_path: Path,
-) -> None:
+def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_reported(tmp_path):
     store = DeadLetterStore(tmp_path / "d")
     store.put([dead_letter(1), dead_letter(2)])
     store.drop({"1A0-2"})
@@ -140,8 +137,6 @@ def test_a_change_comes_back_as_it_was(new: tuple, old: tuple, kind: OldTuple) -
 
 
 @given(st.none() | st.binary(), st.none() | st.binary(), st.binary())
-def test_a_record_comes_back_as_it_was(
-    key: bytes | None, value: bytes | None, header: bytes
-) -> None:
+def test_a_record_comes_back_as_it_was(key, value, header):
     record = Record("t", key, value, (("h", header),), 3, 9)
     assert record_of(record_form(record)) == record

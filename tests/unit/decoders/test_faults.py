@@ -100,9 +100,7 @@ PGOUTPUT = {
 @pytest.mark.parametrize(
     ("before", "payload", "offset", "expected", "found"), PGOUTPUT.values(), ids=PGOUTPUT
 )
-def test_a_fault_of_pgoutput_is_named_at_its_byte(
-    before: list[bytes], payload: bytes, offset: int, expected: str, found: str
-) -> None:
+def test_a_fault_of_pgoutput_is_named_at_its_byte(before, payload, offset, expected, found):
     error = fault(pgoutput(version=160000), *before, payload)
     assert error.offset == offset
     assert expected in error.expected
@@ -110,7 +108,7 @@ def test_a_fault_of_pgoutput_is_named_at_its_byte(
 
 
 @pytest.mark.parametrize("wrong", ["NUL", "UTF-8", "length", "mark", "end"])
-def test_faults_are_found_when_rows_are_read_by_the_compiled_reader(wrong: str) -> None:
+def test_faults_are_found_when_rows_are_read_by_the_compiled_reader(wrong):
     good = wire.insert(OID, ["1", "some text", "2.50", None])
     bad = {
         "NUL": good.replace(b"some", b"so\0e"),
@@ -141,7 +139,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize(("mode", "payloads", "expected"), STREAMS.values(), ids=STREAMS)
-def test_a_fault_of_a_stream_is_named(mode: str, payloads: list[bytes], expected: str) -> None:
+def test_a_fault_of_a_stream_is_named(mode, payloads, expected):
     decoder = pgoutput(version=160000, pgoutput__streaming=mode)
     assert expected in fault(decoder, OPENED[0], *payloads).expected
 
@@ -213,16 +211,14 @@ PROTOBUF = {
 @pytest.mark.parametrize(
     ("payload", "offset", "expected", "found"), PROTOBUF.values(), ids=PROTOBUF
 )
-def test_a_fault_of_decoderbufs_is_named(
-    payload: bytes, offset: int | None, expected: str, found: str
-) -> None:
+def test_a_fault_of_decoderbufs_is_named(payload, offset, expected, found):
     error = fault(decoderbufs(catalogue=StaticCatalogue()), START, payload)
     assert expected in error.expected
     assert found in error.found
     assert offset in (None, error.offset)
 
 
-def test_fields_of_a_newer_plugin_and_in_another_order_are_read() -> None:
+def test_fields_of_a_newer_plugin_and_in_another_order_are_read():
     newer = proto.insert(proto.datum("id", 23, proto.int32(1) + proto.number(15, 9)))
     newer += proto.block(99, b"news") + proto.varint(100 << 3 | 5) + b"\0\0\0\0"
     backwards = proto.number(4, proto.INSERT) + proto.block(7, proto.type_info())
@@ -287,9 +283,7 @@ FORMAT_2 = {
 
 
 @pytest.mark.parametrize(("text", "offset", "expected", "found"), FORMAT_2.values(), ids=FORMAT_2)
-def test_a_fault_of_format_2_is_named_at_its_byte(
-    text: str, offset: int | str, expected: str, found: str
-) -> None:
+def test_a_fault_of_format_2_is_named_at_its_byte(text, offset, expected, found):
     """``offset``: a number, or what stands at the place."""
     error = fault(wal2json(catalogue=StaticCatalogue()), B, text)
     assert expected in error.expected
@@ -297,13 +291,13 @@ def test_a_fault_of_format_2_is_named_at_its_byte(
     assert error.offset == (offset if isinstance(offset, int) else text.index(offset))
 
 
-def test_invalid_utf8_is_named_at_its_byte() -> None:
+def test_invalid_utf8_is_named_at_its_byte():
     bad = insert(column("v", '"ab"', 25)).encode().replace(b'"ab"', b'"a\xff"')
     error = fault(wal2json(), B, bad)
     assert (error.offset, error.found) == (bad.index(b"\xff"), "byte 0xff")
 
 
-def test_keys_of_a_newer_plugin_are_passed_over() -> None:
+def test_keys_of_a_newer_plugin_are_passed_over():
     newer = insert(column("id", '1,"novelty":[1,{"a":2}]'))
     decoder = wal2json(catalogue=StaticCatalogue())
     assert decoder.feed([(LSN, B.encode()), (LSN, newer.encode())])[-1].new == ("1",)
@@ -361,7 +355,7 @@ def of_format(name: str) -> Decoder:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_fault_of_another_format_of_wal2json_is_named(name: str) -> None:
+def test_a_fault_of_another_format_of_wal2json_is_named(name):
     texts, expected = OTHERS[name]
     error = fault(of_format(name.split()[0]), *texts)
     assert expected in error.expected
@@ -370,9 +364,7 @@ def test_a_fault_of_another_format_of_wal2json_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["1", "chunks"])
 @pytest.mark.parametrize("space", ["", "\n\t\t"])
-def test_a_comma_before_a_message_between_transactions_is_passed_over(
-    space: str, form: str
-) -> None:
+def test_a_comma_before_a_message_between_transactions_is_passed_over(space, form):
     """wal2json counts the changes of the transaction before it."""
     item = '{"kind":"message","transactional":false,"prefix":",[{","content":"{\\"change\\":[,{"}'
     text = f'{{{space}"change":[{space},{item}{space}]}}'
@@ -381,7 +373,7 @@ def test_a_comma_before_a_message_between_transactions_is_passed_over(
     assert (found.prefix, found.content) == (",[{", b'{"change":[,{')
 
 
-def test_chunks_make_one_transaction() -> None:
+def test_chunks_make_one_transaction():
     texts = [OPENER, change(), "," + change(values="[2]"), "]}"]
     begin, _, *rows, commit = of_format("chunks").feed([(LSN, text.encode()) for text in texts])
     assert isinstance(begin, Begin)

@@ -35,9 +35,7 @@ def frames(*payloads: bytes) -> list[tuple[int, bytes]]:
          {"proto_version": "4", "messages": "true", "streaming": "on"}),
     ],
 )  # fmt: skip
-def test_the_highest_protocol_is_asked_for_and_no_option_the_server_lacks(
-    version: int, options: dict[str, object], wanted: dict[str, str]
-) -> None:
+def test_the_highest_protocol_is_asked_for_and_no_option_the_server_lacks(version, options, wanted):
     decoder = pgoutput(version=version, publications=("plain", 'od"d P'), **options)
     names = '"plain","od""d P"'
     assert decoder.start_options() == wanted | {"publication_names": names}
@@ -57,15 +55,13 @@ def test_the_highest_protocol_is_asked_for_and_no_option_the_server_lacks(
          ["pgoutput.two_phase", "pgoutput.messages"]),
     ],
 )  # fmt: skip
-def test_all_that_a_server_cannot_do_is_named_at_once(
-    version: int, options: dict[str, object], names: list[str]
-) -> None:
+def test_all_that_a_server_cannot_do_is_named_at_once(version, options, names):
     with pytest.raises(ConfigurationError) as caught:
         pgoutput(version=version, **options)
     assert [problem.property for problem in caught.value.problems] == names
 
 
-def test_capabilities_show_what_was_negotiated() -> None:
+def test_capabilities_show_what_was_negotiated():
     old, new = pgoutput(version=100000), pgoutput(version=160000, pgoutput__streaming="on")
     assert (old.capabilities.truncate, old.capabilities.logical_messages) == (False, False)
     assert (old.capabilities.streaming, new.capabilities.streaming) == (False, True)
@@ -75,7 +71,7 @@ def test_capabilities_show_what_was_negotiated() -> None:
 # --- relations -----------------------------------------------------------------------------------
 
 
-def test_rows_follow_the_relation_in_force_when_they_arrive() -> None:
+def test_rows_follow_the_relation_in_force_when_they_arrive():
     wider = wire.relation(OID, "public", "t", [ID, V, ("w", 25, -1, False)])
     wide = [wider, wire.insert(OID, ["2", "b", "c"]), wire.insert(OID, ["3", "b", "c"])]
     first, last = [RELATION, wire.insert(OID, ["1", "a"])], [RELATION, wire.insert(OID, ["4", "d"])]
@@ -86,7 +82,7 @@ def test_rows_follow_the_relation_in_force_when_they_arrive() -> None:
     assert rows[0].relation is rows[3].relation
 
 
-def test_a_renamed_type_makes_a_new_version() -> None:
+def test_a_renamed_type_makes_a_new_version():
     relation = wire.relation(OID, "public", "t", [ID, ("m", 17000, -1, False)])
     messages = pgoutput().feed(
         frames(
@@ -101,7 +97,7 @@ def test_a_renamed_type_makes_a_new_version() -> None:
     assert texts == ["public.mood", "public.temper"]
 
 
-def test_namespace_left_out_is_pg_catalog() -> None:
+def test_namespace_left_out_is_pg_catalog():
     relation = wire.relation(OID, "", "pg_thing", [ID])
     (_, seen) = pgoutput().feed(frames(wire.begin(9), relation))
     assert seen.relation.name == "pg_catalog.pg_thing"
@@ -109,9 +105,7 @@ def test_namespace_left_out_is_pg_catalog() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("old", [None, ["2", None]])
-def test_an_update_to_null_in_the_key_is_refused(
-    old: list[str | None] | None, *, first: bool
-) -> None:
+def test_an_update_to_null_in_the_key_is_refused(old, *, first):
     known = [] if first else [wire.update(OID, ["1", "a"], old)] * 2
     decoder = pgoutput()
     with pytest.raises(DecodeError, match=r"column 1 \(id\), which identifies the new row"):
@@ -121,7 +115,7 @@ def test_an_update_to_null_in_the_key_is_refused(
 # --- streams -------------------------------------------------------------------------------------
 
 
-def test_relations_of_a_stream_are_its_own_until_it_commits() -> None:
+def test_relations_of_a_stream_are_its_own_until_it_commits():
     """Those of one that is aborted are forgotten."""
     decoder = pgoutput(version=160000, pgoutput__streaming="on")
     narrow = wire.relation(OID, "public", "t", [ID], xid=7)
@@ -145,7 +139,7 @@ def test_relations_of_a_stream_are_its_own_until_it_commits() -> None:
     assert [row.xid for row in rows] == [0, 7, 8, 0, 0]
 
 
-def test_a_row_that_is_left_out_is_not_split() -> None:
+def test_a_row_that_is_left_out_is_not_split():
     decoder = pgoutput(captures=lambda _schema, _table: False)
     damaged = wire.insert(OID, ["1", "a"])[:9]
     assert isinstance(decoder.feed(frames(wire.begin(9), RELATION, damaged))[-1], Skipped)

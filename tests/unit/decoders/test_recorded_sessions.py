@@ -36,12 +36,12 @@ PUBLISHED = frozenset(row[1] for rows in EXPECTED.values() for row in rows if ro
 
 
 @pytest.mark.parametrize("scenario", EXPECTED)
-def test_pgoutput_says_what_the_statements_did(scenario: str) -> None:
+def test_pgoutput_says_what_the_statements_did(scenario):
     assert reported(decoded("pgoutput_v1", scenario)) == EXPECTED[scenario]
 
 
 @pytest.mark.parametrize(("name", "scenario"), OTHER_WIRES)
-def test_other_plugins_say_the_same_but_for_what_they_lack(name: str, scenario: str) -> None:
+def test_other_plugins_say_the_same_but_for_what_they_lack(name, scenario):
     wanted = EXPECTED.get(scenario, [])
     tables = PUBLISHED if wanted else frozenset()
     found = [row for row in reported(decoded(name, scenario), tables=tables) if row[0] in "IUD"]
@@ -76,7 +76,7 @@ def _lossy(name: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("name", "scenario"), sorted(NOT_JSON))
-def test_what_is_not_json_is_refused_with_its_place(name: str, scenario: str) -> None:
+def test_what_is_not_json_is_refused_with_its_place(name, scenario):
     with pytest.raises(DecodeError) as caught:
         decoded(name, scenario)
     assert caught.value.lsn > 0
@@ -84,7 +84,7 @@ def test_what_is_not_json_is_refused_with_its_place(name: str, scenario: str) ->
 
 
 @pytest.mark.parametrize(("scenario", "offset"), [("w2j_invalid_utf8", 61), ("w2j_badjson", 128)])
-def test_what_no_json_reads_is_named_at_its_byte(scenario: str, offset: int) -> None:
+def test_what_no_json_reads_is_named_at_its_byte(scenario, offset):
     with pytest.raises(DecodeError) as caught:
         decoded("wal2json_v2", scenario)
     assert caught.value.offset == offset
@@ -94,7 +94,7 @@ def test_what_no_json_reads_is_named_at_its_byte(scenario: str, offset: int) -> 
 
 
 @pytest.mark.parametrize("scenario", sessions("decoderbufs"))
-def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario: str) -> None:
+def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario):
     """A protobuf cut between two fields is a message, too. The other plugins' frames show their end, which
     `DecoderSuite` tests.
 
@@ -123,7 +123,7 @@ def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario: str) -> N
 # --- what each shows besides its changes ---------------------------------------------------------
 
 
-def test_partition_root_stands_for_its_partitions_in_its_own_column_order() -> None:
+def test_partition_root_stands_for_its_partitions_in_its_own_column_order():
     rows = reported(decoded("pgoutput_v1_root", "partition"))
     assert rows[:3] == [
         ("I", "public.t_part", ("1", "p1", "10")),
@@ -134,12 +134,12 @@ def test_partition_root_stands_for_its_partitions_in_its_own_column_order() -> N
 
 
 @pytest.mark.parametrize("name", ["wal2json_v1_all", "wal2json_v2_all"])
-def test_origin_of_wal2json_is_a_number(name: str) -> None:
+def test_origin_of_wal2json_is_a_number(name):
     origins = [m for m in decoded(name, "origin") if isinstance(m, Origin)]
     assert [origin.name for origin in origins] == ["1"]
 
 
-def test_wal2json_truncates_one_table_a_message_and_format_1_none() -> None:
+def test_wal2json_truncates_one_table_a_message_and_format_1_none():
     tables = [
         m.relations[0].table for m in decoded("wal2json_v2", "truncate") if isinstance(m, Truncate)
     ]
@@ -148,7 +148,7 @@ def test_wal2json_truncates_one_table_a_message_and_format_1_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["wal2json_v1", "wal2json_v2", "wal2json_v1_chunks"])
-def test_messages_of_wal2json_end_at_their_first_nul(name: str) -> None:
+def test_messages_of_wal2json_end_at_their_first_nul(name):
     found = [m for m in decoded(name, "message") if isinstance(m, LogicalMessage)]
     assert [(m.transactional, m.prefix, m.content) for m in found] == [
         (True, "pfx", "transactional ✓".encode()),
@@ -157,7 +157,7 @@ def test_messages_of_wal2json_end_at_their_first_nul(name: str) -> None:
     ]
 
 
-def test_a_streamed_transaction_shows_subtransactions_and_their_abort() -> None:
+def test_a_streamed_transaction_shows_subtransactions_and_their_abort():
     messages = decoded("pgoutput_v2_stream", "stream_commit")
     starts = [m for m in messages if isinstance(m, StreamStart)]
     aborts = [(m.xid, m.subxid) for m in messages if isinstance(m, StreamAbort)]
@@ -168,14 +168,14 @@ def test_a_streamed_transaction_shows_subtransactions_and_their_abort() -> None:
     assert commit.xid == 1160
 
 
-def test_a_parallel_stream_shows_position_and_time_of_an_abort() -> None:
+def test_a_parallel_stream_shows_position_and_time_of_an_abort():
     messages = decoded("pg16/pgoutput_v4_parallel", "stream_commit")
     (abort,) = (m for m in messages if isinstance(m, StreamAbort))
     assert abort.abort_lsn == 0x2294DA0
     assert 1_700_000_000_000_000 < abort.abort_ts < 2_000_000_000_000_000
 
 
-def test_a_streamed_transaction_may_be_prepared() -> None:
+def test_a_streamed_transaction_may_be_prepared():
     *_, prepare, fate = decoded("pgoutput_v3_stream_twophase", "stream_prepare")
     assert isinstance(prepare, StreamPrepare)
     assert (prepare.xid, prepare.gid) == (1163, "gid-big")

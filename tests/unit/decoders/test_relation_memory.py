@@ -1,6 +1,5 @@
 """What is remembered of relations over restarts."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -32,7 +31,7 @@ def opened(path: Path, database: str = "1/db") -> RelationMemory:
     return memory
 
 
-def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_what_was_saved_is_there_after_a_restart(tmp_path):
     path = tmp_path / "state" / "relations"
     memory = opened(path)
     memory.put(relation(1))
@@ -48,7 +47,7 @@ def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     assert again.get(3) is None
 
 
-def test_a_former_owner_is_known_by_its_name_after_a_restart(tmp_path: Path) -> None:
+def test_a_former_owner_is_known_by_its_name_after_a_restart(tmp_path):
     memory = opened(tmp_path / "relations")
     memory.put(relation(1))
     former = FormerOwner(oid=1, schema="public", table="old")
@@ -60,13 +59,13 @@ def test_a_former_owner_is_known_by_its_name_after_a_restart(tmp_path: Path) -> 
     assert again.renamed_to("public", "old") == 0
 
 
-def test_what_was_not_saved_is_not_there(tmp_path: Path) -> None:
+def test_what_was_not_saved_is_not_there(tmp_path):
     memory = opened(tmp_path / "relations")
     memory.put(relation(1))
     assert opened(tmp_path / "relations").get(1) is None
 
 
-def test_another_databases_relations_are_not_believed(tmp_path: Path) -> None:
+def test_another_databases_relations_are_not_believed(tmp_path):
     memory = opened(tmp_path / "relations")
     memory.put(relation(1))
     memory.save()
@@ -81,9 +80,7 @@ def test_another_databases_relations_are_not_believed(tmp_path: Path) -> None:
     ],
     ids=["1 byte off", "3 bytes off", "20 bytes off", "no UTF-8"],
 )
-def test_a_harmed_end_costs_the_last_relation_alone(
-    tmp_path: Path, harm: Callable[[bytes], bytes]
-) -> None:
+def test_a_harmed_end_costs_the_last_relation_alone(tmp_path, harm):
     path = tmp_path / "relations"
     memory = opened(path)
     memory.put(relation(1))
@@ -96,12 +93,12 @@ def test_a_harmed_end_costs_the_last_relation_alone(
     assert again.get(2) is None
 
 
-def test_a_file_of_rubbish_is_no_memory(tmp_path: Path) -> None:
+def test_a_file_of_rubbish_is_no_memory(tmp_path):
     (tmp_path / "relations").write_bytes(b"\xff\xff\xff\xff rubbish")
     assert opened(tmp_path / "relations").get(1) is None
 
 
-def test_the_file_does_not_grow_with_the_versions(tmp_path: Path) -> None:
+def test_the_file_does_not_grow_with_the_versions(tmp_path):
     path = tmp_path / "relations"
     memory = opened(path)
     sizes = []
@@ -114,7 +111,7 @@ def test_the_file_does_not_grow_with_the_versions(tmp_path: Path) -> None:
     assert again.primary_key == ("id",)
 
 
-def test_tables_that_are_made_anew_all_the_time_are_forgotten(tmp_path: Path) -> None:
+def test_tables_that_are_made_anew_all_the_time_are_forgotten(tmp_path):
     memory = opened(tmp_path / "relations")
     for oid in range(1, 1001):
         memory.put(relation(oid))
@@ -123,7 +120,7 @@ def test_tables_that_are_made_anew_all_the_time_are_forgotten(tmp_path: Path) ->
     assert known == list(range(1000 - MAX_REPLACED, 1001))
 
 
-def test_the_oldest_description_goes_first(tmp_path: Path) -> None:
+def test_the_oldest_description_goes_first(tmp_path):
     memory = RelationMemory(tmp_path / "relations", max_relations=3)
     memory.open("x")
     for oid in (1, 2, 3, 4):
@@ -131,7 +128,7 @@ def test_the_oldest_description_goes_first(tmp_path: Path) -> None:
     assert [memory.get(oid) is not None for oid in (1, 2, 3, 4)] == [False, True, True, True]
 
 
-def test_a_new_slot_forgets_what_was_before(tmp_path: Path) -> None:
+def test_a_new_slot_forgets_what_was_before(tmp_path):
     memory = opened(tmp_path / "relations")
     memory.put(relation(1))
     memory.save()
@@ -166,6 +163,6 @@ MORE = Column(name="n", type_oid=20, type_text="bigint", number=3)
         ({"identity": "f"}, "replica identity: d → f"),
     ],
 )  # fmt: skip
-def test_a_difference_is_named(change: dict[str, object], found: str) -> None:
+def test_a_difference_is_named(change, found):
     old = relation(1)
     assert difference(old, msgspec.structs.replace(old, **change)) == [found]

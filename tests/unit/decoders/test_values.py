@@ -3,7 +3,6 @@
 import gc
 import math
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -108,13 +107,13 @@ DATUMS = [
 
 
 @pytest.mark.parametrize(("oid", "value", "text"), DATUMS)
-def test_datums_come_back_as_the_server_prints_them(oid: int, value: bytes, text: str) -> None:
+def test_datums_come_back_as_the_server_prints_them(oid, value, text):
     (row,) = protobuf(wire.insert(wire.datum("c", oid, value)))
     assert row.new == (text,)
 
 
 @pytest.mark.parametrize("oid", [16, 17, 20, 25, 600, 701, 1184, 70000])
-def test_no_member_is_null_and_missing_is_unchanged(oid: int) -> None:
+def test_no_member_is_null_and_missing_is_unchanged(oid):
     (row,) = protobuf(wire.insert(wire.datum("a", oid), wire.datum("b", oid, wire.MISSING)))
     assert row.new == (None, UNCHANGED)
 
@@ -130,12 +129,12 @@ WITH_VARCHAR = (
 )
 
 
-def test_old_rows_of_an_unknown_table_have_what_they_show() -> None:
+def test_old_rows_of_an_unknown_table_have_what_they_show():
     (row,) = protobuf(DELETE)
     assert (row.old, row.old_kind) == (("1", ABSENT), OldTuple.KEY)
 
 
-def test_rows_without_identity_are_counted_or_reported_as_unknown() -> None:
+def test_rows_without_identity_are_counted_or_reported_as_unknown():
     update = wire.message(wire.UPDATE, table=wire.TABLE)
     delete = wire.message(wire.DELETE, table=wire.TABLE)
     nothing = Catalogue(*WITH_VARCHAR, identity="n")
@@ -145,7 +144,7 @@ def test_rows_without_identity_are_counted_or_reported_as_unknown() -> None:
     assert (deleted.old, deleted.old_kind) == ((), OldTuple.NONE)
 
 
-def test_typmods_come_from_the_row_and_relations_stay_the_same() -> None:
+def test_typmods_come_from_the_row_and_relations_stay_the_same():
     insert = wire.insert(ID, V, info=INFO)
     rows = protobuf(insert, UPDATE, DELETE, insert, catalogue=Catalogue(*WITH_VARCHAR))
     assert len({id(row.relation) for row in rows}) == 1
@@ -169,7 +168,7 @@ def test_typmods_come_from_the_row_and_relations_stay_the_same() -> None:
         (25, "text", -1),
     ],
 )
-def test_typmods_are_read_from_the_type_s_text(oid: int, modifier: str, typmod: int) -> None:
+def test_typmods_are_read_from_the_type_s_text(oid, modifier, typmod):
     (row,) = protobuf(wire.insert(wire.datum("c", oid), info=[wire.type_info(modifier)]))
     assert row.relation.columns[0].typmod == typmod
 
@@ -182,7 +181,7 @@ def test_typmods_are_read_from_the_type_s_text(oid: int, modifier: str, typmod: 
         ('"a.b".c', "a.b", "c"),
     ],
 )
-def test_table_names_are_unquoted(written: str, schema: str, table: str) -> None:
+def test_table_names_are_unquoted(written, schema, table):
     (row,) = protobuf(wire.insert(wire.datum('"q""uote"', 23), table=written))
     assert (row.relation.schema, row.relation.table) == (schema, table)
     assert row.relation.columns[0].name == 'q"uote'
@@ -226,12 +225,12 @@ def feed(catalogue: StaticCatalogue, *texts: str, **options: object) -> list[Mes
         (1114, '"infinity"', "infinity"),
     ],
 )
-def test_values_come_back_as_the_server_prints_them(oid: int, json: str, text: str) -> None:
+def test_values_come_back_as_the_server_prints_them(oid, json, text):
     (row,) = feed(StaticCatalogue(), action("I", {"c": (oid, json)}))
     assert row.new == (text,)
 
 
-def test_special_numbers_are_distinguished_when_numbers_come_as_strings() -> None:
+def test_special_numbers_are_distinguished_when_numbers_come_as_strings():
     columns = {
         "a": (701, '"NaN"'),
         "b": (1700, '"-Infinity"'),
@@ -244,7 +243,7 @@ def test_special_numbers_are_distinguished_when_numbers_come_as_strings() -> Non
     assert wal2json(**option).capabilities.special_numbers
 
 
-def test_type_oids_are_printed_signed() -> None:
+def test_type_oids_are_printed_signed():
     (row,) = feed(StaticCatalogue(), action("I", {"c": (-16, '"x"')}))
     assert row.relation.columns[0].type_oid == 4294967280
 
@@ -261,26 +260,26 @@ FULL = action("I", {"id": ONE, "v": X})
 PART = action("U", {"id": ONE, "v": X}, identity={"id": ONE})
 
 
-def test_the_catalogue_is_asked_once_per_make_up_of_rows() -> None:
+def test_the_catalogue_is_asked_once_per_make_up_of_rows():
     catalogue = Catalogue(KEY, LONG)
     rows = feed(catalogue, *[FULL, action("U", {"id": ONE}, identity={"id": ONE})] * 20)
     assert len({id(row.relation) for row in rows}) == 1
     assert catalogue.asked == 2
 
 
-def test_rows_say_more_than_a_catalogue_that_is_ahead() -> None:
+def test_rows_say_more_than_a_catalogue_that_is_ahead():
     wide = action("I", {"id": ONE, "v": X, "w": X})
     rows = feed(Catalogue(KEY, LONG, LONGER), FULL, PART, wide, PART)
     assert [len(row.new) for row in rows[:3]] == [2, 2, 3]
 
 
 @pytest.mark.parametrize("missing", [NUMBER, ENUM], ids=["integer", "enum"])
-def test_a_value_that_cannot_be_toasted_is_never_unchanged(missing: Column) -> None:
+def test_a_value_that_cannot_be_toasted_is_never_unchanged(missing):
     (row,) = feed(Catalogue(KEY, LONG, missing), PART)
     assert row.new == ("1", "x")
 
 
-def test_a_dropped_column_is_not_unchanged() -> None:
+def test_a_dropped_column_is_not_unchanged():
     catalogue = Catalogue(KEY, LONG, LONGER)
     decoder = wal2json(catalogue=catalogue)
     fed(decoder, action("B").encode(), [action("I", {"id": ONE, "v": X, "w": X}).encode()])
@@ -293,12 +292,12 @@ def test_a_dropped_column_is_not_unchanged() -> None:
     assert after.new == ("1", "x")
 
 
-def test_rows_from_before_a_change_to_full_identity_have_keys() -> None:
+def test_rows_from_before_a_change_to_full_identity_have_keys():
     (row,) = feed(Catalogue(KEY, LONG, identity="f"), action("D", identity={"id": ONE}))
     assert (row.old, row.old_kind) == (("1", ABSENT), OldTuple.KEY)
 
 
-def test_a_table_nobody_knows_is_what_its_rows_are() -> None:
+def test_a_table_nobody_knows_is_what_its_rows_are():
     texts = FULL, action("D", identity={"id": ONE}), action("T")
     insert, delete, truncate = feed(StaticCatalogue(), *texts)
     assert isinstance(insert, Insert)
@@ -308,14 +307,14 @@ def test_a_table_nobody_knows_is_what_its_rows_are() -> None:
     assert truncate.relations == (delete.relation,)
 
 
-def test_a_truncate_of_a_table_that_is_not_captured_is_counted_with_its_rows() -> None:
+def test_a_truncate_of_a_table_that_is_not_captured_is_counted_with_its_rows():
     texts = action("I", {"id": ONE}), action("T"), action("I", {"id": TEN})
     (skipped,) = feed(Catalogue(KEY), *texts, captures=lambda _schema, _table: False)
     assert isinstance(skipped, Skipped)
     assert skipped.count == 3
 
 
-def test_options_avoid_what_breaks_the_json_and_chunks_are_of_format_1() -> None:
+def test_options_avoid_what_breaks_the_json_and_chunks_are_of_format_1():
     options = wal2json("2", chunks=True).start_options()
     assert options["format-version"] == "2"
     assert (options["include-types"], options["include-type-oids"]) == ("false", "true")
@@ -344,7 +343,7 @@ def decode(plugin: str, made: Relation, steps: list[Any], **more: Any) -> list[M
 
 
 @PLUGINS
-def test_long_and_odd_texts_come_back(plugin: str) -> None:
+def test_long_and_odd_texts_come_back(plugin):
     """Twice: the first of a kind is read with care, those after it by a compiled reader."""
     steps = [("I", ("é" * 65536, 'q"\\\x01\n😀,[{')), ("I", ("x" * 256, "t\x01n"))] * 2
     found = reported(decode(plugin, relation(), [B, *steps, C]))
@@ -352,7 +351,7 @@ def test_long_and_odd_texts_come_back(plugin: str) -> None:
 
 
 @PLUGINS
-def test_rows_of_tables_that_are_not_captured_are_counted_and_not_read(plugin: str) -> None:
+def test_rows_of_tables_that_are_not_captured_are_counted_and_not_read(plugin):
     steps = [B, ("I", ("1", "a")), ("D", ("1", ABSENT)), C]
     messages = decode(plugin, relation(), steps, captures=lambda _schema, _table: False)
     assert [type(m).__name__ for m in messages if not isinstance(m, RelationSeen)] == [
@@ -362,7 +361,7 @@ def test_rows_of_tables_that_are_not_captured_are_counted_and_not_read(plugin: s
 
 
 @PLUGINS
-def test_a_relation_is_described_once(plugin: str) -> None:
+def test_a_relation_is_described_once(plugin):
     asked: list[Relation] = []
 
     def describe(given: Relation) -> Relation:
@@ -382,9 +381,7 @@ def test_a_relation_is_described_once(plugin: str) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 2])
 @pytest.mark.parametrize("lacks", [UNCHANGED, None])
 @PLUGINS
-def test_a_new_row_without_a_value_that_identifies_it_is_refused(
-    plugin: str, lacks: object, rows: int
-) -> None:
+def test_a_new_row_without_a_value_that_identifies_it_is_refused(plugin, lacks, rows):
     """Other values may be left out: a row filter makes an INSERT of an UPDATE."""
     known = [("I", ("a", None if "1" in plugin or "chunks" in plugin else UNCHANGED))] * rows
     assert len(reported(decode(plugin, relation(), [B, *known, C]))) == rows + 1
@@ -392,7 +389,7 @@ def test_a_new_row_without_a_value_that_identifies_it_is_refused(
         decode(plugin, relation(), [B, *known, ("I", (lacks, "b")), C])
 
 
-def test_an_insert_that_lacks_a_value_is_the_update_that_it_was() -> None:
+def test_an_insert_that_lacks_a_value_is_the_update_that_it_was():
     """An update moved the row into a row filter: PostgreSQL sends an INSERT, whose large values may be missing."""
     found = decode("pgoutput", relation(), [B, ("I", ("1", UNCHANGED)), ("I", ("2", "b")), C])
     assert reported(found) == [("U", T, ("1", UNCHANGED), ()), ("I", T, ("2", "b")), ("C",)]
@@ -404,7 +401,7 @@ def test_an_insert_that_lacks_a_value_is_the_update_that_it_was() -> None:
     [[C], [("I", ("1", "a"))], [B, B], [B, C, C], [B, C, ("D", ("1", ABSENT))]],
     ids=["commit alone", "row alone", "begin twice", "commit twice", "row behind"],
 )
-def test_messages_out_of_order_are_refused(plugin: str, steps: list[Any]) -> None:
+def test_messages_out_of_order_are_refused(plugin, steps):
     with pytest.raises(DecodeError) as caught:
         decode(plugin, relation(), steps)
     assert caught.value.lsn == LSN
@@ -421,7 +418,7 @@ def _beside(plugin: str, name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("make", [wal2json, decoderbufs])
-def test_names_of_tables_that_are_not_captured_do_not_stay(make: Callable[..., Decoder]) -> None:
+def test_names_of_tables_that_are_not_captured_do_not_stay(make):
     decoder = make(captures=lambda _schema, _table: False)
 
     def kept_after(names: range) -> int:

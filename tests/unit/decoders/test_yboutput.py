@@ -73,17 +73,17 @@ def decode(way: str, part: str, *, one_by_one: bool = False) -> list[Message]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("part", EXPECTED)
-def test_every_way_of_sending_means_the_same(way: str, part: str) -> None:
+def test_every_way_of_sending_means_the_same(way, part):
     for one_by_one in (False, True):
         messages = decode(way, part, one_by_one=one_by_one)
         assert reported(messages) == EXPECTED[part]
 
 
-def test_every_recording_is_looked_at() -> None:
+def test_every_recording_is_looked_at():
     assert set(recorded()) == {f"{way}: {part}" for way in WAYS for part in EXPECTED}
 
 
-def test_relations_show_identity_key_and_types_of_users() -> None:
+def test_relations_show_identity_key_and_types_of_users():
     seen = [m.relation for m in decode("text", "insert") if isinstance(m, RelationSeen)]
     assert [(r.table, r.identity) for r in seen] == [
         ("by_change", "c"), ("by_default", "d"), ("by_full", "f"), ("by_nothing", "n"),
@@ -93,7 +93,7 @@ def test_relations_show_identity_key_and_types_of_users() -> None:
     assert {relation.columns[3].type_text for relation in seen} == {"public.mood"}
 
 
-def test_protocol_1_is_asked_for_and_nothing_else() -> None:
+def test_protocol_1_is_asked_for_and_nothing_else():
     options = yboutput(version=150008).start_options()
     assert options == {"proto_version": "1", "publication_names": '"p"'}
 
@@ -118,9 +118,7 @@ def described(relation: Relation) -> Relation:
         pytest.param("c", None, [None, None, None], id="nobody who describes"),
     ],
 )
-def test_columns_that_may_be_unsent_are_nullable_without_default(
-    letter: str, describe: Any, nullable: list[bool | None]
-) -> None:
+def test_columns_that_may_be_unsent_are_nullable_without_default(letter, describe, nullable):
     """A column of the key never is, whether flagged on the wire or known from the catalogue."""
     frames = [wire.begin(100), wire.relation(1, "public", "t", COLUMNS, letter)]
     _, seen = YbOutput(replace(context(), describe=describe)).feed([(10, f) for f in frames])

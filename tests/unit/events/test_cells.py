@@ -79,7 +79,7 @@ def images(part: str, table: str, shape: CellShape = VALUE_AND_SET):
     ]
 
 
-def test_inserted_values_and_nulls_are_cells() -> None:
+def test_inserted_values_and_nulls_are_cells():
     rows = [(1, "a", 10, "ok"), (2, None, None, None)]
     names = ("id", "name", "aura", "m")
     for table in ("by_change", "by_default", "by_full"):
@@ -89,21 +89,21 @@ def test_inserted_values_and_nulls_are_cells() -> None:
         ]
 
 
-def test_columns_that_were_not_sent_are_null_and_never_a_placeholder() -> None:
+def test_columns_that_were_not_sent_are_null_and_never_a_placeholder():
     (_, first), (_, second), *_ = images("update", "by_change")
     unsent = {"id": cell(1), "name": None, "m": None}
     assert first == ("u", None, {**unsent, "aura": cell(99)})
     assert second == ("u", None, {**unsent, "aura": cell(None)})
 
 
-def test_a_delete_has_its_key_and_cells_without_value() -> None:
+def test_a_delete_has_its_key_and_cells_without_value():
     (key, (op, before, after)), (tombstone_key, tombstone) = images("delete", "by_change")
     others = dict.fromkeys(("name", "aura", "m"), cell(None))
     assert (op, before, after) == ("d", {"id": cell(1), **others}, None)
     assert (key, tombstone_key, tombstone) == ({"id": cell(1)}, {"id": cell(1)}, None)
 
 
-def test_schemas_are_structs_named_after_the_column_optional_as_it_is() -> None:
+def test_schemas_are_structs_named_after_the_column_optional_as_it_is():
     ((key, value), *_) = rendered("insert", "by_change", VALUE_AND_SET, schemas=True)
     after = next(field for field in value["schema"]["fields"] if field["field"] == "after")
     by_name = {field["field"]: field for field in after["fields"]}
@@ -120,7 +120,7 @@ def test_schemas_are_structs_named_after_the_column_optional_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("table", "optional"), [("by_change", True), ("by_default", False)])
-def test_what_is_never_null_can_be_missing_where_updates_are_partial(table, optional) -> None:
+def test_what_is_never_null_can_be_missing_where_updates_are_partial(table, optional):
     ((_, value), *_) = rendered("update", table, VALUE_AND_SET, "name", schemas=True)
     after = next(field for field in value["schema"]["fields"] if field["field"] == "after")
     by_name = {field["field"]: field["optional"] for field in after["fields"]}
@@ -128,7 +128,7 @@ def test_what_is_never_null_can_be_missing_where_updates_are_partial(table, opti
 
 
 @pytest.mark.parametrize("part", ["insert", "update", "delete"])
-def test_cells_hold_the_values_that_plain_events_have(part: str) -> None:
+def test_cells_hold_the_values_that_plain_events_have(part):
     def plain(row):
         return row and {name: value and value["value"] for name, value in row.items()}
 
@@ -139,5 +139,5 @@ def test_cells_hold_the_values_that_plain_events_have(part: str) -> None:
     ] == bare
 
 
-def test_events_are_plain_unless_reported_otherwise() -> None:
+def test_events_are_plain_unless_reported_otherwise():
     assert json_format()._tables._context.cell is PLAIN

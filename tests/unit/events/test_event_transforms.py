@@ -36,7 +36,7 @@ def values(transform: EventTransform, **properties: str):
     return [json.loads(record.value or b"null") for record in rendered(transform, **properties)]
 
 
-def test_events_are_typed_and_in_order() -> None:
+def test_events_are_typed_and_in_order():
     seen: list[tuple[object, ...]] = []
 
     def look(events: list[ChangeEvent]) -> list[ChangeEvent]:
@@ -60,7 +60,7 @@ def test_events_are_typed_and_in_order() -> None:
     ]
 
 
-def test_masked_values_are_masked_for_transforms_too() -> None:
+def test_masked_values_are_masked_for_transforms_too():
     seen: list[object] = []
 
     def look(events: list[ChangeEvent]) -> list[ChangeEvent]:
@@ -71,7 +71,7 @@ def test_masked_values_are_masked_for_transforms_too() -> None:
     assert set(seen) == {"***"}
 
 
-def test_fields_are_replaced_renamed_added_and_dropped() -> None:
+def test_fields_are_replaced_renamed_added_and_dropped():
     def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             if event.after is not None:
@@ -86,7 +86,7 @@ def test_fields_are_replaced_renamed_added_and_dropped() -> None:
     assert list(first["after"]) == ["id", "name", "cost", "cheap"]
 
 
-def test_the_schema_follows_the_fields() -> None:
+def test_the_schema_follows_the_fields():
     def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             if event.after is not None:
@@ -107,7 +107,7 @@ def test_the_schema_follows_the_fields() -> None:
     assert (key["payload"], value["payload"]["after"]["tag"]) == ({"item": 1}, 7)
 
 
-def test_events_may_be_dropped_sent_elsewhere_and_get_headers() -> None:
+def test_events_may_be_dropped_sent_elsewhere_and_get_headers():
     def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         for event in events:
             event.topic += ".copy"
@@ -129,13 +129,13 @@ def test_events_may_be_dropped_sent_elsewhere_and_get_headers() -> None:
         pytest.param(lambda events: [*events, events[0]], "another order", id="repeats-one"),
     ],
 )
-def test_a_transform_that_breaks_its_contract_is_named(transform, what) -> None:
+def test_a_transform_that_breaks_its_contract_is_named(transform, what):
     with pytest.raises(EventTransformFailed, match=f"mine .*{what}") as failed:
         rendered(transform)
     assert "Correct the transform mine" in str(failed.value)
 
 
-def test_a_value_that_cannot_be_written_is_reported() -> None:
+def test_a_value_that_cannot_be_written_is_reported():
     def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
         events[0].after["name"] = 5
         return events

@@ -32,13 +32,13 @@ BY_INDEX = table("a", "id int4 not null", "v text not null", identity="i", index
 BY_NOTHING = table("a", "id int4 not null", "v text", identity="n")
 
 
-def test_a_plan_names_what_events_have() -> None:
+def test_a_plan_names_what_events_have():
     made = plan(BY_KEY, **{"column.exclude.list": r"public\.a\.v"})
     assert [(column.index, column.field) for column in made.columns] == [(0, "id"), (2, "w")]
     assert (made.keys, made.identifying, made.topic) == ((0,), (0,), "t.public.a")
 
 
-def test_keys_are_those_configured_and_rows_are_known_by_the_identity() -> None:
+def test_keys_are_those_configured_and_rows_are_known_by_the_identity():
     configured = {"message.key.columns": r"public\.a:w"}
     made = plan(BY_KEY, **configured)
     assert (made.keys, made.identifying) == ((2,), (0,))
@@ -68,23 +68,23 @@ def test_keys_are_those_configured_and_rows_are_known_by_the_identity() -> None:
         ),
     ],
 )  # fmt: skip
-def test_an_update_with_an_old_tuple(relation, old, new, kind, expected) -> None:
+def test_an_update_with_an_old_tuple(relation, old, new, kind, expected):
     assert plan(relation).update(Update(relation, 1, new, old, kind)) == expected
 
 
-def test_a_format_may_say_which_keys_are_written_alike() -> None:
+def test_a_format_may_say_which_keys_are_written_alike():
     update = Update(BY_KEY, 1, ("01", "a", None), ("1", ABSENT, ABSENT), OldTuple.KEY)
     alike = plan(BY_KEY).update(update, lambda old, new: int(old[0]) == int(new[0]))
     assert alike == (("1", ABSENT, ABSENT), ("01", "a", None), None)
 
 
-def test_a_delete_that_identifies_no_row_is_no_event() -> None:
+def test_a_delete_that_identifies_no_row_is_no_event():
     assert plan(BY_NOTHING).delete(Delete(BY_NOTHING, 1, (), OldTuple.NONE)) is None
     old = ("1", ABSENT, ABSENT)
     assert plan(BY_KEY).delete(Delete(BY_KEY, 1, old, OldTuple.KEY)) == (old, old)
 
 
-def test_masks_leave_keys_and_what_was_not_sent() -> None:
+def test_masks_leave_keys_and_what_was_not_sent():
     made = plan(BY_KEY, **{"column.mask.with.3.chars": r".*\.(v|w)"})
     masks = made.masks(unmasked=frozenset({2}))
     assert set(masks) == {1}
@@ -103,13 +103,13 @@ def test_masks_leave_keys_and_what_was_not_sent() -> None:
         ("v uuid", "01234567-89ab-cdef-0123-456789abcdef", "01234"),
     ],
 )
-def test_a_shortened_value_is_one_of_its_type(declared, text, expected) -> None:
+def test_a_shortened_value_is_one_of_its_type(declared, text, expected):
     relation = table("a", "id int4 not null", declared)
     masks = plan(relation, **{"column.truncate.to.5.chars": r".*\.v"}).masks()
     assert masks[1](text) == expected
 
 
-def test_a_time_that_is_shortened_is_not_another_time() -> None:
+def test_a_time_that_is_shortened_is_not_another_time():
     masks = plan(
         table("a", "id int4 not null", "v timestamptz"), **{"column.truncate.to.22.chars": r".*\.v"}
     ).masks()
@@ -117,7 +117,7 @@ def test_a_time_that_is_shortened_is_not_another_time() -> None:
     assert masks[1]("0044-03-15 00:00:00+00") == "0044-03-15 00:00:00+00"
 
 
-def test_a_relation_announced_again_keeps_what_was_made_of_it() -> None:
+def test_a_relation_announced_again_keeps_what_was_made_of_it():
     built: list[EventPlan] = []
     plans = EventPlans(context(), lambda made: built.append(made) or len(built))
     again = table("a", "id int4 not null", "v text", "w text")
@@ -127,6 +127,6 @@ def test_a_relation_announced_again_keeps_what_was_made_of_it() -> None:
     assert plans.compiled == {}
 
 
-def test_a_table_that_is_not_captured_has_no_plan() -> None:
+def test_a_table_that_is_not_captured_has_no_plan():
     plans = EventPlans(context(**{"table.exclude.list": r"public\.a"}), lambda made: made)
     assert plans.of(BY_KEY) is None

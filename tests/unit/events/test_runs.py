@@ -28,12 +28,12 @@ MADE = {
 CHANGES = st.lists(st.tuples(st.sampled_from(list(MADE)), st.sampled_from([A, B])), max_size=40)
 
 
-def test_every_kind_has_an_operation() -> None:
+def test_every_kind_has_an_operation():
     assert set(OPERATIONS) == set(MADE)
 
 
 @given(CHANGES)
-def test_runs_hold_every_change_in_order_and_are_as_long_as_can_be(kinds) -> None:
+def test_runs_hold_every_change_in_order_and_are_as_long_as_can_be(kinds):
     changes = [MADE[kind](relation) for kind, relation in kinds]
     found = runs(changes)
     assert [change for _, _, run in found for change in run] == changes
@@ -45,6 +45,6 @@ def test_runs_hold_every_change_in_order_and_are_as_long_as_can_be(kinds) -> Non
 
 
 @given(st.integers(1, 100), st.sampled_from([A, B]))
-def test_inserts_into_one_table_are_one_run_whatever_their_number(count, relation) -> None:
+def test_inserts_into_one_table_are_one_run_whatever_their_number(count, relation):
     changes = [Insert(relation, n, (str(n),)) for n in range(count)]
     assert runs(changes) == [(INSERTS, relation, changes)]

@@ -1,12 +1,11 @@
 """Files below one folder, as another process has them."""
 
 import pickle
-from pathlib import Path
 
 from waltap.base.files.store import FileStore
 
 
-def test_a_store_goes_to_another_process(tmp_path: Path) -> None:
+def test_a_store_goes_to_another_process(tmp_path):
     """Tasks of Spark read by one."""
     store = FileStore(str(tmp_path))
     store.publish("one", b"first")

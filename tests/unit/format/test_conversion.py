@@ -47,7 +47,7 @@ LABELS = DataType(
 
 
 @pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
-def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
+def test_a_value_comes_back_as_it_was(schema, value):
     mapping = conversion_mapping(ColumnConversion(schema=schema, values=list), TypeOptions())
     text = carried(schema, value)
     assert text is not None
@@ -69,7 +69,7 @@ def test_a_value_comes_back_as_it_was(schema: Schema, value: Any) -> None:
         (array(BYTES), ["x"]),
     ],
 )
-def test_what_is_no_value_of_the_schema_is_reported(schema: Schema, value: Any) -> None:
+def test_what_is_no_value_of_the_schema_is_reported(schema, value):
     with pytest.raises(TypeError, match="it gave"):
         carried(schema, value)
 
@@ -93,7 +93,7 @@ def converting(conversion: ColumnConversion, mode: str = "warn") -> tuple[Column
 
 
 @pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
-def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: Any) -> None:
+def test_avros_quick_rows_are_those_of_its_general_way(schema, value):
     optional = msgspec.structs.replace(schema, optional=True)
     conversion = ColumnConversion(
         schema=optional, values=lambda texts: [t if t is None else value for t in texts]
@@ -112,7 +112,7 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema: Schema, value: An
     assert rendered(straight=True) == rendered(straight=False)
 
 
-def test_old_keys_have_no_value_in_other_columns() -> None:
+def test_old_keys_have_no_value_in_other_columns():
     """The server sends NULL for them: what a converter makes of NULL is not there."""
     conversions, _ = converting(
         ColumnConversion(schema=MAYBE_TEXT, values=lambda texts: ["x"] * len(texts))
@@ -131,7 +131,7 @@ def test_old_keys_have_no_value_in_other_columns() -> None:
     ]
 
 
-def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
+def test_too_few_values_and_wrong_answers_name_converter_and_column():
     conversions, _ = converting(
         ColumnConversion(schema=MAYBE_TEXT, values=lambda _texts: []), "fail"
     )
@@ -146,7 +146,7 @@ def test_too_few_values_and_wrong_answers_name_converter_and_column() -> None:
 
 
 @pytest.mark.parametrize("made", [None, object()])
-def test_what_is_no_converter_is_named_with_its_factory(made: Any) -> None:
+def test_what_is_no_converter_is_named_with_its_factory(made):
     def make(_properties: object, _context: object) -> Any:
         return made
 

@@ -1,8 +1,6 @@
 """Numbers as Kafka's serializers write them: each from Kafka's documented big-endian layout."""
 
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.schemas import TEXT
@@ -30,9 +28,7 @@ JAVA = "org.apache.kafka.connect.converters."
         ("BooleanConverter", ConnectKind.BOOLEAN, True, "01"),
     ],
 )
-def test_a_value_is_big_endian_and_others_are_refused(
-    java: str, kind: ConnectKind, value: Any, data: str
-) -> None:
+def test_a_value_is_big_endian_and_others_are_refused(java, kind, value, data):
     spec = Host().find(FormatSpec, JAVA + java)
     assert spec.converter is not None
     made = spec.converter(None, ConverterContext(record_part="key"))
@@ -62,7 +58,7 @@ EXTRACTED = {
 
 
 @pytest.mark.parametrize("java", ["IntegerConverter", "ByteArrayConverter"])
-def test_events_that_nothing_takes_a_field_out_of_are_refused_before_a_start(java: str) -> None:
+def test_events_that_nothing_takes_a_field_out_of_are_refused_before_a_start(java):
     def found(**given: str) -> ValidationResult:
         named = {name.replace("__", "."): value for name, value in given.items()}
         return survey(read_debezium(CONNECTOR | named), Host())
@@ -80,8 +76,8 @@ def test_events_that_nothing_takes_a_field_out_of_are_refused_before_a_start(jav
 
 
 def test_headers_that_their_format_cannot_write_are_refused_and_the_remedy_leaves_them_out(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     given = CONNECTOR | {
         "name": "p",
         "waltap.state.dir": str(tmp_path),

@@ -41,7 +41,7 @@ def predicate(name: str, /, **given: str):
     return spec.factory(None if spec.properties is None else spec.properties(**given))
 
 
-def test_transforms_run_one_after_the_other_and_may_drop_and_add() -> None:
+def test_transforms_run_one_after_the_other_and_may_drop_and_add():
     stage = RecordStage(
         [
             RecordStep(label="a", transform=marked("1")),
@@ -66,7 +66,7 @@ def test_transforms_run_one_after_the_other_and_may_drop_and_add() -> None:
         (predicate("HasHeaderKey", name="h"), ["ab", "b!", "ac", "Ab", "dead"]),
     ],
 )
-def test_predicates_choose_records_and_order_stays(test, expected) -> None:
+def test_predicates_choose_records_and_order_stays(test, expected):
     records = [
         record("ab"),
         record("b", headers=(("g", None, 1), ("h", None, 1))),
@@ -97,7 +97,7 @@ def broken(topic: str, error: Exception):
         (KeyError("a value of the row"), "raised KeyError"),
     ],
 )
-def test_a_failure_names_transform_and_record_and_no_value_that_code_raised(error, said) -> None:
+def test_a_failure_names_transform_and_record_and_no_value_that_code_raised(error, said):
     stage = RecordStage(
         [
             RecordStep(label="first", transform=list),
@@ -114,7 +114,7 @@ def test_a_failure_names_transform_and_record_and_no_value_that_code_raised(erro
     assert raised.value.__cause__ is error
 
 
-def test_a_failure_of_a_batch_as_a_whole_names_its_range() -> None:
+def test_a_failure_of_a_batch_as_a_whole_names_its_range():
     def never_more_than_one(records):
         if len(records) > 1:
             raise RuntimeError
@@ -126,21 +126,21 @@ def test_a_failure_of_a_batch_as_a_whole_names_its_range() -> None:
 
 
 @pytest.mark.parametrize("given", [None, (), iter(()), [b"bytes"], [None]])
-def test_what_is_no_list_of_records_is_reported(given) -> None:
+def test_what_is_no_list_of_records_is_reported(given):
     stage = RecordStage([RecordStep(label="t", transform=lambda _: given)])
     with pytest.raises(RecordTransformFailed, match="it returned"):
         stage.transformed([record("x")])
 
 
 @pytest.mark.parametrize("error", [SinkError("away"), StopRequested()])
-def test_what_is_ours_already_goes_through(error) -> None:
+def test_what_is_ours_already_goes_through(error):
     stage = RecordStage([RecordStep(label="t", transform=broken("x", error))])
     with pytest.raises(type(error)) as raised:
         stage.transformed([record("x")])
     assert raised.value is error
 
 
-def test_everything_that_is_written_goes_through() -> None:
+def test_everything_that_is_written_goes_through():
     """As in Kafka Connect: notifications, heartbeats, transaction metadata and messages too."""
     met: list[str] = []
 

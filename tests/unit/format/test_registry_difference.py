@@ -71,5 +71,5 @@ def avro(*fields: Any) -> str:
                      'a: "int" became "long"', id="avro-default-of-such-names"),
     ],
 )  # fmt: skip
-def test_a_difference_is_named(old: str, new: str, said: str) -> None:
+def test_a_difference_is_named(old, new, said):
     assert difference(old, new) == said

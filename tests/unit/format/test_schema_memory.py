@@ -4,7 +4,7 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.record_transform import SchemaMemory
 
 
-def test_each_schema_is_asked_for_once_and_equal_ones_apart() -> None:
+def test_each_schema_is_asked_for_once_and_equal_ones_apart():
     made: list[Schema] = []
 
     def make(schema: Schema) -> int:

@@ -78,15 +78,13 @@ CASES: list[tuple[Any, Schema | None, str]] = [
 
 
 @pytest.mark.parametrize(("value", "schema", "text"), CASES)
-def test_a_header_value_is_as_connect_writes_it(
-    value: Any, schema: Schema | None, text: str
-) -> None:
+def test_a_header_value_is_as_connect_writes_it(value, schema, text):
     assert simple_text(value, schema) == text
 
 
 @pytest.mark.parametrize(
     ("value", "schema", "text"), [case for case in CASES if case[1] in (STRUCT, OUTER, STRINGS)]
 )
-def test_the_json_of_a_key_gives_the_same_text(value: Any, schema: Schema, text: str) -> None:
+def test_the_json_of_a_key_gives_the_same_text(value, schema, text):
     written = json_writer(schema, defaults=True)(value)
     assert simple_text(from_json(written, schema), schema) == text

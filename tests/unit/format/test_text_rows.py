@@ -15,9 +15,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 
 @given(st.data(), st.integers(0, 40), st.integers(0, 3), st.integers(1, 60))
-def test_rows_are_their_pieces_one_after_the_other(
-    data: st.DataObject, count: int, before: int, step: int
-) -> None:
+def test_rows_are_their_pieces_one_after_the_other(data, count, before, step):
     columns = st.lists(TEXT, min_size=count + before, max_size=count + before)
     drawn = data.draw(st.lists(TEXT | columns, max_size=6))
     pieces = [p if isinstance(p, str) else pa.array(p, pa.string())[before:] for p in drawn]
@@ -43,7 +41,7 @@ def test_rows_are_their_pieces_one_after_the_other(
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_records_among_blocks_keep_their_order(keyed: bool) -> None:
+def test_records_among_blocks_keep_their_order(keyed):
     headers = (("h", b"1"),)
     values = pa.array(["1", "2", "3"])
     block = RecordBlock("t", [(values if keyed else None, values)], headers)

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -33,7 +32,7 @@ Install = Callable[..., None]
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(tmp_path, monkeypatch) -> Iterator[Install]:
     """Return what installs a distribution: a module, and the metadata pip would write for it."""
     monkeypatch.syspath_prepend(str(tmp_path))
     modules: list[str] = []
@@ -92,9 +91,7 @@ def sinks(*names: str) -> ModuleType:
 # --- finding ---------------------------------------------------------------------------------------
 
 
-def test_an_installed_plugin_is_listed_with_distribution_version_and_what_it_provides(
-    install: Install,
-) -> None:
+def test_an_installed_plugin_is_listed_with_distribution_version_and_what_it_provides(install):
     install("acme-sinks", sink_source("acme", '"acme2",'), version="2.5")
     host = Host()
     plugin = plugin_of(host, "acme-sinks")
@@ -104,7 +101,7 @@ def test_an_installed_plugin_is_listed_with_distribution_version_and_what_it_pro
     assert host.sinks["acme"] is host.find(SinkSpec, "acme2")
 
 
-def test_every_plugin_of_ours_is_usable() -> None:
+def test_every_plugin_of_ours_is_usable():
     plugins = [p for p in Host().plugins() if p.distribution.startswith("waltap")]
     assert {p.distribution for p in plugins} >= {"waltap", "waltap-decoders", "waltap-postgres"}
     assert {p.identifier: str(p.error) for p in plugins if p.error is not None} == {}
@@ -135,7 +132,7 @@ def AcmeSink(properties, context):
 """
 
 
-def test_what_a_spec_names_is_imported_when_it_is_used(install: Install, tmp_path: Path) -> None:
+def test_what_a_spec_names_is_imported_when_it_is_used(install, tmp_path):
     install("acme-late", LATE)
     (tmp_path / "acme_sink.py").write_text(ACME)
     spec = Host().find(SinkSpec, "acme")
@@ -148,9 +145,7 @@ def test_what_a_spec_names_is_imported_when_it_is_used(install: Install, tmp_pat
         sys.modules.pop("acme_sink", None)
 
 
-def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(
-    install: Install, tmp_path: Path
-) -> None:
+def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(install, tmp_path):
     install("acme-late", LATE)
     (tmp_path / "acme_sink.py").write_text(ACME)
     spec = Host().find(SinkSpec, "bad")
@@ -174,8 +169,8 @@ def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(
     ],
 )
 def test_a_module_that_fails_when_it_is_used_is_an_error_of_its_package(
-    install: Install, tmp_path: Path, source: str, words: str
-) -> None:
+    install, tmp_path, source, words
+):
     install("acme-late", LATE)
     (tmp_path / "acme_sink.py").write_text(source)
     spec = Host().find(SinkSpec, "acme")
@@ -183,7 +178,7 @@ def test_a_module_that_fails_when_it_is_used_is_an_error_of_its_package(
         _ = spec.properties
 
 
-def test_our_plugins_name_code_of_their_own_that_there_is() -> None:
+def test_our_plugins_name_code_of_their_own_that_there_is():
     """No import contract sees such a name, and no type checker."""
     named = [
         (plugin.module.partition(".")[0], late)
@@ -278,8 +273,8 @@ FAULTS: list[tuple[str, type[PluginError], str]] = [
 
 @pytest.mark.parametrize(("source", "error", "words"), FAULTS)
 def test_a_faulty_plugin_is_reported_and_fatal_only_for_what_it_might_have(
-    install: Install, source: str, error: type[PluginError], words: str
-) -> None:
+    install, source, error, words
+):
     install("acme", source)
     host = Host()
     plugin = plugin_of(host, "acme")
@@ -294,9 +289,7 @@ def test_a_faulty_plugin_is_reported_and_fatal_only_for_what_it_might_have(
 
 
 @pytest.mark.parametrize("named", [("clash",), ("second", '"clash",')], ids=["name", "alias"])
-def test_one_name_from_two_distributions_names_both_and_spares_the_rest(
-    install: Install, named: tuple[str, ...]
-) -> None:
+def test_one_name_from_two_distributions_names_both_and_spares_the_rest(install, named):
     install("acme-one", sink_source("clash"))
     install("acme-two", sink_source(*named), version="3.1")
     host = Host()
@@ -314,7 +307,7 @@ def test_one_name_from_two_distributions_names_both_and_spares_the_rest(
     }
 
 
-def test_two_distributions_may_use_one_entry_point_name(install: Install) -> None:
+def test_two_distributions_may_use_one_entry_point_name(install):
     install("acme-one", sink_source("one"), name="sinks")
     install("acme-two", sink_source("two"), name="sinks")
     assert {"one", "two"} <= set(Host().sinks)
@@ -323,9 +316,7 @@ def test_two_distributions_may_use_one_entry_point_name(install: Install) -> Non
 # --- choosing which load ---------------------------------------------------------------------------
 
 
-def test_a_module_that_two_entry_points_name_is_one_plugin(
-    install: Install, tmp_path: Path
-) -> None:
+def test_a_module_that_two_entry_points_name_is_one_plugin(install, tmp_path):
     """As a package that was renamed, beside its old name."""
     install("acme", sink_source("of-acme"))
     install("acme-old", "")
@@ -339,9 +330,7 @@ def test_a_module_that_two_entry_points_name_is_one_plugin(
     assert "of-acme" in host.sinks
 
 
-def test_waltap_plugins_limits_which_load_but_never_the_framework(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waltap_plugins_limits_which_load_but_never_the_framework(install, monkeypatch):
     install("acme-sinks", sink_source("acme"))
     install("rest", "raise SystemError('must not be imported')")
     monkeypatch.setenv("WALTAP_PLUGINS", "postgres, acme-sinks")
@@ -353,9 +342,7 @@ def test_waltap_plugins_limits_which_load_but_never_the_framework(
         host.find(SinkSpec, "other")
 
 
-def test_waltap_plugins_naming_something_unknown_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waltap_plugins_naming_something_unknown_is_an_error(monkeypatch):
     monkeypatch.setenv("WALTAP_PLUGINS", "postgres,spork")
     with pytest.raises(SpecMissing, match=r"'spork', not installed; known: .*postgres"):
         Host()
@@ -364,7 +351,7 @@ def test_waltap_plugins_naming_something_unknown_is_an_error(
 # --- asking for a spec -----------------------------------------------------------------------------
 
 
-def test_a_name_that_is_not_there_gives_the_known_ones_and_the_nearest() -> None:
+def test_a_name_that_is_not_there_gives_the_known_ones_and_the_nearest():
     host = Host(discover=False)
     host.register(sinks("jsonl", "null"), "mine")
     with pytest.raises(SpecMissing) as error:
@@ -376,7 +363,7 @@ def test_a_name_that_is_not_there_gives_the_known_ones_and_the_nearest() -> None
     )
 
 
-def test_types_come_in_the_order_in_which_they_are_asked() -> None:
+def test_types_come_in_the_order_in_which_they_are_asked():
     def spec(name: str, order: int) -> TypeSpec:
         return TypeSpec(name=name, summary="s", claims=bool, build=print, order=order)  # type: ignore[arg-type]
 
@@ -392,7 +379,7 @@ def test_types_come_in_the_order_in_which_they_are_asked() -> None:
 # --- plugins of this process -----------------------------------------------------------------------
 
 
-def test_a_registered_plugin_counts_at_once_also_after_the_first_look() -> None:
+def test_a_registered_plugin_counts_at_once_also_after_the_first_look():
     host = Host(discover=False)
     assert dict(host.sinks) == {}
     host.register(sinks("mine"), "mine")
@@ -411,9 +398,7 @@ def test_a_registered_plugin_counts_at_once_also_after_the_first_look() -> None:
     ],
     ids=["wrong-api", "misspelt", "wrong-spec", "taken-name"],
 )
-def test_a_plugin_that_cannot_be_registered_leaves_the_host_as_it_was(
-    plugin: ModuleType, error: type[PluginError]
-) -> None:
+def test_a_plugin_that_cannot_be_registered_leaves_the_host_as_it_was(plugin, error):
     host = Host(discover=False)
     host.register(sinks("taken"), "first")
     with pytest.raises(error):
@@ -422,7 +407,7 @@ def test_a_plugin_that_cannot_be_registered_leaves_the_host_as_it_was(
     assert [(p.name, p.health) for p in host.plugins()] == [("first", PluginHealth.OK)]
 
 
-def test_an_object_with_an_unmarked_hook_is_refused() -> None:
+def test_an_object_with_an_unmarked_hook_is_refused():
     class Told:
         def on_state(self, state: str) -> None:
             """Never called without the marker."""
@@ -431,7 +416,7 @@ def test_an_object_with_an_unmarked_hook_is_refused() -> None:
         Host().register(Told(), "mine")
 
 
-def test_a_plugin_name_can_be_registered_once() -> None:
+def test_a_plugin_name_can_be_registered_once():
     host = Host(discover=False)
     host.register(sinks("a"), "mine")
     with pytest.raises(DuplicateName, match="'mine' is registered already"):
@@ -457,7 +442,7 @@ class Faulty:
         raise ValueError(detail)
 
 
-def test_observers_get_the_arguments_they_name() -> None:
+def test_observers_get_the_arguments_they_name():
     host, observer = Host(discover=False), Observer()
     host.notify("on_state", pipeline="p", state="nobody listens", detail="")
     host.register(observer, "observer")
@@ -465,9 +450,7 @@ def test_observers_get_the_arguments_they_name() -> None:
     assert observer.seen == ["streaming"]
 
 
-def test_an_observer_that_raises_is_logged_once_and_the_others_are_reported(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_observer_that_raises_is_logged_once_and_the_others_are_reported(caplog):
     host, observer = Host(discover=False), Observer()
     host.register(observer, "observer")
     host.register(Faulty(), "faulty")
@@ -480,9 +463,7 @@ def test_an_observer_that_raises_is_logged_once_and_the_others_are_reported(
     assert (fields["hook"], fields["plugin"]) == ("on_state", "in process:faulty")
 
 
-def test_a_hook_that_blocks_is_logged_with_its_plugin(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_that_blocks_is_logged_with_its_plugin(caplog, monkeypatch):
     monkeypatch.setattr("waltap.plugins.guard.SLOW_S", 0.0)
     host = Host(discover=False)
     host.register(Observer(), "observer")
@@ -491,7 +472,7 @@ def test_a_hook_that_blocks_is_logged_with_its_plugin(
     assert "on_state of observer (in process) took" in caplog.text
 
 
-def test_the_first_opinion_wins_and_the_last_registered_is_asked_first() -> None:
+def test_the_first_opinion_wins_and_the_last_registered_is_asked_first():
     def chooser(answer: str | None) -> SimpleNamespace:
         @hookimpl
         def choose_topic(relation: object) -> str | None:
@@ -508,7 +489,7 @@ def test_the_first_opinion_wins_and_the_last_registered_is_asked_first() -> None
     assert host.choose("choose_topic", relation=None) == "better"
 
 
-def test_a_choice_that_raises_names_its_plugin() -> None:
+def test_a_choice_that_raises_names_its_plugin():
     @hookimpl
     def choose_topic(relation: object) -> str:
         raise KeyError("x")
@@ -533,9 +514,7 @@ def leave(error):
 
 
 @pytest.mark.parametrize(("how", "name"), [("cancelled", "CancelledError"), ("mute", "Mute")])
-def test_an_installed_plugin_cannot_leave_by_an_exception_that_is_none(
-    install: Install, how: str, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_installed_plugin_cannot_leave_by_an_exception_that_is_none(install, how, name, caplog):
     install("acme", LEAVES)
     host = Host()
     host.notify("on_state", pipeline="p", state="streaming", detail=how)
@@ -544,7 +523,7 @@ def test_an_installed_plugin_cannot_leave_by_an_exception_that_is_none(
         host.choose("choose_topic", relation=how)
 
 
-def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install: Install) -> None:
+def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install):
     """Python raises it wherever the program is; where a command handles SIGINT a plugin raised it."""
     install("acme", LEAVES)
     host = Host()
@@ -564,7 +543,7 @@ def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install: 
 
 
 @pytest.mark.parametrize("hook", ["on_something_new", "choose_something_new"])
-def test_a_plugin_may_have_hooks_of_a_later_version(hook: str) -> None:
+def test_a_plugin_may_have_hooks_of_a_later_version(hook):
     """As pluggy's ``optionalhook`` says."""
     host, observer = Host(discover=False), Observer()
     later = hookimpl(optionalhook=True)(lambda state: None)
@@ -593,7 +572,7 @@ def around(style: str, hook: str, seen: list[object], change: Callable[[Any], An
 
 
 @pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])
-def test_a_wrapper_sees_and_changes_what_the_wrapped_implementations_give(style: str) -> None:
+def test_a_wrapper_sees_and_changes_what_the_wrapped_implementations_give(style):
     @hookimpl
     def choose_topic() -> str:
         return "shop"
@@ -627,9 +606,7 @@ def test_a_wrapper_sees_and_changes_what_the_wrapped_implementations_give(style:
 
 @pytest.mark.parametrize("style", ["wrapper", "hookwrapper"])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(
-    style: str, moment: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(style, moment, caplog):
     @hookimpl(**{style: True})
     def on_state():
         if moment == "before":
@@ -646,7 +623,7 @@ def test_a_wrapper_of_an_observer_that_raises_stops_no_observer(
     assert [vars(record)["plugin"] for record in caplog.records] == ["in process:around"]
 
 
-def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own() -> None:
+def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own():
     @hookimpl
     def choose_topic(relation: object) -> str:
         raise KeyError("x")
@@ -693,7 +670,7 @@ def choose_replica_identity(relation):
 """
 
 
-def test_the_kit_reads_a_relation_with_the_identity_that_a_plugin_chooses(install: Install) -> None:
+def test_the_kit_reads_a_relation_with_the_identity_that_a_plugin_chooses(install):
     """Two plugins have the letter: as in an engine, the choice decides."""
     install("acme", IDENTITY)
     installed._plugins.cache_clear()

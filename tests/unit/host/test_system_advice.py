@@ -26,7 +26,7 @@ def raised(error: Exception, *causes: Exception) -> Exception:
         (errno.ENAMETOOLONG, "shorter name"),
     ],
 )
-def test_the_systems_reason_wins_over_the_class(number: int, words: str) -> None:
+def test_the_systems_reason_wins_over_the_class(number, words):
     error = raised(SinkError("no"), ValueError(), OSError(number, "why", "place"))
     assert words in error.advice()
     refused = SystemRefused.of(OSError(number, "why", "place"))
@@ -35,17 +35,17 @@ def test_the_systems_reason_wins_over_the_class(number: int, words: str) -> None
     assert words in str(refused)
 
 
-def test_what_an_error_class_knows_better_stays() -> None:
+def test_what_an_error_class_knows_better_stays():
     error = raised(SinkError("no"), OSError(errno.ENOSPC, "full"))
     assert error.advice() == SinkError.remedy
 
 
-def test_an_error_raised_from_itself_has_an_end() -> None:
+def test_an_error_raised_from_itself_has_an_end():
     error = SinkError("no")
     error.__cause__ = error
     assert error.advice() == SinkError.remedy
     assert system_advice(error) is None
 
 
-def test_a_mistake_of_the_code_is_no_refusal() -> None:
+def test_a_mistake_of_the_code_is_no_refusal():
     assert SystemRefused.of(OSError(errno.EBADF, "bad")) is None

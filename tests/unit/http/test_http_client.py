@@ -32,25 +32,25 @@ def answering(answer: bytes) -> Callable[[socket.socket], None]:
     [b"", OK + b"X-Slow: ", OK + b"Content-Length: 999999\r\n\r\n"],
     ids=["status", "headers", "body"],
 )
-def test_an_answer_that_never_ends_does(line: bytes) -> None:
+def test_an_answer_that_never_ends_does(line):
     with server(trickle(line)) as url:
         found = sent(url, 0.5)
     assert (found.status, found.again) == (0, True)
     assert "Timeout" in found.problem
 
 
-def test_a_status_counts_although_its_body_never_ends() -> None:
+def test_a_status_counts_although_its_body_never_ends():
     with server(trickle(OK + b"Content-Length: 999999\r\n\r\n")) as url:
         found = sent(url, 0.5, most_bytes=1 << 16)
     assert (found.status, found.problem) == (200, "")
 
 
-def test_a_body_beyond_its_limit_is_not_read() -> None:
+def test_a_body_beyond_its_limit_is_not_read():
     with server(answering(OK + b"Content-Length: 9\r\n\r\n123")) as url:
         assert sent(url, 60, most_bytes=2) == HttpAnswer(status=200)
 
 
-def test_a_stop_ends_an_exchange_after_its_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_an_exchange_after_its_grace(monkeypatch):
     monkeypatch.setattr(module, "MARGIN_S", 0.2)
     with (
         server(trickle(OK + b"X-Slow: ")) as url,
@@ -59,7 +59,7 @@ def test_a_stop_ends_an_exchange_after_its_grace(monkeypatch: pytest.MonkeyPatch
         assert "Timeout" in client.send("POST", url, content=b"x").problem
 
 
-def test_a_server_that_answers_at_once_is_heard_when_the_run_stops() -> None:
+def test_a_server_that_answers_at_once_is_heard_when_the_run_stops():
     answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
     with (
         server(answering(answer)) as url,
@@ -68,7 +68,7 @@ def test_a_server_that_answers_at_once_is_heard_when_the_run_stops() -> None:
         assert client.send("POST", url, content=b"x").status == 204
 
 
-def test_a_body_that_nobody_takes_is_given_up() -> None:
+def test_a_body_that_nobody_takes_is_given_up():
     received = threading.Event()
 
     def answer(taken: socket.socket) -> None:
@@ -82,7 +82,7 @@ def test_a_body_that_nobody_takes_is_given_up() -> None:
             received.set()
 
 
-def test_the_next_exchange_has_its_own_deadline() -> None:
+def test_the_next_exchange_has_its_own_deadline():
     with closing(HttpClient(timeout_s=5)) as client:
         with server(trickle(b"")) as url:
             assert client.send("GET", url).problem
@@ -93,9 +93,7 @@ def test_the_next_exchange_has_its_own_deadline() -> None:
 @pytest.mark.parametrize(
     ("status", "again", "wait_s"), [(503, True, 7.0), (429, True, 7.0), (404, False, 7.0)]
 )
-def test_a_failure_says_whether_and_when_it_may_pass(
-    status: int, again: bool, wait_s: float
-) -> None:
+def test_a_failure_says_whether_and_when_it_may_pass(status, again, wait_s):
     head = f"HTTP/1.1 {status} No\r\nRetry-After: 7\r\nContent-Length: 3\r\n\r\nwhy"
     with server(answering(head.encode())) as url:
         found = sent(url, 60)

@@ -28,14 +28,14 @@ UNSENT = (UNCHANGED, UNCHANGED, UNCHANGED)
 OF_KEY, FULL = OldTuple.KEY, OldTuple.FULL
 
 
-def test_nothing_knows_no_old_row() -> None:
+def test_nothing_knows_no_old_row():
     identity = NothingIdentity(default())
     images = identity.update(Update(default(), 9, NEW, KEY, OF_KEY))
     assert (images.before, images.after, images.old_key) == (None, NEW, None)
     assert identity.delete(Delete(default(), 9, KEY, OF_KEY)) is None
 
 
-def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tuple() -> None:
+def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tuple():
     identity = ChangeIdentity(default())
     images = identity.update(Update(default(), 9, LARGE, UNSENT, OF_KEY))
     assert (images.before, images.after, images.old_key) == (None, LARGE, None)
@@ -43,19 +43,19 @@ def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tupl
     assert (images.before, images.after, images.old_key) == (KEY, None, KEY)
 
 
-def test_a_plan_promises_no_old_key_of_rows_that_nothing_identifies() -> None:
+def test_a_plan_promises_no_old_key_of_rows_that_nothing_identifies():
     keyless = table("t", "a text", identity="d")
     assert DefaultIdentity(default()).before.startswith("the old key")
     assert DefaultIdentity(keyless).before == NothingIdentity.before
 
 
-def test_the_old_row_of_a_table_without_columns_is_empty() -> None:
+def test_the_old_row_of_a_table_without_columns_is_empty():
     relation = table("t", identity="f")
     images = FullIdentity(relation).delete(Delete(relation, 9, (), FULL))
     assert images.before == ()
 
 
-def test_each_letter_has_one_identity() -> None:
+def test_each_letter_has_one_identity():
     assert {spec.letter: spec.name for spec in REPLICA_IDENTITIES} == {
         "d": "default",
         "n": "nothing",
@@ -64,7 +64,7 @@ def test_each_letter_has_one_identity() -> None:
     }
 
 
-def test_tables_with_a_key_raise_no_warning() -> None:
+def test_tables_with_a_key_raise_no_warning():
     assert DefaultIdentity.warnings(default()) == []
     assert FullIdentity.warnings(table("t", "a text", key=(), identity="f")) == []
     assert ChangeIdentity.warnings(default("c")) == []
@@ -93,12 +93,12 @@ def test_tables_with_a_key_raise_no_warning() -> None:
         ),
     ],
 )
-def test_warning_names_the_table_and_the_sql_that_mends_it(cls, relation, remedy) -> None:
+def test_warning_names_the_table_and_the_sql_that_mends_it(cls, relation, remedy):
     (warning,) = cls.warnings(relation)
     assert (warning.relation, warning.remedy) == (relation.name, remedy)
     assert "key" in warning.what or "deletes" in warning.what
 
 
-def test_change_warns_of_a_table_without_key() -> None:
+def test_change_warns_of_a_table_without_key():
     (warning,) = ChangeIdentity.warnings(table("t", "a text", key=(), identity="c"))
     assert "primary key" in warning.remedy

@@ -26,7 +26,7 @@ def written(schema: Schema, value: object, **given: object) -> str:
         (12, -3, "12000"),
     ],
 )
-def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text) -> None:
+def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text):
     schema = of("bytes", DECIMAL, parameters=(("scale", str(scale)),))
     value = unscaled.to_bytes(20, "big", signed=True)
     assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
@@ -36,14 +36,14 @@ def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text) -> No
     ("kind", "value"),
     [("int32", "7"), ("string", 7), ("int64", 1.5), ("string", b"x")],
 )
-def test_a_value_of_another_type_is_no_value(kind, value) -> None:
+def test_a_value_of_another_type_is_no_value(kind, value):
     schema = struct({"a": of(kind)})
     with pytest.raises((TypeError, ValueError)):
         written(schema, {"a": value})
 
 
 @pytest.mark.parametrize("kind", ["int32", "string", "boolean", "float64"])
-def test_null_in_a_required_field_names_the_field(kind) -> None:
+def test_null_in_a_required_field_names_the_field(kind):
     schema = struct({"a": of(kind)})
     for row in ({}, {"a": None}):
         with pytest.raises(ValueError, match="the field a is required"):

@@ -20,7 +20,7 @@ from tests.harness.json_events import (
 
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, DataType
-from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Value
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import NEWEST
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
@@ -37,7 +37,7 @@ def render(*parts, **properties) -> list[Record]:
 # --- source block -----------------------------------------------------------------------------------
 
 
-def test_envelope_and_source_have_debeziums_fields_in_their_order() -> None:
+def test_envelope_and_source_have_debeziums_fields_in_their_order():
     (record,) = render(part(Insert(A, 0, ("1", "x")), origin='up"stream', origin_lsn=55))
     value = json.loads(record.value)
     source = value["source"]
@@ -66,7 +66,7 @@ def test_envelope_and_source_have_debeziums_fields_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("old", [("1", ABSENT), ("2", ABSENT)], ids=["key stays", "key changes"])
-def test_an_update_with_an_old_key_names_its_unsent_fields(old: tuple[Value, ...]) -> None:
+def test_an_update_with_an_old_key_names_its_unsent_fields(old):
     keyed = table("k", "id int4 not null", "v text", key=("id",))
     update = Update(keyed, 0, ("1", UNCHANGED), old, OldTuple.KEY)
     form = replace(NEWEST, unsent=True)
@@ -76,7 +76,7 @@ def test_an_update_with_an_old_key_names_its_unsent_fields(old: tuple[Value, ...
     assert [each["unsent"] for each in values[:-1]] == [None] * (len(values) - 1)
 
 
-def test_incremental_rows_have_their_lsn_in_the_sequence_alone() -> None:
+def test_incremental_rows_have_their_lsn_in_the_sequence_alone():
     rows = SnapshotRows(
         relation=A,
         rows=[("1", "x"), ("2", "y")],
@@ -97,7 +97,7 @@ def test_incremental_rows_have_their_lsn_in_the_sequence_alone() -> None:
 # --- rows -------------------------------------------------------------------------------------------
 
 
-def test_null_is_the_default_in_values_unless_so_configured() -> None:
+def test_null_is_the_default_in_values_unless_so_configured():
     """The marker of snapshots has a default, too."""
     relation = table("d", "id int4", "n int4 default 5")
     given = {"value.converter.replace.null.with.default": "false"}
@@ -107,7 +107,7 @@ def test_null_is_the_default_in_values_unless_so_configured() -> None:
         assert value["source"]["snapshot"] == snapshot
 
 
-def test_table_that_is_not_captured_gives_nothing() -> None:
+def test_table_that_is_not_captured_gives_nothing():
     hidden = table("hidden", "id int4 not null")
     changes = [Insert(hidden, 0, ("1",)), Update(hidden, 0, ("1",)), Truncate((hidden, A), 0)]
     found = render(
@@ -116,7 +116,7 @@ def test_table_that_is_not_captured_gives_nothing() -> None:
     assert [(v["op"], v["source"]["table"]) for v in values(found)] == [("t", "a")]
 
 
-def test_update_without_change_is_left_out_when_so_configured() -> None:
+def test_update_without_change_is_left_out_when_so_configured():
     relation = table("f", "id int4 not null", "v text", "w text", identity="f")
     s = Server()
     s.update(relation, ("1", "x", "new"), ("1", "x", "old"))
@@ -130,13 +130,13 @@ def test_update_without_change_is_left_out_when_so_configured() -> None:
     assert len(render(without_old_row, **{"skip.messages.without.change": "true"})) == 1
 
 
-def test_two_columns_with_one_adjusted_name_are_refused() -> None:
+def test_two_columns_with_one_adjusted_name_are_refused():
     relation = table("clash", '"a-b" int4', '"a.b" int4', key=())
     with pytest.raises(ConfigurationError, match="same field name: a_b"):
         render(part(Insert(relation, 0, ("1", "2"))), **{"field.name.adjustment.mode": "avro"})
 
 
-def test_unknown_type_leaves_its_column_out_of_value_and_key() -> None:
+def test_unknown_type_leaves_its_column_out_of_value_and_key():
     odd = Column(
         name="odd",
         type_oid=999999,
@@ -166,7 +166,7 @@ def misfits() -> TransactionPart:
 
 
 @pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
-def test_a_misfit_is_null_and_reported_or_stops_without_its_value(mode: str) -> None:
+def test_a_misfit_is_null_and_reported_or_stops_without_its_value(mode):
     reported: list[str] = []
     given = {**BARE, "event.converting.failure.handling.mode": mode}
     form = json_format({**given, "provide.transaction.metadata": "true"}, warn=reported.append)
@@ -184,7 +184,7 @@ def test_a_misfit_is_null_and_reported_or_stops_without_its_value(mode: str) -> 
     assert "no date" not in "".join(reported)
 
 
-def test_what_became_null_names_each_table_once_whichever_share_a_column() -> None:
+def test_what_became_null_names_each_table_once_whichever_share_a_column():
     """Columns that look alike share their conversion: only rows show whose value it was."""
     columns = "id int4 not null", "n numeric(9,2)"
     tables = [table(name, *columns, key=("id",)) for name in ("a", "b", "c")]
@@ -210,7 +210,7 @@ def test_what_became_null_names_each_table_once_whichever_share_a_column() -> No
 
 @pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
 @pytest.mark.parametrize("change", ["insert", "update", "delete", "changed key"])
-def test_misfit_of_a_key_stops_in_every_mode(mode: str, change: str) -> None:
+def test_misfit_of_a_key_stops_in_every_mode(mode, change):
     """Rows with null, or 0, in their keys would be one row."""
     relation = table("b", "id int4 not null", "v text")
     changes = {
@@ -227,7 +227,7 @@ def test_misfit_of_a_key_stops_in_every_mode(mode: str, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", [Insert(A, 0, ("1",)), Update(A, 0, ("1", "x", "y"))])
-def test_tuple_of_another_width_is_a_decode_error(change) -> None:
+def test_tuple_of_another_width_is_a_decode_error(change):
     with pytest.raises(DecodeError, match=r"tuples as wide as public\.a"):
         render(part(change))
 
@@ -235,7 +235,7 @@ def test_tuple_of_another_width_is_a_decode_error(change) -> None:
 # --- schemas that change ----------------------------------------------------------------------------
 
 
-def test_rows_are_read_with_the_relation_they_came_under() -> None:
+def test_rows_are_read_with_the_relation_they_came_under():
     wider = table("a", "id int4 not null", "v int4", "w text")
     found = values(
         render(
@@ -253,14 +253,14 @@ def test_rows_are_read_with_the_relation_they_came_under() -> None:
     ]
 
 
-def test_relation_announced_again_gets_a_new_key_from_the_catalogue() -> None:
+def test_relation_announced_again_gets_a_new_key_from_the_catalogue():
     columns = ("a int4 not null", "b int4")
     keyless, keyed = table("p", *columns, key=()), table("p", *columns, key=("a",))
     records = render(part(Insert(keyless, 0, ("1", "2")), Insert(keyed, 0, ("1", "3"))))
     assert [record.key for record in records] == [None, b'{"a":1}']
 
 
-def test_many_versions_of_a_relation_are_not_kept() -> None:
+def test_many_versions_of_a_relation_are_not_kept():
     form = json_format(BARE)
     for n in range(20):
         relation = table("a", "id int4 not null", f"v{n} text")
@@ -272,12 +272,12 @@ def test_many_versions_of_a_relation_are_not_kept() -> None:
 # --- records that are no rows -----------------------------------------------------------------------
 
 
-def test_heartbeat_goes_to_partition_0_without_headers() -> None:
+def test_heartbeat_goes_to_partition_0_without_headers():
     (record,) = render(Heartbeat(ts=5))
     assert record == Record("__debezium-heartbeat.t", b'{"serverName":"t"}', b'{"ts_ms":5}', (), 0)
 
 
-def test_headers_name_pipeline_task_connector_and_run() -> None:
+def test_headers_name_pipeline_task_connector_and_run():
     (record,) = render(part(Insert(A, 0, ("1", "x"))))
     headers = {name: json.loads(value)["payload"] for name, value in record.headers}
     assert headers == {
@@ -288,7 +288,7 @@ def test_headers_name_pipeline_task_connector_and_run() -> None:
     }
 
 
-def test_regex_naming_adds_the_table_to_keys() -> None:
+def test_regex_naming_adds_the_table_to_keys():
     from waltap.plugin import register_topic_naming
 
     properties = {
@@ -314,7 +314,7 @@ def test_regex_naming_adds_the_table_to_keys() -> None:
 # --- lines ------------------------------------------------------------------------------------------
 
 
-def test_lines_follow_changes_of_topic_and_headers() -> None:
+def test_lines_follow_changes_of_topic_and_headers():
     one, two = (("h", b"1"),), (("h", b"2"),)
     records = [
         Record("a", None, b"1", one),

@@ -3,7 +3,6 @@
 import pytest
 from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, mapped, of, struct
 
-from waltap.changes.mapping.connect_schema import Schema
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.json_schema import json_schema
@@ -12,7 +11,7 @@ DECIMAL = "org.apache.kafka.connect.data.Decimal"
 POINT, OTHER_POINT = struct({"id": INT32}, "a.Point"), struct({"x": INT32}, "a.Point")
 
 
-def test_names_of_avro() -> None:
+def test_names_of_avro():
     """A namespace may hold anything; another record of the same name gets a number."""
     made = avro_schema(struct({"id": INT32}, "shop-1.a b.Value"))
     assert (made["namespace"], made["name"]) == ("shop-1.a b", "Value")  # type: ignore[index, call-overload]
@@ -28,14 +27,12 @@ def test_names_of_avro() -> None:
         (struct({"my-column": INT32}, "shop.Value"), "field.name.adjustment.mode"),
     ],
 )
-def test_other_names_are_refused_with_the_property_that_adjusts_them(
-    schema: Schema, place: str
-) -> None:
+def test_other_names_are_refused_with_the_property_that_adjusts_them(schema, place):
     with pytest.raises(ConfigurationError, match=place):
         avro_schema(schema)
 
 
-def test_a_record_that_stands_twice_is_referred_to_by_its_name() -> None:
+def test_a_record_that_stands_twice_is_referred_to_by_its_name():
     row = struct({"id": INT32}, "shop.t.Value")
     both = struct({"before": row, "after": row}, "shop.t.Envelope")
     first = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}
@@ -47,7 +44,7 @@ def test_a_record_that_stands_twice_is_referred_to_by_its_name() -> None:
     }
 
 
-def test_a_row_is_an_object_with_places_names_and_defaults() -> None:
+def test_a_row_is_an_object_with_places_names_and_defaults():
     scale = (("scale", "2"),)
     price = of("bytes", DECIMAL, 1, optional=True, parameters=scale, doc="of a piece")
     row = {"id": of("int64", default=0), "price": price}
@@ -67,7 +64,7 @@ def test_a_row_is_an_object_with_places_names_and_defaults() -> None:
     assert found == {"type": "object", "properties": {"after": after}}
 
 
-def test_maps_are_objects_or_arrays_of_entries() -> None:
+def test_maps_are_objects_or_arrays_of_entries():
     assert json_schema(mapped(TEXT, TEXT)) == {
         "type": "object",
         "additionalProperties": {"type": "string"},
@@ -79,5 +76,5 @@ def test_maps_are_objects_or_arrays_of_entries() -> None:
     assert entry["items"]["properties"]["key"] == key
 
 
-def test_decimals_are_numbers_where_they_are_written_so() -> None:
+def test_decimals_are_numbers_where_they_are_written_so():
     assert json_schema(of("bytes", DECIMAL), numeric=True)["type"] == "number"

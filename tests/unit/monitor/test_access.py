@@ -1,7 +1,5 @@
 """Who may ask the status page what."""
 
-from pathlib import Path
-
 import pytest
 
 from waltap.errors import ConfigurationError
@@ -16,7 +14,7 @@ HERE = {"host": "127.0.0.1:8083"}
 JSON = {"content-type": "application/json"}
 
 
-def test_loopback() -> None:
+def test_loopback():
     assert all(map(is_loopback, ("127.0.0.1", "localhost", "::1", "127.8.8.8")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "db.example.com", "")))
 
@@ -45,9 +43,7 @@ def test_loopback() -> None:
         ("POST", HERE, 415),
     ],
 )
-def test_a_page_elsewhere_reaches_nothing(
-    method: str, headers: dict[str, str], status: int | None
-) -> None:
+def test_a_page_elsewhere_reaches_nothing(method, headers, status):
     """Nor does another user of this machine change anything."""
     access = RequestAccess("127.0.0.1", lambda: "hidden-77", open_reads=True)
     refusal = access.refusal(method, headers, None, open_to_all=False)
@@ -61,9 +57,7 @@ def test_a_page_elsewhere_reaches_nothing(
         ("hidden-7", None, 401),
     ],
 )  # fmt: skip
-def test_beyond_this_machine_a_token_is_needed(
-    bearer: str, token: str | None, status: int | None
-) -> None:
+def test_beyond_this_machine_a_token_is_needed(bearer, token, status):
     access = RequestAccess("0.0.0.0", lambda: "hidden-77", open_reads=False)
     asked = {"host": "db.example.com:8083"}
     asked |= {"authorization": f"Bearer {bearer}"} if bearer else {}
@@ -72,7 +66,7 @@ def test_beyond_this_machine_a_token_is_needed(
     assert access.refusal("GET", asked, token, open_to_all=True) is None
 
 
-def test_the_token_of_the_state_folder_is_its_owners_and_stays(tmp_path: Path) -> None:
+def test_the_token_of_the_state_folder_is_its_owners_and_stays(tmp_path):
     path = tmp_path / "state/http-token"
     token = load_or_make_token(path)
     assert len(token) >= 32
@@ -86,7 +80,7 @@ def test_the_token_of_the_state_folder_is_its_owners_and_stays(tmp_path: Path) -
         assert (refusal and refusal[0]) == 401
 
 
-def test_addresses() -> None:
+def test_addresses():
     assert address_of("127.0.0.1:8083") == ("127.0.0.1", 8083)
     assert address_of(":9") == ("127.0.0.1", 9)
     assert address_of("[::1]:9") == ("::1", 9)

@@ -38,7 +38,7 @@ def status(most: int) -> PipelineStatus:
 
 
 @pytest.mark.parametrize("most", [0, 100])
-def test_only_the_busiest_tables_have_series_of_their_own(most: int) -> None:
+def test_only_the_busiest_tables_have_series_of_their_own(most):
     shown: Counter[str] = Counter()
     named: dict[str, set[str]] = {}
     reported = status(most)

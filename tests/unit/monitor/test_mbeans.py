@@ -39,7 +39,7 @@ def attributes(jar: zipfile.ZipFile, classes: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("context", ["snapshot", "streaming"])
-def test_the_tables_have_what_the_real_ones_have(context: str) -> None:
+def test_the_tables_have_what_the_real_ones_have(context):
     jars = sorted(Path.home().glob(".cache/waltap-peer/**/debezium-connector-common-3.6*.jar"))
     if not jars:
         pytest.skip("no Debezium peer: benchmarks/peer/run-peer --install")

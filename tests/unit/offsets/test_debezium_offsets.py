@@ -30,18 +30,18 @@ BY_JAVA = bytes.fromhex(
 KEY = b'["turns",{"server":"shop"}]'
 
 
-def test_the_file_is_what_java_writes() -> None:
+def test_the_file_is_what_java_writes():
     assert parse_java_map(BY_JAVA) == {KEY: b'{"lsn":7}'}
     assert java_map({KEY: b'{"lsn":7}'}) == BY_JAVA
 
 
 @given(st.dictionaries(st.binary(max_size=30), st.binary(max_size=60), max_size=40))
-def test_what_is_written_is_read(entries: dict[bytes, bytes]) -> None:
+def test_what_is_written_is_read(entries):
     assert parse_java_map(java_map(entries)) == entries
 
 
 @given(st.integers(0, len(BY_JAVA) - 1), st.binary(max_size=4))
-def test_a_file_that_is_torn_or_spoilt_is_an_error_and_nothing_else(at: int, bytes_: bytes) -> None:
+def test_a_file_that_is_torn_or_spoilt_is_an_error_and_nothing_else(at, bytes_):
     for spoilt in (BY_JAVA[:at], BY_JAVA[:at] + bytes_ + BY_JAVA[at + len(bytes_) :]):
         try:
             found = parse_java_map(spoilt)
@@ -50,13 +50,13 @@ def test_a_file_that_is_torn_or_spoilt_is_an_error_and_nothing_else(at: int, byt
         assert all(isinstance(part, bytes) for pair in found.items() for part in pair)
 
 
-def test_values_may_be_null_or_shared() -> None:
+def test_values_may_be_null_or_shared():
     head, tail = BY_JAVA[: BY_JAVA.index(b"\x75\x71\x00\x7e")], BY_JAVA[-1:]
     assert parse_java_map(head + b"\x70" + tail) == {}
     assert parse_java_map(head + b"\x71\x00\x7e\x00\x03" + tail) == {KEY: KEY}
 
 
-def test_keys_are_connects() -> None:
+def test_keys_are_connects():
     key = RecordKey("turns", "shop")
     assert key.encoded() == KEY
     assert RecordKey.parse(KEY) == key
@@ -65,7 +65,7 @@ def test_keys_are_connects() -> None:
         assert RecordKey.parse(other) is None
 
 
-def test_one_offset_must_be_meant() -> None:
+def test_one_offset_must_be_meant():
     second = RecordKey("other", "shop").encoded()
     assert chosen([KEY, b"x"], server="shop", connector=None, location="p") == KEY
     assert chosen([KEY, second], server="shop", connector="other", location="p") == second
@@ -78,7 +78,7 @@ def offset_map(**values: object) -> OffsetMap:
     return OffsetMap.parse(json.dumps(values).encode())
 
 
-def test_positions() -> None:
+def test_positions():
     behind_snapshot = offset_map(lsn=7, snapshot="INITIAL", snapshot_completed=True)
     behind_snapshot.refuse_snapshot()
     assert (behind_snapshot.end_lsn, behind_snapshot.event_lsn) == (7, None)
@@ -104,12 +104,12 @@ def test_positions() -> None:
     ],
     ids=str,
 )
-def test_a_snapshot_that_has_not_ended_is_refused(values: dict[str, object]) -> None:
+def test_a_snapshot_that_has_not_ended_is_refused(values):
     with pytest.raises(DebeziumOffsetUnusable, match="had begun and not ended"):
         offset_map(lsn=7, **values).refuse_snapshot()
 
 
-def test_an_incremental_snapshot_goes_on_and_back() -> None:
+def test_an_incremental_snapshot_goes_on_and_back():
     tables = [
         {
             "incremental_snapshot_collections_id": "public.a",
@@ -143,13 +143,13 @@ def offset(**more: object) -> Offset:
     return Offset(partitions=made.partitions, **more)  # type: ignore[arg-type]
 
 
-def test_an_offset_goes_back_as_behind_a_snapshot() -> None:
+def test_an_offset_goes_back_as_behind_a_snapshot():
     assert json.loads(of_offset(offset(), now_us=5)) == {"lsn": 9, "ts_usec": 5}
     with pytest.raises(DebeziumOffsetUnusable):
         of_offset(offset(snapshot=SnapshotProgress(kind="initial", lsn=9)), now_us=5)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"lsn":"7"}', b"{}", b"\xff", b'{"lsn":-1}'])
-def test_what_is_no_offset_is_refused(data: bytes) -> None:
+def test_what_is_no_offset_is_refused(data):
     with pytest.raises(DebeziumOffsetUnusable):
         _ = OffsetMap.parse(data).end_lsn

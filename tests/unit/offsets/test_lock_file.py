@@ -11,7 +11,7 @@ import pytest
 from waltap.base.files.lock_file import LockFile, holder
 
 
-def test_the_second_is_reported_who_holds_it_until_it_is_released(tmp_path: Path) -> None:
+def test_the_second_is_reported_who_holds_it_until_it_is_released(tmp_path):
     assert holder(tmp_path / "lock") is None
     assert list(tmp_path.iterdir()) == [], "a look makes no file"
     first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
@@ -25,9 +25,7 @@ def test_the_second_is_reported_who_holds_it_until_it_is_released(tmp_path: Path
 
 
 @pytest.mark.parametrize("written", ["", "4711\n"], ids=["nothing", "another process"])
-def test_the_holder_is_the_process_that_holds_it_whatever_the_file_says(
-    tmp_path: Path, written: str
-) -> None:
+def test_the_holder_is_the_process_that_holds_it_whatever_the_file_says(tmp_path, written):
     path = tmp_path / "lock"
     path.write_text(written)
     hold = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, 2); print(flush=True); input()"
@@ -43,8 +41,8 @@ def test_the_holder_is_the_process_that_holds_it_whatever_the_file_says(
 
 @pytest.mark.parametrize("written", ["", "4711\n"], ids=["nothing", "a process"])
 def test_where_the_kernel_does_not_say_it_the_holder_is_what_the_file_says(
-    tmp_path: Path, written: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, written, monkeypatch
+):
     monkeypatch.setattr("waltap.base.files.lock_file.LOCKS", tmp_path / "none")
     first = LockFile(tmp_path / "lock")
     first.take()
@@ -53,7 +51,7 @@ def test_where_the_kernel_does_not_say_it_the_holder_is_what_the_file_says(
     first.release()
 
 
-def test_a_lock_file_is_closed_to_others_and_names_its_holder_alone(tmp_path: Path) -> None:
+def test_a_lock_file_is_closed_to_others_and_names_its_holder_alone(tmp_path):
     """Whoever may open it could hold it; a shorter id leaves nothing of a longer one."""
     path = tmp_path / "lock"
     path.touch(0o644)
@@ -66,9 +64,7 @@ def test_a_lock_file_is_closed_to_others_and_names_its_holder_alone(tmp_path: Pa
     lock.release()
 
 
-def test_a_lock_does_not_stand_where_its_folder_was_moved_or_another_file_has_its_name(
-    tmp_path: Path,
-) -> None:
+def test_a_lock_does_not_stand_where_its_folder_was_moved_or_another_file_has_its_name(tmp_path):
     folder = tmp_path / "log"
     folder.mkdir()
     lock = LockFile(folder / "lock")
@@ -85,9 +81,7 @@ def test_a_lock_does_not_stand_where_its_folder_was_moved_or_another_file_has_it
     other.release()
 
 
-def test_a_file_that_its_holder_removed_is_not_what_the_next_one_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_its_holder_removed_is_not_what_the_next_one_holds(tmp_path, monkeypatch):
     """The holder ends between the moment the next one opens the file, and its lock."""
     path = tmp_path / "lock"
     last, following = LockFile(path), LockFile(path)
@@ -107,7 +101,7 @@ def test_a_file_that_its_holder_removed_is_not_what_the_next_one_holds(
     following.release()
 
 
-def test_who_only_looks_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_only_looks_refuses_nobody(tmp_path, monkeypatch):
     """`waltap status` and others ask whether the file is held, by shutting it for a moment."""
     lock = LockFile(tmp_path / "lock")
     lock.take()

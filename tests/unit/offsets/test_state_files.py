@@ -154,7 +154,7 @@ WRITTEN: dict[str, Callable[[Path], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_file_has_the_bytes_of_its_form_and_is_read_again(tmp_path: Path, name: str) -> None:
+def test_a_file_has_the_bytes_of_its_form_and_is_read_again(tmp_path, name):
     reads = WRITTEN[name](tmp_path / "state")
     path = tmp_path / "state" / name
     assert path.read_bytes() == (GOLDEN / name).read_bytes()
@@ -164,7 +164,7 @@ def test_a_file_has_the_bytes_of_its_form_and_is_read_again(tmp_path: Path, name
     assert [each.name for each in path.parent.iterdir() if each.suffix == ".new"] == []
 
 
-def test_the_text_of_a_gap_is_that_of_its_form(tmp_path: Path) -> None:
+def test_the_text_of_a_gap_is_that_of_its_form(tmp_path):
     GapCertificates(tmp_path).keep(GAP)
     name = f"gaps/gap-{GAP.identifier}.txt"
     assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()
@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"7"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_damaged_file_is_refused_by_code_and_path(tmp_path: Path, name: str, data: bytes) -> None:
+def test_a_damaged_file_is_refused_by_code_and_path(tmp_path, name, data):
     code, read = REFUSED[name]
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
@@ -192,7 +192,7 @@ def test_a_damaged_file_is_refused_by_code_and_path(tmp_path: Path, name: str, d
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_missing_file_is_an_empty_one(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_an_empty_one(tmp_path, name):
     assert not REFUSED[name][1](tmp_path / "none")
 
 
@@ -205,7 +205,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_written_is_refused(tmp_path, name):
     code, write = UNWRITABLE[name]
     (tmp_path / "state").touch()
     with pytest.raises(WaltapError) as caught:
@@ -214,12 +214,12 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"7"])
-def test_a_damaged_list_of_tables_is_none(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_list_of_tables_is_none(tmp_path, data):
     (tmp_path / "tables.json").write_bytes(data)
     assert _tables(tmp_path)(), "it is written again"
 
 
-def test_a_list_of_tables_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_list_of_tables_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "state").touch()
     _new_tables(tmp_path / "state").start_over(SHOP, TWO)
 
@@ -232,11 +232,11 @@ PUBLICATION = OwnedObject(kind="publication", name="s", system_id="1", database=
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     return tmp_path / "p" / "belongings.json"
 
 
-def test_entries_outlive_the_process_and_are_distinguished_by_their_key(path: Path) -> None:
+def test_entries_outlive_the_process_and_are_distinguished_by_their_key(path):
     OwnedObjects(path).keep(SLOT, PUBLICATION)
     found = OwnedObjects(path)
     assert found.all() == [PUBLICATION, SLOT]
@@ -247,7 +247,7 @@ def test_entries_outlive_the_process_and_are_distinguished_by_their_key(path: Pa
     assert OwnedObjects(path).all() == [PUBLICATION]
 
 
-def test_an_entry_is_there_before_the_block_that_makes_the_thing(path: Path) -> None:
+def test_an_entry_is_there_before_the_block_that_makes_the_thing(path):
     with OwnedObjects(path).making(SLOT):
         assert OwnedObjects(path).all() == [SLOT]
     assert OwnedObjects(path).all() == [SLOT]
@@ -256,15 +256,13 @@ def test_an_entry_is_there_before_the_block_that_makes_the_thing(path: Path) -> 
 @pytest.mark.parametrize(
     ("error", "stays"), [(SourceError("no"), False), (ConnectionLost("?"), True)], ids=["no", "?"]
 )
-def test_what_could_not_be_made_is_forgotten_unless_nobody_knows(
-    path: Path, error: SourceError, *, stays: bool
-) -> None:
+def test_what_could_not_be_made_is_forgotten_unless_nobody_knows(path, error, *, stays):
     with pytest.raises(SourceError), OwnedObjects(path).making(SLOT):
         raise error
     assert OwnedObjects(path).all() == ([SLOT] if stays else [])
 
 
-def test_nothing_is_written_when_nothing_changes(path: Path) -> None:
+def test_nothing_is_written_when_nothing_changes(path):
     OwnedObjects(path).forget([SLOT])
     assert not path.exists()
     OwnedObjects(path).keep(SLOT)
@@ -284,13 +282,11 @@ ONE = Offset.of(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileOffsetStore:
+def store(tmp_path) -> FileOffsetStore:
     return FileOffsetStore(tmp_path / "state" / "offset.json")
 
 
-def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
-    store: FileOffsetStore,
-) -> None:
+def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(store):
     outcome = in_child(lambda _child: store.store(ONE), KillPoint())
     assert outcome.error is None
     order = [step for step in outcome.steps if step in {"os.fsync", "os.rename"}]
@@ -303,7 +299,7 @@ def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(
 @pytest.mark.parametrize(
     "data", [b'{"version": 2}', b'{"version": 1}', b'{"version": "2"}', b"null"]
 )
-def test_half_an_offset_is_none(data: bytes) -> None:
+def test_half_an_offset_is_none(data):
     with pytest.raises(ValueError, match=r"."):
         decoded(data)
 
@@ -311,7 +307,7 @@ def test_half_an_offset_is_none(data: bytes) -> None:
 # --- positions of partitions, and of several sinks --------------------------------------------------------
 
 
-def test_a_position_alone_is_that_of_the_only_partition() -> None:
+def test_a_position_alone_is_that_of_the_only_partition():
     positions = Positions.of(Position(7))
     assert positions == {SOLE: Position(7)}
     assert positions.sole == Position(7)
@@ -321,7 +317,7 @@ def test_a_position_alone_is_that_of_the_only_partition() -> None:
     assert not Positions.of(None)
 
 
-def test_moving_one_leaves_the_rest_and_the_original() -> None:
+def test_moving_one_leaves_the_rest_and_the_original():
     before = Positions({"a": Position(1), "b": Position(2)})
     after = before.advanced("b", Position(5))
     assert (before["b"], after["b"], after["a"]) == (Position(2), Position(5), Position(1))
@@ -329,7 +325,7 @@ def test_moving_one_leaves_the_rest_and_the_original() -> None:
     assert hash(after) == hash(Positions({"b": Position(5), "a": Position(1)}))
 
 
-def test_several_have_no_sole_one() -> None:
+def test_several_have_no_sole_one():
     with pytest.raises(ValueError, match="too many"):
         assert Positions({"a": Position(1), "b": Position(2)}).sole
 
@@ -345,17 +341,17 @@ def at(lsn: int) -> Positions:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> BranchPositions:
+def kept(tmp_path) -> BranchPositions:
     BranchPositions(tmp_path / "sinks.json").store(AHEAD, at(100))
     return BranchPositions(tmp_path / "sinks.json")
 
 
-def test_each_goes_on_from_its_own(kept: BranchPositions) -> None:
+def test_each_goes_on_from_its_own(kept):
     assert kept.load(at(100)) == AHEAD
     assert kept.load(at(150)) == AHEAD, "idle progress moves the offset alone"
 
 
-def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept: BranchPositions) -> None:
+def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept):
     assert kept.load(at(50)) == {}
     assert kept.load(Positions()) == {}
 
@@ -376,7 +372,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [f"{path} {path.stat().st_mode:o}" for path in paths if path.stat().st_mode & 0o077]
 
 
-def test_what_is_made_is_private_with_the_folders_that_were_missing(tmp_path: Path) -> None:
+def test_what_is_made_is_private_with_the_folders_that_were_missing(tmp_path):
     tmp_path.chmod(0o755)
     private_folder(tmp_path / "a/b/c")
     os.close(private(tmp_path / "a/b/c/file", os.O_WRONLY | os.O_CREAT))
@@ -387,7 +383,7 @@ def test_what_is_made_is_private_with_the_folders_that_were_missing(tmp_path: Pa
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_file_that_is_there_is_closed_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_closed_when_it_is_opened(tmp_path):
     (tmp_path / "relations").write_text("a")
     with open(tmp_path / "relations", "a", opener=private) as file:
         file.write("b")
@@ -395,7 +391,7 @@ def test_a_file_that_is_there_is_closed_when_it_is_opened(tmp_path: Path) -> Non
     assert (tmp_path / "relations").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_state_folder_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
+def test_a_state_folder_of_an_earlier_version_is_closed(tmp_path):
     state, elsewhere = tmp_path / ".waltap", tmp_path / "elsewhere"
     (state / "shop/spill").mkdir(parents=True)
     (state / "shop/spill/stream-7-1.spill").touch()
@@ -408,7 +404,7 @@ def test_a_state_folder_of_an_earlier_version_is_closed(tmp_path: Path) -> None:
     assert elsewhere.stat().st_mode & 0o077
 
 
-def test_a_folder_with_more_than_states_of_pipelines_keeps_its_mode(tmp_path: Path) -> None:
+def test_a_folder_with_more_than_states_of_pipelines_keeps_its_mode(tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "shop.toml").touch()
     with PipelineLock(tmp_path / "shop"):
@@ -417,9 +413,7 @@ def test_a_folder_with_more_than_states_of_pipelines_keeps_its_mode(tmp_path: Pa
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755])
-def test_files_in_a_private_folder_are_private_and_elsewhere_the_umask_decides(
-    tmp_path: Path, mode: int
-) -> None:
+def test_files_in_a_private_folder_are_private_and_elsewhere_the_umask_decides(tmp_path, mode):
     (tmp_path / "state").mkdir(mode)
     store = FileStore(str(tmp_path / "state/spool"), None)
     store.lock("lock")
@@ -435,7 +429,7 @@ def test_files_in_a_private_folder_are_private_and_elsewhere_the_umask_decides(
     assert open_to_others(tmp_path / "state") == []
 
 
-def test_the_page_of_the_state_folder_names_its_files() -> None:
+def test_the_page_of_the_state_folder_names_its_files():
     names = {value for name, value in vars(state_folder).items() if name.isupper()}
     page = (ROOT / "docs/architecture.md").read_text()
     assert [

@@ -58,9 +58,7 @@ def positions(parts: list[TransactionPart]) -> list[Position]:
 
 
 @given(PARTS, st.integers(0, 40), st.integers(0, 20000))
-def test_the_position_after_parts_is_that_after_one_after_the_other(
-    parts: list[TransactionPart], most: int, end: int
-) -> None:
+def test_the_position_after_parts_is_that_after_one_after_the_other(parts, most, end):
     """Also where the last is cut, and where the position is further than they are."""
     pieces, _left_out = cut(parts, most)
     position = Position(end)
@@ -70,9 +68,7 @@ def test_the_position_after_parts_is_that_after_one_after_the_other(
 
 
 @given(PARTS, st.integers(1, 40))
-def test_batches_are_no_larger_than_asked_and_hold_all_changes_in_order(
-    parts: list[TransactionPart], most: int
-) -> None:
+def test_batches_are_no_larger_than_asked_and_hold_all_changes_in_order(parts, most):
     before, end = changes(parts), positions(parts)[-1]
     made = list(batches(parts, most))
     assert all(len(changes(batch)) <= most for batch in made)
@@ -84,9 +80,7 @@ def test_batches_are_no_larger_than_asked_and_hold_all_changes_in_order(
 
 
 @given(PARTS, st.integers(1, 40))
-def test_a_position_between_pieces_counts_exactly_what_stood_before_it_on_the_wire(
-    parts: list[TransactionPart], most: int
-) -> None:
+def test_a_position_between_pieces_counts_exactly_what_stood_before_it_on_the_wire(parts, most):
     wires = {each.commit_lsn: each.wire_count for each in parts}
     rest = {each.commit_lsn: [c.lsn % 1000 for c in each.changes] for each in parts}
     for batch in batches(parts, most):
@@ -102,9 +96,7 @@ def test_a_position_between_pieces_counts_exactly_what_stood_before_it_on_the_wi
 
 
 @given(PARTS, st.integers(0, 60))
-def test_a_cut_delivers_exactly_so_many_changes_and_shows_whether_more_were_there(
-    parts: list[TransactionPart], events: int
-) -> None:
+def test_a_cut_delivers_exactly_so_many_changes_and_shows_whether_more_were_there(parts, events):
     before, length = changes(parts), len(parts)
     kept, left_out = cut(parts, events)
     assert changes(kept) == before[:events]
@@ -112,7 +104,7 @@ def test_a_cut_delivers_exactly_so_many_changes_and_shows_whether_more_were_ther
     assert left_out is not whole or (length > 0 and events == 0)
 
 
-def test_a_cut_transaction_is_not_complete_and_stands_at_its_last_change() -> None:
+def test_a_cut_transaction_is_not_complete_and_stands_at_its_last_change():
     (kept,), left_out = cut([part(1, 10, {2: 5, 6: 1})], 4)
     assert (kept.complete, kept.end_lsn, left_out) == (False, 0, True)
     assert kept.position(Position(7)) == Position(7, 1900, 9)
@@ -120,8 +112,8 @@ def test_a_cut_transaction_is_not_complete_and_stands_at_its_last_change() -> No
 
 @given(PARTS, st.integers(1, 40), st.integers(0, 60))
 def test_a_cut_between_transactions_is_behind_the_first_that_has_so_many_changes(
-    parts: list[TransactionPart], most: int, events: int
-) -> None:
+    parts, most, events
+):
     pieces = [piece for batch in batches(parts, most) for piece in batch]
     kept, left_out = cut(pieces, events, whole_transactions=True)
     assert kept == pieces[: len(kept)]
@@ -133,7 +125,7 @@ def test_a_cut_between_transactions_is_behind_the_first_that_has_so_many_changes
     assert not before or len(changes(before)) < events
 
 
-def test_silence_counts_from_the_last_change() -> None:
+def test_silence_counts_from_the_last_change():
     silence = IdleDetector(2.0, 0, now=10.0)
     assert not silence.lasted(11.9, 0)
     silence.broken(11.9)
@@ -143,7 +135,7 @@ def test_silence_counts_from_the_last_change() -> None:
         assert IdleDetector(0.0, target, now=0.0).lasted(0.0, 5), "no target is ahead"
 
 
-def test_progress_towards_the_target_breaks_silence_and_patience_has_an_end() -> None:
+def test_progress_towards_the_target_breaks_silence_and_patience_has_an_end():
     silence, given_up = (IdleDetector(1.0, 1000, now=0.0) for _ in range(2))
     for second, read in enumerate((100, 200, 300), start=1):
         assert not silence.lasted(second + 0.9, read)
@@ -173,7 +165,7 @@ def taken(gathered: PartBatcher) -> list[int]:
     return [len(each.changes) for each in gathered.take_due(math.inf)]
 
 
-def test_the_wait_counts_from_the_first_part() -> None:
+def test_the_wait_counts_from_the_first_part():
     gathered = PartBatcher(1.0, 100)
     assert gathered.wait(0.25, 99.0) == 0.25, "nothing is gathered"
     gather(gathered, 5.0, 1)
@@ -187,7 +179,7 @@ def test_the_wait_counts_from_the_first_part() -> None:
     assert not due(gathered, 7.9)
 
 
-def test_a_full_batch_waits_no_longer_and_without_linger_none_does() -> None:
+def test_a_full_batch_waits_no_longer_and_without_linger_none_does():
     gathered, at_once = PartBatcher(60.0, 100), PartBatcher(0.0, 100)
     assert [gather(gathered, 0.0, 60), gather(gathered, 0.0, 40)] == [False, True]
     assert taken(gathered) == [60, 40]
@@ -198,7 +190,7 @@ def test_a_full_batch_waits_no_longer_and_without_linger_none_does() -> None:
     assert not at_once
 
 
-def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> None:
+def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted():
     gathered = PartBatcher(0.0, 100, whole_transactions=True)
     assert gather(gathered, 5.0, 1, 2, 3, ends=False)
     assert taken(gathered) == [1, 2]
@@ -216,7 +208,7 @@ def test_what_came_of_a_transaction_waits_for_its_end_where_that_is_wanted() -> 
     assert [due(lingering, at) for at in (5.9, 6.0)] == [False, True]
 
 
-def test_a_transaction_that_fills_a_batch_does_not_wait_for_its_end() -> None:
+def test_a_transaction_that_fills_a_batch_does_not_wait_for_its_end():
     gathered = PartBatcher(0.0, 100, whole_transactions=True)
     gather(gathered, 5.0, 1, 60, ends=False)
     assert taken(gathered) == [1]
@@ -232,7 +224,7 @@ def order(taken: list[tuple[str, list[TransactionPart]]]) -> list[int]:
     return [each.xid for _, parts in taken for each in parts]
 
 
-def test_nothing_goes_on_before_every_partition_was_heard() -> None:
+def test_nothing_goes_on_before_every_partition_was_heard():
     merge = PartitionMerge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
     merge.add("a", [part(10), part(30)], 0.0)
     assert merge.take(0.5) == []
@@ -243,7 +235,7 @@ def test_nothing_goes_on_before_every_partition_was_heard() -> None:
     assert not merge
 
 
-def test_parts_of_one_transaction_stay_together() -> None:
+def test_parts_of_one_transaction_stay_together():
     merge = PartitionMerge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
     merge.add("a", [part(10, complete=False)], 0.0)
     merge.add("b", [part(9), part(20)], 0.0)
@@ -254,7 +246,7 @@ def test_parts_of_one_transaction_stay_together() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50)), max_size=30))
-def test_all_comes_out_in_the_order_of_commits(found: list[tuple[str, int]]) -> None:
+def test_all_comes_out_in_the_order_of_commits(found):
     merge = PartitionMerge(["a", "b"], quiet_s=1.0, most=100, now=0.0)
     for name in "ab":
         merge.add(name, [part(number) for each, number in sorted(found) if each == name], 0.0)
@@ -264,7 +256,7 @@ def test_all_comes_out_in_the_order_of_commits(found: list[tuple[str, int]]) -> 
 # --- acknowledged batches of a loop ----------------------------------------------------------------------
 
 
-def test_those_before_one_that_is_done_with_by_itself_are_meant_too() -> None:
+def test_those_before_one_that_is_done_with_by_itself_are_meant_too():
     """A commit may come in a read of its own: a batch without changes, which nobody has to acknowledge."""
     ledger = BatchLedger(10)
     ledger.enter(1)

@@ -108,7 +108,7 @@ class Rig:
         return offset.positions
 
 
-def test_nothing_is_stored_before_it_is_flushed() -> None:
+def test_nothing_is_stored_before_it_is_flushed():
     rig, (part,) = Rig(), transactions(1)
     rig.delivery.write([part])
     assert rig.store.load() is None
@@ -119,7 +119,7 @@ def test_nothing_is_stored_before_it_is_flushed() -> None:
     assert rig.delivery.flush() == {}
 
 
-def test_a_flush_moves_each_partition_by_its_own_batches() -> None:
+def test_a_flush_moves_each_partition_by_its_own_batches():
     rig, parts = Rig("a", "b"), transactions(4)
     rig.delivery.write([parts[3]], partition="b")
     rig.delivery.write([parts[0]], partition="a")
@@ -134,14 +134,14 @@ def test_a_flush_moves_each_partition_by_its_own_batches() -> None:
     assert previous == {"a": parts[1].end_lsn, "b": parts[3].end_lsn}
 
 
-def test_progress_without_data_moves_its_partition_alone() -> None:
+def test_progress_without_data_moves_its_partition_alone():
     rig, (part,) = Rig("a", "b"), transactions(1)
     rig.delivery.write([part], partition="b")
     rig.delivery.advance("a", Position(0x999_0000_0000))
     assert rig.stored == {"a": Position(0x999_0000_0000), "b": Position(0x10)}
 
 
-def test_what_a_snapshot_saw_is_kept_until_the_stream_is_past_it() -> None:
+def test_what_a_snapshot_saw_is_kept_until_the_stream_is_past_it():
     """A transaction that begins where the last one ended may still be one that the snapshot saw."""
     rig, parts = Rig(), transactions(2)
     seen = msgspec.structs.replace(
@@ -178,7 +178,7 @@ class OnePosition(Sink):
 
 
 @pytest.mark.parametrize("name", [SOLE, "tablets"])
-def test_a_sink_that_knows_one_partition_needs_not_name_it(name: str) -> None:
+def test_a_sink_that_knows_one_partition_needs_not_name_it(name):
     rig, (part,) = Rig(name, sink=OnePosition()), transactions(1)
     assert rig.delivery.flush() == {}
     rig.delivery.write([part])
@@ -212,7 +212,7 @@ class CountsChanges(Format):
         return []
 
 
-def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable() -> None:
+def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable():
     workload, order = ScriptedWorkload(), TransactionOrder()
     for number in range(6):
         workload.insert(ITEMS, number, "x")
@@ -237,7 +237,7 @@ def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable() 
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["the only sink", "one of several"])
-def test_a_start_counts_on_inside_a_transaction(several: bool) -> None:
+def test_a_start_counts_on_inside_a_transaction(several):
     workload, order, at = ScriptedWorkload(), TransactionOrder(), Position(0x10, 900, 2)
     counted = TransactionCounts(commit_lsn=900, index=2, total=2, collections={"items": 2})
     rig = Rig(order=order, position=at, **({} if several else {"counted": counted}))
@@ -254,9 +254,7 @@ def test_a_start_counts_on_inside_a_transaction(several: bool) -> None:
 
 
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
-def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(monkeypatch, error):
     rig, (part,) = Rig(), transactions(1)
     rig.delivery.write([part])
     if isinstance(error, SinkError):
@@ -272,7 +270,7 @@ def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(
         rig.delivery.flush()
 
 
-def test_a_source_whose_only_partition_has_a_name_is_like_any_other(tmp_path: Path) -> None:
+def test_a_source_whose_only_partition_has_a_name_is_like_any_other(tmp_path):
     pipeline = SimulatedPipeline(tmp_path)
     pipeline.source.partitions = ("tablets",)
     pipeline.source.insert(at=1.0, rows=3)
@@ -283,9 +281,7 @@ def test_a_source_whose_only_partition_has_a_name_is_like_any_other(tmp_path: Pa
     assert pipeline.run(stop_at=20.0).status().partitions[0].name == "tablets"
 
 
-def test_several_partitions_and_a_sink_of_one_are_refused_and_nothing_is_left(
-    tmp_path: Path,
-) -> None:
+def test_several_partitions_and_a_sink_of_one_are_refused_and_nothing_is_left(tmp_path):
     pipeline = SimulatedPipeline(tmp_path)
     pipeline.source.partitions = ("one", "other")
     pipeline.destination.partitions = False
@@ -315,7 +311,7 @@ class Acknowledged(OnePosition):
         """Nobody is waited for."""
 
 
-def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then() -> None:
+def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then():
     sink, parts = Acknowledged(), transactions(3)
     rig = Rig(sink=sink)
     for number, part in enumerate(parts):
@@ -337,7 +333,7 @@ def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then() -> Non
     assert not rig.delivery.due(0)
 
 
-def test_batches_at_one_position_are_distinguished() -> None:
+def test_batches_at_one_position_are_distinguished():
     """As those of a snapshot and of chunks are."""
     sink = Acknowledged()
     rig = Rig(sink=sink)
@@ -383,9 +379,7 @@ def confirmation_of(rig: Rig, pipeline: SimulatedPipeline, **streams: Told) -> S
     return SlotAdvancer(state, readers, rig.delivery)
 
 
-def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_further(
-    tmp_path: Path,
-) -> None:
+def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_further(tmp_path):
     rig, parts = Rig("a", "b"), transactions(4)
     pipeline, held = SimulatedPipeline(tmp_path), 0x20
     pipeline.confirmable = lambda lsn: min(lsn, held)
@@ -403,16 +397,14 @@ def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_fur
 
 
 @pytest.fixture
-def idle(tmp_path: Path) -> tuple[Rig, SlotAdvancer, Told]:
+def idle(tmp_path) -> tuple[Rig, SlotAdvancer, Told]:
     """A confirmation of one stream whose server has read far ahead."""
     rig, stream = Rig(), Told(idle=0x999_0000_0000)
     pipeline = SimulatedPipeline(tmp_path)
     return rig, confirmation_of(rig, pipeline, sole=stream), stream
 
 
-def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(
-    idle: tuple[Rig, SlotAdvancer, Told],
-) -> None:
+def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(idle):
     rig, confirmation, stream = idle
     rig.delivery.write([])  # as rows of an incremental snapshot it moves no position
     assert not confirmation.idle()
@@ -422,9 +414,7 @@ def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(
     assert stream.lsns[-1] == stream.idle
 
 
-def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(
-    idle: tuple[Rig, SlotAdvancer, Told],
-) -> None:
+def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(idle):
     (rig, confirmation, stream), parts = idle, transactions(2)
     rig.delivery.write([parts[0]])
     confirmation.flush_now()
@@ -433,7 +423,7 @@ def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(
     assert stream.lsns == [parts[0].end_lsn]
 
 
-def test_the_end_of_a_snapshot_is_stored_after_its_flush() -> None:
+def test_the_end_of_a_snapshot_is_stored_after_its_flush():
     rig = Rig()
     stored_at_flush: list[object] = []
     rig.destination.before_flush = lambda: stored_at_flush.append(rig.store.load())
@@ -445,7 +435,7 @@ def test_the_end_of_a_snapshot_is_stored_after_its_flush() -> None:
 # --- tries, and several sinks ------------------------------------------------------------------------------
 
 
-def test_waits_differ_a_little_and_stay_finite_and_a_stop_ends_them() -> None:
+def test_waits_differ_a_little_and_stay_finite_and_a_stop_ends_them():
     """That they double, are counted and begin anew is reported by runs on a clock that jumps."""
     seen = list[float]()
     backoff = RetryBackoff(
@@ -478,9 +468,7 @@ class StubBranch:
         self.tables.append(table)
 
 
-def test_every_sink_is_reported_what_was_left_out_and_is_closed_whatever_becomes_of_one(
-    tmp_path: Path,
-) -> None:
+def test_every_sink_is_reported_what_was_left_out_and_is_closed_whatever_becomes_of_one(tmp_path):
     fan = FanOut([], BranchPositions(tmp_path), load=lambda: None, clock=SystemClock())
     branches = [
         StubBranch(),

@@ -2,10 +2,9 @@
 in memory."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from tests.harness.simulated import Gone, New, Refused, new, raising
+from tests.harness.simulated import Gone, Refused, new, raising
 
 from waltap.changes.transactions.position import Positions
 from waltap.errors import ConnectionLost, SinkError
@@ -23,7 +22,7 @@ ROWS = [(str(n), str(n), "x") for n in range(1, 1001)]
 
 
 # [simulation]
-def test_waits_between_reconnects_double_and_the_stream_goes_on_where_it_was(new: New) -> None:
+def test_waits_between_reconnects_double_and_the_stream_goes_on_where_it_was(new):
     pipeline = new()
     pipeline.source.insert(at=1.0, rows=3)
     pipeline.source.down(start=100.0, end=200.0)
@@ -42,7 +41,7 @@ def test_waits_between_reconnects_double_and_the_stream_goes_on_where_it_was(new
 # [/simulation]
 
 
-def test_a_link_that_stood_a_while_makes_the_waits_short_again(new: New) -> None:
+def test_a_link_that_stood_a_while_makes_the_waits_short_again(new):
     pipeline = new()
     for start in (100.0, 1000.0, 2000.0):
         pipeline.source.down(start=start, end=start + 60)
@@ -52,7 +51,7 @@ def test_a_link_that_stood_a_while_makes_the_waits_short_again(new: New) -> None
         assert next(at for at in tries if at > start) - start <= 0.25
 
 
-def test_without_a_try_left_the_run_ends_with_the_error(new: New) -> None:
+def test_without_a_try_left_the_run_ends_with_the_error(new):
     pipeline = new(errors_max_retries=3)
     pipeline.source.down(start=50.0, end=10_000.0)
     with pytest.raises(ConnectionLost):
@@ -61,7 +60,7 @@ def test_without_a_try_left_the_run_ends_with_the_error(new: New) -> None:
     assert pipeline.clock.now < 53.0
 
 
-def test_a_server_that_was_never_there_is_no_reason_to_wait(new: New) -> None:
+def test_a_server_that_was_never_there_is_no_reason_to_wait(new):
     pipeline = new()
     pipeline.source.reachable = False
     with pytest.raises(ConnectionLost):
@@ -69,9 +68,7 @@ def test_a_server_that_was_never_there_is_no_reason_to_wait(new: New) -> None:
     assert pipeline.clock.now == 0.0
 
 
-def test_a_reconnect_shows_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(
-    new: New,
-) -> None:
+def test_a_reconnect_shows_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(new):
     pipeline = new(offset_flush_interval_ms=1000)
     source, made = pipeline.source, pipeline.source.wal_end
     pipeline.confirmable = lambda lsn: lsn if pipeline.clock.now >= 100.0 else made
@@ -90,7 +87,7 @@ def test_a_reconnect_shows_nothing_that_the_owner_holds_back_and_the_rest_once_i
 # --- flush and confirmation ------------------------------------------------------------------------
 
 
-def test_what_is_written_is_flushed_and_confirmed_within_the_interval(new: New) -> None:
+def test_what_is_written_is_flushed_and_confirmed_within_the_interval(new):
     pipeline = new(offset_flush_interval_ms=5000)
     pipeline.source.insert(at=10.0)
     pipeline.source.insert(at=12.0)
@@ -103,9 +100,7 @@ def test_what_is_written_is_flushed_and_confirmed_within_the_interval(new: New) 
 @pytest.mark.parametrize(
     "error", [SinkError("no room"), RuntimeError("a bug of the sink")], ids=repr
 )
-def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(
-    new: New, error: Exception
-) -> None:
+def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(new, error):
     pipeline = new()
     pipeline.source.insert(at=10.0)
     pipeline.source.insert(at=20.0)
@@ -124,7 +119,7 @@ def test_after_a_failed_flush_nothing_more_is_flushed_stored_or_confirmed(
     assert pipeline.destination.made == pipeline.destination.closed == 1
 
 
-def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(new: New) -> None:
+def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(new):
     """Half of a batch may be in there: it is not flushed either."""
     pipeline, flushes = new(), list[str]()
     pipeline.source.insert(at=10.0, rows=2)
@@ -136,9 +131,7 @@ def test_a_write_that_fails_without_an_orderly_refusal_ends_the_sink(new: New) -
     assert pipeline.source.confirmed == []
 
 
-def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_durable(
-    new: New,
-) -> None:
+def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_durable(new):
     """Each new sink gets what was lost."""
     pipeline = new()
     pipeline.source.insert(at=10.0, rows=2)
@@ -162,7 +155,7 @@ def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_dur
         assert waits[-1] > 3.0
 
 
-def test_a_sink_that_fails_at_each_flush_ends_the_run_after_the_last_retry(new: New) -> None:
+def test_a_sink_that_fails_at_each_flush_ends_the_run_after_the_last_retry(new):
     pipeline = new(errors_max_retries=3)
     pipeline.source.insert(at=10.0)
     pipeline.destination.before_flush = lambda: (
@@ -173,9 +166,7 @@ def test_a_sink_that_fails_at_each_flush_ends_the_run_after_the_last_retry(new: 
     assert [retried for _, _, retried in pipeline.observed.failures] == [True, True, True, False]
 
 
-def test_a_write_that_fails_is_retried_also_if_the_sink_then_refuses_the_last_flush(
-    new: New,
-) -> None:
+def test_a_write_that_fails_is_retried_also_if_the_sink_then_refuses_the_last_flush(new):
     pipeline, failed = new(offset_flush_interval_ms=5000), list[float]()
     pipeline.source.insert(at=10.0)
     pipeline.source.insert(at=11.0)
@@ -196,7 +187,7 @@ def test_a_write_that_fails_is_retried_also_if_the_sink_then_refuses_the_last_fl
     assert [code for _, code, _ in pipeline.observed.failures] == ["WT-5998"]
 
 
-def test_a_batch_that_was_not_taken_is_written_again(new: New) -> None:
+def test_a_batch_that_was_not_taken_is_written_again(new):
     pipeline = new()
     pipeline.source.insert(at=10.0, rows=2)
 
@@ -214,7 +205,7 @@ def test_a_batch_that_was_not_taken_is_written_again(new: New) -> None:
 # --- idle progress ---------------------------------------------------------------------------------
 
 
-def test_wal_of_others_is_confirmed_while_nothing_is_pending(new: New) -> None:
+def test_wal_of_others_is_confirmed_while_nothing_is_pending(new):
     pipeline = new()
     for hour in range(6):
         pipeline.source.foreign(at=hour * HOUR + 5)
@@ -226,7 +217,7 @@ def test_wal_of_others_is_confirmed_while_nothing_is_pending(new: New) -> None:
     assert not pipeline.destination.writes
 
 
-def test_heartbeats_are_not_in_the_way_of_progress(new: New) -> None:
+def test_heartbeats_are_not_in_the_way_of_progress(new):
     """They are written like anything else, and may always be waiting for their flush."""
     pipeline = new(heartbeat_interval_ms=50, offset_flush_interval_ms=500)
     for second in (5, 25, 45):
@@ -237,7 +228,7 @@ def test_heartbeats_are_not_in_the_way_of_progress(new: New) -> None:
     assert pipeline.source.slot_lsn == pipeline.source.wal_end
 
 
-def test_a_server_that_shuts_down_hears_at_once_what_is_durable(new: New) -> None:
+def test_a_server_that_shuts_down_hears_at_once_what_is_durable(new):
     pipeline = new(status_update_interval_ms=60_000)
     pipeline.source.foreign(at=3.0)
     pipeline.source.urge(at=4.0)
@@ -247,7 +238,7 @@ def test_a_server_that_shuts_down_hears_at_once_what_is_durable(new: New) -> Non
     assert lsn == pipeline.source.wal_end
 
 
-def test_what_waits_to_be_written_is_never_confirmed_by_the_way(new: New) -> None:
+def test_what_waits_to_be_written_is_never_confirmed_by_the_way(new):
     pipeline = new(waltap_linger_ms=20_000, status_update_interval_ms=1000)
     pipeline.source.insert(at=10.0)
     pipeline.source.foreign(at=11.0)
@@ -262,7 +253,7 @@ def test_what_waits_to_be_written_is_never_confirmed_by_the_way(new: New) -> Non
 # --- linger ----------------------------------------------------------------------------------------
 
 
-def test_linger_gathers_what_comes_within_it(new: New) -> None:
+def test_linger_gathers_what_comes_within_it(new):
     pipeline = new(waltap_linger_ms=2000)
     for number in range(10):
         pipeline.source.insert(at=10.0 + number * 0.1)
@@ -274,7 +265,7 @@ def test_linger_gathers_what_comes_within_it(new: New) -> None:
     assert 22.0 <= second <= 22.0 + POLL
 
 
-def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new: New) -> None:
+def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new):
     pipeline = new(waltap_linger_ms=50_000, status_update_interval_ms=1000)
     pipeline.source.insert(at=10.0)
     pipeline.run(stop_at=60.0)
@@ -285,7 +276,7 @@ def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new:
 # --- heartbeats ------------------------------------------------------------------------------------
 
 
-def test_heartbeats_come_at_their_period_beside_changes_or_not(new: New) -> None:
+def test_heartbeats_come_at_their_period_beside_changes_or_not(new):
     pipeline = new(heartbeat_interval_ms=60_000)
     for number in range(100):
         pipeline.source.insert(at=100.0 + number * 7)
@@ -301,7 +292,7 @@ def test_heartbeats_come_at_their_period_beside_changes_or_not(new: New) -> None
 # --- limits ----------------------------------------------------------------------------------------
 
 
-def test_so_many_changes_and_not_one_more(new: New) -> None:
+def test_so_many_changes_and_not_one_more(new):
     pipeline = new()
     for number in range(10):
         pipeline.source.insert(at=1.0 + number, rows=3)
@@ -313,7 +304,7 @@ def test_so_many_changes_and_not_one_more(new: New) -> None:
     assert pipeline.destination.durable == list(range(1, 31))
 
 
-def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new: New) -> None:
+def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new):
     pipeline = new()
     pipeline.source.tables[ITEMS] = ROWS
     pipeline.run(max_records=142)
@@ -322,7 +313,7 @@ def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new: New) -> None:
     assert pipeline.destination.durable[142:] == list(range(1, 1001))
 
 
-def test_what_a_limit_cut_off_is_not_passed_over_where_idle_progress_is_due(new: New) -> None:
+def test_what_a_limit_cut_off_is_not_passed_over_where_idle_progress_is_due(new):
     """The same turn of the loop flushes what was written, and may look for idle progress at once."""
     pipeline = new(offset_flush_interval_ms=0, status_update_interval_ms=1)
     pipeline.source.insert(at=1.0, rows=3)
@@ -331,7 +322,7 @@ def test_what_a_limit_cut_off_is_not_passed_over_where_idle_progress_is_due(new:
     assert pipeline.destination.durable == [1, 2, 3]
 
 
-def test_so_many_seconds(new: New) -> None:
+def test_so_many_seconds(new):
     """Also while it waits for the server, and in a snapshot."""
     pipeline = new()
     pipeline.run(max_seconds=77.0)
@@ -350,7 +341,7 @@ def test_so_many_seconds(new: New) -> None:
     assert 0 < len(found) < 1000
 
 
-def test_until_a_silence_counts_from_the_last_change(new: New) -> None:
+def test_until_a_silence_counts_from_the_last_change(new):
     pipeline = new()
     for number in range(5):
         pipeline.source.insert(at=10.0 + number * 4)
@@ -359,7 +350,7 @@ def test_until_a_silence_counts_from_the_last_change(new: New) -> None:
     assert 56.0 <= pipeline.clock.now <= 56.0 + 2 * POLL
 
 
-def test_until_an_lsn_is_read(new: New) -> None:
+def test_until_an_lsn_is_read(new):
     pipeline = new()
     for number in range(5):
         pipeline.source.insert(at=10.0 + number * 4)
@@ -371,7 +362,7 @@ def test_until_an_lsn_is_read(new: New) -> None:
 # --- stops -----------------------------------------------------------------------------------------
 
 
-def test_a_stop_ends_the_wait_for_changes_and_writes_what_is_gathered(new: New) -> None:
+def test_a_stop_ends_the_wait_for_changes_and_writes_what_is_gathered(new):
     pipeline = new()
     pipeline.source.insert(at=99.9)
     pipeline.run(stop_at=100.0)
@@ -385,7 +376,7 @@ def test_a_stop_ends_the_wait_for_changes_and_writes_what_is_gathered(new: New) 
     assert gathering.clock.now <= 20.0 + POLL
 
 
-def test_a_stop_ends_the_wait_for_the_server_and_for_the_sink(new: New) -> None:
+def test_a_stop_ends_the_wait_for_the_server_and_for_the_sink(new):
     pipeline = new()
     pipeline.source.down(start=10.0, end=1000.0)
     pipeline.run(stop_at=100.0)
@@ -398,7 +389,7 @@ def test_a_stop_ends_the_wait_for_the_server_and_for_the_sink(new: New) -> None:
     assert refused.clock.now == 100.0
 
 
-def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew(new: New) -> None:
+def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew(new):
     pipeline = new()
     pipeline.source.tables[ITEMS] = ROWS
     pipeline.source.read_s = 1.0
@@ -411,7 +402,7 @@ def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew
     assert pipeline.destination.durable[400:] == list(range(1, 1001))
 
 
-def test_a_stop_after_the_last_row_leaves_nothing_to_read_again(new: New) -> None:
+def test_a_stop_after_the_last_row_leaves_nothing_to_read_again(new):
     pipeline = new()
     pipeline.source.tables[ITEMS] = [("1", "1", "x")]
     engine = pipeline.engine()
@@ -423,7 +414,7 @@ def test_a_stop_after_the_last_row_leaves_nothing_to_read_again(new: New) -> Non
     assert pipeline.destination.durable == [1]
 
 
-def test_a_stop_before_the_first_row_leaves_nothing_behind(new: New) -> None:
+def test_a_stop_before_the_first_row_leaves_nothing_behind(new):
     pipeline = new()
     pipeline.source.tables[ITEMS] = [("1", "1", "x")]
     pipeline.source.read_s = 10.0
@@ -436,7 +427,7 @@ def test_a_stop_before_the_first_row_leaves_nothing_behind(new: New) -> None:
 # --- the same again --------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path):
     def run(folder: str, seed: int) -> tuple[object, ...]:
         pipeline = SimulatedPipeline(tmp_path / folder, seed=seed)
         for number in range(1, 20):
@@ -453,9 +444,7 @@ def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("emptied", "slot_too"), [(True, False), (False, False), (False, True)])
-def test_a_destination_that_has_less_than_before_ends_the_run(
-    new: New, emptied: bool, slot_too: bool
-) -> None:
+def test_a_destination_that_has_less_than_before_ends_the_run(new, emptied, slot_too):
     """The changes are streamed again only where the slot has confirmed no more than the destination has."""
     pipeline = new()
     destination = pipeline.destination
@@ -481,7 +470,7 @@ def test_a_destination_that_has_less_than_before_ends_the_run(
     assert destination.durable == [1, 2, 3, 4]
 
 
-def test_a_destination_that_is_restored_under_a_run_ends_it(new: New) -> None:
+def test_a_destination_that_is_restored_under_a_run_ends_it(new):
     pipeline = new()
     destination = pipeline.destination
     destination.exactly_once = True
@@ -498,7 +487,7 @@ def test_a_destination_that_is_restored_under_a_run_ends_it(new: New) -> None:
         pipeline.run(stop_at=60.0)
 
 
-def test_progress_without_data_is_no_loss(new: New) -> None:
+def test_progress_without_data_is_no_loss(new):
     pipeline = new()
     pipeline.destination.exactly_once = True
     pipeline.source.insert(at=1.0, rows=1)

@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ GROWTH = 4 * 1024
 
 
 @pytest.mark.parametrize("hours", [8, pytest.param(24, marks=pytest.mark.exhaustive)])
-def test_memory_and_files_are_flat(tmp_path: Path, hours: int) -> None:
+def test_memory_and_files_are_flat(tmp_path, hours):
     pipeline = SimulatedPipeline(tmp_path / "state", **{"heartbeat.interval.ms": 30_000})
     source, clock = pipeline.source, pipeline.clock
     for second in range(10, int(hours * HOUR), EVERY_S):

@@ -20,7 +20,7 @@ from waltap_testing.workload import ITEMS
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path) -> SimulatedPipeline:
+def pipeline(tmp_path) -> SimulatedPipeline:
     return SimulatedPipeline(tmp_path / "state")
 
 
@@ -36,9 +36,7 @@ def watched(
     return (*seen, engine.status())
 
 
-def test_before_a_run_there_is_a_status_too_and_it_does_not_change(
-    pipeline: SimulatedPipeline,
-) -> None:
+def test_before_a_run_there_is_a_status_too_and_it_does_not_change(pipeline):
     status = pipeline.engine().status()
     assert (status.state, status.partitions, status.events) == ("new", (), 0)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -46,7 +44,7 @@ def test_before_a_run_there_is_a_status_too_and_it_does_not_change(
     hash(status)
 
 
-def test_positions_follow_each_other(pipeline: SimulatedPipeline) -> None:
+def test_positions_follow_each_other(pipeline):
     pipeline.source.insert(at=10.0, rows=5)
     before, written, durable, stopped = watched(pipeline, 9.0, 10.5, 12.0, stop_at=30.0)
     start, end = before.partitions[0].durable.end_lsn, pipeline.source.log[0].end_lsn
@@ -64,7 +62,7 @@ def test_positions_follow_each_other(pipeline: SimulatedPipeline) -> None:
     assert (stopped.changes, stopped.snapshot_rows, stopped.transactions) == (5, 0, 1)
 
 
-def test_lag_is_the_wal_that_is_not_durable_as_of_the_last_look(tmp_path: Path) -> None:
+def test_lag_is_the_wal_that_is_not_durable_as_of_the_last_look(tmp_path):
     pipeline = SimulatedPipeline(tmp_path, **{"offset.flush.interval.ms": 60_000})
     start = pipeline.source.wal_end
     pipeline.source.insert(at=5.0)
@@ -77,9 +75,7 @@ def test_lag_is_the_wal_that_is_not_durable_as_of_the_last_look(tmp_path: Path) 
     assert flushed.partitions[0].lag_bytes == 0
 
 
-def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(
-    pipeline: SimulatedPipeline,
-) -> None:
+def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(pipeline):
     pipeline.source.down(start=9.0, end=12.0)
     pipeline.source.insert(at=10.0)
     *_, last = watched(pipeline, stop_at=60.0)
@@ -92,9 +88,7 @@ def taken(_batch: object) -> None:
     pass
 
 
-def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(
-    pipeline: SimulatedPipeline,
-) -> None:
+def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(pipeline):
     """The last flush of a connection, which promises what came before, leaves the refused change old."""
     pipeline.source.insert(at=20.0)
     pipeline.clock.at(
@@ -110,7 +104,7 @@ def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(
     assert back.events == 2
 
 
-def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline: SimulatedPipeline) -> None:
+def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline):
     pipeline.destination.before_write = raising(Refused("busy"))
     pipeline.source.insert(at=20.0)
     pipeline.clock.at(65.0, lambda: setattr(pipeline.destination, "before_write", taken))
@@ -121,9 +115,7 @@ def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline: SimulatedP
     assert late.write_ms > 35_000
 
 
-def test_lag_in_time_grows_while_a_sink_hangs_with_nothing_to_write(
-    pipeline: SimulatedPipeline,
-) -> None:
+def test_lag_in_time_grows_while_a_sink_hangs_with_nothing_to_write(pipeline):
     pipeline.source.insert(at=20.0)
     pipeline.source.foreign(at=49.9, octets=0x5000)
     pipeline.clock.at(45.0, lambda: setattr(pipeline.destination, "maintain_s", 300.0))
@@ -138,7 +130,7 @@ def test_lag_in_time_grows_while_a_sink_hangs_with_nothing_to_write(
     assert 80_000 <= part.lag_ms <= 110_000
 
 
-def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
+def test_a_snapshot_shows_table_by_table(pipeline):
     pipeline.source.tables[ITEMS] = [(str(n), str(n), "x") for n in range(1, 1001)]
     pipeline.source.read_s = 1.0
     first, later, end = watched(pipeline, 3.5, 7.5, stop_at=60.0)
@@ -154,7 +146,7 @@ def test_a_snapshot_shows_table_by_table(pipeline: SimulatedPipeline) -> None:
     assert (end.events, end.snapshot_rows) == (1, 0)
 
 
-def test_failures_and_tries_are_counted(pipeline: SimulatedPipeline) -> None:
+def test_failures_and_tries_are_counted(pipeline):
     left = [1, 2, 3]
     pipeline.source.down(start=10.0, end=11.0)
     pipeline.source.insert(at=20.0)
@@ -173,7 +165,7 @@ def test_failures_and_tries_are_counted(pipeline: SimulatedPipeline) -> None:
     assert end.batch_retries == 3
 
 
-def test_what_is_gathered_is_queued(pipeline: SimulatedPipeline, tmp_path: Path) -> None:
+def test_what_is_gathered_is_queued(pipeline, tmp_path):
     slow = SimulatedPipeline(tmp_path / "slow", **{"waltap.linger.ms": 30_000})
     slow.source.insert(at=10.0, rows=4)
     slow.source.insert(at=11.0, rows=3)
@@ -182,7 +174,7 @@ def test_what_is_gathered_is_queued(pipeline: SimulatedPipeline, tmp_path: Path)
     assert (end.queued_events, end.events) == (0, 7)
 
 
-def test_captured_tables_are_named(pipeline: SimulatedPipeline) -> None:
+def test_captured_tables_are_named(pipeline):
     pipeline.source.existing["1"] = ("public", "items")
     pipeline.clock.at(20.0, lambda: pipeline.source.existing.update({"2": ("public", "notes")}))
     early, late, _ = watched(pipeline, 15.0, 35.0, stop_at=40.0)
@@ -190,7 +182,7 @@ def test_captured_tables_are_named(pipeline: SimulatedPipeline) -> None:
     assert late.captured_tables == ("public.items", "public.notes")
 
 
-def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path: Path) -> None:
+def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path):
     filters = {spec.name: spec for spec in register_transforms()}
     inserts = TransformUse(filters["filter"], FilterProperties(operations=("c",)))
     deletes = TransformUse(filters["filter"], FilterProperties(operations=("d",)))
@@ -202,7 +194,7 @@ def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path: Path) -> 
     assert pipeline.destination.durable == []
 
 
-def test_any_thread_may_ask_at_any_time(pipeline: SimulatedPipeline) -> None:
+def test_any_thread_may_ask_at_any_time(pipeline):
     for number in range(1, 2000):
         pipeline.source.insert(at=number * 0.3, rows=2)
     engine, seen = pipeline.engine(max_seconds=700.0), []
@@ -223,7 +215,7 @@ def test_any_thread_may_ask_at_any_time(pipeline: SimulatedPipeline) -> None:
     assert engine.status().events == 3998
 
 
-def test_a_rate_is_that_of_whole_seconds_that_have_passed() -> None:
+def test_a_rate_is_that_of_whole_seconds_that_have_passed():
     meter = EventRate()
     assert meter.per_second(100.0, 10) == 0.0
     for second in range(20):
@@ -242,7 +234,7 @@ def failure(path: Path) -> OSError:
     raise AssertionError(path)
 
 
-def test_only_what_lies_in_the_folder_is_the_folders_fault(tmp_path: Path) -> None:
+def test_only_what_lies_in_the_folder_is_the_folders_fault(tmp_path):
     state = tmp_path / "state"
     (state / "spill").mkdir(parents=True)
     found = state_unusable(failure(state / "spill"), state)

@@ -85,7 +85,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("mode", "facts", "does"), PLANS.values(), ids=PLANS)
-def test_a_start(mode: str, facts: dict[str, Any], does: str) -> None:
+def test_a_start(mode, facts, does):
     found = decided(mode, **facts)
     asked = ("snapshot", "stream", "new_slot", "resumes", "takes_over")
     assert " ".join(name for name in asked if getattr(found, name)) == does
@@ -95,7 +95,7 @@ def test_a_start(mode: str, facts: dict[str, Any], does: str) -> None:
         assert found.slot is None
 
 
-def test_somebody_elses_slot_needs_consent() -> None:
+def test_somebody_elses_slot_needs_consent():
     with pytest.raises(SlotNotOurs):
         decided(slot=SLOT)
     assert decided(slot=SLOT, takes_over=True).takes_over
@@ -103,12 +103,12 @@ def test_somebody_elses_slot_needs_consent() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"plugin": "wal2json"}, {"database": "other"}])
-def test_a_slot_of_another_plugin_or_database_is_refused(wrong: dict[str, str]) -> None:
+def test_a_slot_of_another_plugin_or_database_is_refused(wrong):
     with pytest.raises(SlotUnfit):
         decided(slot=SLOT, known=True, **wrong)
 
 
-def test_a_slot_that_a_standby_copies_is_waited_for() -> None:
+def test_a_slot_that_a_standby_copies_is_waited_for():
     copied = msgspec.structs.replace(SLOT, synchronized=True)
     with pytest.raises(SlotSynchronized) as waits:
         decided(slot=copied, offset=WHOLE, of_database=True)
@@ -116,7 +116,7 @@ def test_a_slot_that_a_standby_copies_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("lost", "slot"), [(GONE, None), (GAP, SLOT)])
-def test_a_lost_position_is_an_error_unless_the_mode_recovers(lost, slot) -> None:
+def test_a_lost_position_is_an_error_unless_the_mode_recovers(lost, slot):
     facts = {"offset": WHOLE, "slot": slot, "lost": lost, "of_database": True}
     with pytest.raises(type(lost)):
         decided(**facts)
@@ -124,7 +124,7 @@ def test_a_lost_position_is_an_error_unless_the_mode_recovers(lost, slot) -> Non
     assert (found.snapshot, found.recovers, found.new_slot) == (True, True, slot is None)
 
 
-def test_every_situation_is_decided_or_refused_and_always_the_same() -> None:
+def test_every_situation_is_decided_or_refused_and_always_the_same():
     """No combination escapes with something else than a decision or an error of ours."""
     flags = ("of_database", "made_slot", "begun", "known", "takes_over", "reconnects", "resumable")
     modes = ("initial", "always", "initial_only", "no_data", "when_needed")

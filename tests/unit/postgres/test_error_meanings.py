@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.errors import ConnectionLost, RetryVerdict, WaltapError
+from waltap.errors import ConnectionLost, RetryVerdict
 from waltap_postgres.connection import unreachable
 from waltap_postgres.errors import (
     AuthenticationRefused,
@@ -66,9 +66,7 @@ MEANINGS = ErrorMeanings()
         ("", "something without a code", QueryFailed),
     ],
 )  # fmt: skip
-def test_what_the_server_says_is_understood(
-    sqlstate: str, text: str, kind: type[WaltapError]
-) -> None:
+def test_what_the_server_says_is_understood(sqlstate, text, kind):
     error = MEANINGS.of_query(
         sqlstate, text, slot="s", user="u", database="d", plugin="x", publication="p", address="h:1"
     )
@@ -92,21 +90,19 @@ def test_what_the_server_says_is_understood(
         ("42704", "Typ »t« existiert nicht", "typenameType", QueryFailed),
     ],
 )  # fmt: skip
-def test_what_the_server_says_is_understood_in_other_languages(
-    sqlstate: str, text: str, function: str, kind: type[WaltapError]
-) -> None:
+def test_what_the_server_says_is_understood_in_other_languages(sqlstate, text, function, kind):
     error = MEANINGS.of_query(sqlstate, text, function=function, slot="s", publication="p")
     assert type(error) is kind
     assert text in str(error)
 
 
-def test_a_right_that_is_named_in_another_language_is_not_replication() -> None:
+def test_a_right_that_is_named_in_another_language_is_not_replication():
     text = "keine Berechtigung für Tabelle t"
     error = MEANINGS.of_query("42501", text, function="aclcheck_error", user="u")
     assert "GRANT SELECT ON … TO u" in str(error)
 
 
-def test_the_reader_of_a_slot_is_named() -> None:
+def test_the_reader_of_a_slot_is_named():
     error = MEANINGS.of_query("55006", 'replication slot "7" is active for PID 4711', slot="7")
     assert "pg_terminate_backend(4711)" in error.advice()
 
@@ -148,9 +144,7 @@ BEFORE = 'connection to server at "db" (10.0.0.1), port 5432 failed: '
         ("", ServerUnreachable, "connection failed"),
     ],
 )  # fmt: skip
-def test_a_failed_connection_is_understood_by_its_text(
-    text: str, kind: type[WaltapError], problem: str
-) -> None:
+def test_a_failed_connection_is_understood_by_its_text(text, kind, problem):
     error = unreachable(text, PostgresProperties(dbname="d", user="u", password="secret"))
     assert type(error) is kind
     assert error.problem == problem
@@ -174,7 +168,7 @@ def test_a_failed_connection_is_understood_by_its_text(
         ),
     ],
 )
-def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -> None:
+def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said, sql):
     error = unreachable(BEFORE + f"FATAL:  {said}", PostgresProperties(dbname="d", user="a b"))
     assert error.code == "WT-2003"
     assert sql in error.advice()
@@ -188,9 +182,7 @@ def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said: str, sql: str) -
         ("Publikation »p« existiert nicht", "get_publication_oid"),
     ],
 )
-def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone(
-    text: str, function: str
-) -> None:
+def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone(text, function):
     error = MEANINGS.of_stream("42704", text, slot="s", publication="p", function=function)
     assert type(error) is PublicationGone
     assert error.retry is RetryVerdict.NEVER
@@ -204,7 +196,7 @@ def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone(
         'could not map filenumber "base/16388/27711" to relation OID',
     ],
 )
-def test_a_server_that_stumbles_over_its_catalogue_while_decoding_is_asked_again(text: str) -> None:
+def test_a_server_that_stumbles_over_its_catalogue_while_decoding_is_asked_again(text):
     """The first as PostgreSQL 15.20 decoded a prepared transaction, the others beside TRUNCATE."""
     error = MEANINGS.of_stream("XX000", text, slot="s", publication="p")
     assert type(error) is ConnectionLost

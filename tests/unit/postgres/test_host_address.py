@@ -26,7 +26,7 @@ def resolved(host: str, _port: str) -> list[str]:
         ("host=10.1.1.1,one port=1", "10.1.1.1,one", "10.1.1.1,10.0.0.1", "1,1"),
     ],
 )
-def test_names_become_addresses(given: str, host: str, hostaddr: str, port: str) -> None:
+def test_names_become_addresses(given, host, hostaddr, port):
     found = conninfo_to_dict(with_addresses(f"{given} dbname=d", resolved))
     assert found == {"host": host, "hostaddr": hostaddr, "port": port, "dbname": "d"}
 
@@ -34,11 +34,11 @@ def test_names_become_addresses(given: str, host: str, hostaddr: str, port: str)
 @pytest.mark.parametrize(
     "given", ["host=10.1.1.1", "host=::1", "host=/tmp", "host=gone hostaddr=10.1.1.1", "dbname=d"]
 )
-def test_what_is_no_name_stays(given: str) -> None:
+def test_what_is_no_name_stays(given):
     assert with_addresses(given, resolved) == given
 
 
-def test_a_name_without_address_is_an_error() -> None:
+def test_a_name_without_address_is_an_error():
     with pytest.raises(
         psycopg.OperationalError, match="failed to resolve host 'gone': .*not known"
     ):

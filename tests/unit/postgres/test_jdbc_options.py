@@ -16,7 +16,7 @@ def properties(**given: str) -> PostgresProperties:
     )
 
 
-def test_options_with_an_equivalent_become_it() -> None:
+def test_options_with_an_equivalent_become_it():
     made = properties(
         driver__ApplicationName="shop",
         driver__targetServerType="preferSecondary",
@@ -41,13 +41,13 @@ def test_options_with_an_equivalent_become_it() -> None:
     }
 
 
-def test_libpqs_own_name_wins() -> None:
+def test_libpqs_own_name_wins():
     made = properties(driver__connectTimeout="7", driver__connect_timeout="9")
     assert made.parameters == {"connect_timeout": "9"}
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_a_refusal_says_what_to_write(name: str) -> None:
+def test_a_refusal_says_what_to_write(name):
     with pytest.raises(ValidationError, match=f"driver.{name}: "):
         properties(**{f"driver__{name}": "x"})
 
@@ -56,12 +56,12 @@ def test_a_refusal_says_what_to_write(name: str) -> None:
     ("name", "value"),
     [("targetServerType", "preferPrimary"), ("connectTimeout", "soon"), ("noSuchOption", "x")],
 )
-def test_what_libpq_cannot_do_is_refused(name: str, value: str) -> None:
+def test_what_libpq_cannot_do_is_refused(name, value):
     with pytest.raises(ValidationError, match=f"driver.{name}: "):
         properties(**{f"driver__{name}": value})
 
 
-def test_no_option_is_in_two_tables() -> None:
+def test_no_option_is_in_two_tables():
     tables = (set(EQUIVALENT), set(NEEDLESS), set(REFUSED))
     assert sum(map(len, tables)) == len(set.union(*tables))
     assert {"autosave", "ApplicationName", "socketFactory"} <= OPTION_NAMES

@@ -16,7 +16,7 @@ from waltap_postgres.snapshot.transaction import SnapshotTable
 T = relation("public.t", [("id", "int4")])
 
 
-def test_an_abandoned_iteration_may_end_in_a_thread_that_reads() -> None:
+def test_an_abandoned_iteration_may_end_in_a_thread_that_reads():
     """A garbage collection, in any thread, ends a generator that an exception left in a cycle."""
     table = CatalogTable(relation=T, partitioned=False, partition=False, estimate=1)
     abandoned, ended = threading.Event(), threading.Event()

@@ -9,16 +9,14 @@ from waltap_postgres.start.server_checks import slot_limits
     ("keep", "limits_wal", "verdicts"),
     [("-1", False, ["warning"]), ("-1", True, []), ("1024", False, ["ok"]), ("1024", True, ["ok"])],
 )
-def test_wal_that_nothing_bounds_is_reported(
-    keep: str, limits_wal: bool, verdicts: list[str]
-) -> None:
+def test_wal_that_nothing_bounds_is_reported(keep, limits_wal, verdicts):
     found = list(slot_limits({"max_slot_wal_keep_size": keep}, None, limits_wal=limits_wal))
     assert [each.verdict for each in found] == verdicts
     if verdicts == ["warning"]:
         assert "ALTER SYSTEM SET max_slot_wal_keep_size" in found[0].remedy
 
 
-def test_each_limit_is_reported_in_units_for_people() -> None:
+def test_each_limit_is_reported_in_units_for_people():
     settings = {"idle_replication_slot_timeout": "864000", "max_slot_wal_keep_size": "-1"}
     idle, keep = slot_limits(settings, None, limits_wal=False)
     assert (idle.verdict, keep.verdict) == ("warning", "warning")

@@ -40,7 +40,7 @@ def message(kind: bytes, content: bytes) -> bytes:
     return kind + pack("!i", len(content) + 4) + content
 
 
-def test_what_came_before_the_first_call_is_not_passed_over() -> None:
+def test_what_came_before_the_first_call_is_not_passed_over():
     """Whoever stops before the first call must not confirm what a keepalive behind the frames says."""
     data = message(b"W", b"\0\0\0")
     data += message(b"d", b"w" + pack("!qqq", 0x1000, 0x1000, 0) + b"B")

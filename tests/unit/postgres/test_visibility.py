@@ -16,16 +16,16 @@ def part(xid: int | None, commit_lsn: int) -> TransactionPart:
     return transaction(*changes, xid=xid, commit_lsn=commit_lsn, end_lsn=commit_lsn + 8)
 
 
-def test_no_text_means_that_nothing_is_left_out() -> None:
+def test_no_text_means_that_nothing_is_left_out():
     assert SnapshotVisibility.parse("") is None
 
 
-def test_transactions_before_the_snapshot_are_seen_unless_they_were_in_progress() -> None:
+def test_transactions_before_the_snapshot_are_seen_unless_they_were_in_progress():
     view = SnapshotVisibility.parse("740:745:741,743@0/2000")
     assert [xid for xid in range(735, 750) if view.saw(xid)] == [*range(735, 741), 742, 744]
 
 
-def test_the_wire_has_the_low_half_of_an_id() -> None:
+def test_the_wire_has_the_low_half_of_an_id():
     """Ids of the stream have 32 bits and wrap; those of the snapshot have 64."""
     epoch = 5 << 32
     view = SnapshotVisibility.parse(f"{epoch + 10}:{epoch + 20}:{epoch + 12}@0/2000")
@@ -39,7 +39,7 @@ def test_the_wire_has_the_low_half_of_an_id() -> None:
     assert not early.saw(3)
 
 
-def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts() -> None:
+def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts():
     view = PostgresOverlap.parse("740:745:741@0/2000", {})
     seen, running, message = part(740, 0x1000), part(741, 0x1100), part(None, 0x1200)
     later = part(740, 0x2001)  # an id that came round again
@@ -51,7 +51,7 @@ def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts() -> None:
     assert seen.position(Position(1)) == Position(1, 0x1000, 2)
 
 
-def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon() -> None:
+def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon():
     other = Relation(oid=2, schema="public", table="o", columns=())
     unnumbered = Relation(oid=0, schema="public", table="t", columns=())
     message = LogicalMessage(5, transactional=True, prefix="p", content=b"")
@@ -70,7 +70,7 @@ def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon(
     assert PostgresOverlap.parse("", {}) is None
 
 
-def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot() -> None:
+def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot():
     standby = StandbyVisibility(100)
     assert standby.saw(99) is True
     assert standby.saw(100) is None, "the record that begins there was not replayed yet"

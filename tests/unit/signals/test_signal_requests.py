@@ -50,11 +50,11 @@ def asked(**data: object) -> list[SnapshotRequest]:
         pytest.param(["orders"], [], id="no schema"),
     ],
 )  # fmt: skip
-def test_tables_are_found_by_name_or_pattern(entries: list[str], tables: list[str]) -> None:
+def test_tables_are_found_by_name_or_pattern(entries, tables):
     assert [r.name for r in asked(data_collections=entries)] == tables
 
 
-def test_conditions_go_with_their_tables() -> None:
+def test_conditions_go_with_their_tables():
     conditions = [
         {"data-collection": r"public\.order.*", "filter": "id > 5"},
         {"data-collection": "audit.orders", "filter": ""},
@@ -67,14 +67,14 @@ def test_conditions_go_with_their_tables() -> None:
     ]
 
 
-def test_a_surrogate_key_and_a_condition_in_the_older_form_go_with_all() -> None:
+def test_a_surrogate_key_and_a_condition_in_the_older_form_go_with_all():
     found = asked(data_collections=["a.b", "a.c"], surrogate_key="k", additional_condition="id > 5")
     assert [(r.surrogate_key, r.condition) for r in found] == [("k", "id > 5")] * 2
     for blank in ("", "  "):
         assert asked(data_collections=["a.b"], surrogate_key=blank)[0].surrogate_key is None
 
 
-def test_null_members_count_as_missing_and_blanks_around_names_do_not_count() -> None:
+def test_null_members_count_as_missing_and_blanks_around_names_do_not_count():
     """As in Debezium, whose tools write null for what they leave out."""
     nulls = dict.fromkeys(("type", "additional_conditions", "surrogate_key"))
     (found,) = asked(data_collections=[" a.b ", "a.b"], **nulls)
@@ -85,7 +85,7 @@ def test_null_members_count_as_missing_and_blanks_around_names_do_not_count() ->
 
 
 @pytest.mark.parametrize("entry", ['"Odd"."T.x"', "Odd.T.x", r"odd\.t\.X"])
-def test_a_condition_finds_its_table_however_it_is_named(entry: str) -> None:
+def test_a_condition_finds_its_table_however_it_is_named(entry):
     conditions = [{"data-collection": entry, "filter": "a"}]
     (found,) = asked(data_collections=['"Odd"."T.x"'], additional_conditions=conditions)
     assert (found.schema, found.table, found.condition) == ("Odd", "T.x", "a")
@@ -129,18 +129,18 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("data", "says"), UNUSABLE)
-def test_data_that_cannot_be_used_says_why(data: str, says: str) -> None:
+def test_data_that_cannot_be_used_says_why(data, says):
     with pytest.raises(SignalUnusable, match=says):
         read(data)
 
 
-def test_a_pattern_that_backtracks_for_ever_is_given_up() -> None:
+def test_a_pattern_that_backtracks_for_ever_is_given_up():
     data = json.dumps({"data-collections": ["(o|oo)+$"]})
     with pytest.raises(SignalUnusable, match="take longer than"):
         read(data, [("o" * 60, "!")], clock=processor_time, seconds=0.2)
 
 
-def test_what_other_threads_work_takes_nothing_from_a_pattern() -> None:
+def test_what_other_threads_work_takes_nothing_from_a_pattern():
     """The regex package's own limit is over twice before the clock, which is of this thread, says so."""
     clock = iter([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0])
     data = json.dumps({"data-collections": ["(o|oo)+$"]})
@@ -149,14 +149,14 @@ def test_what_other_threads_work_takes_nothing_from_a_pattern() -> None:
     assert not list(clock)
 
 
-def test_patterns_together_have_one_limit() -> None:
+def test_patterns_together_have_one_limit():
     ticks = itertools.count()
     data = json.dumps({"data-collections": [f"a{n}.*" for n in range(100)]})
     with pytest.raises(SignalUnusable, match="take longer than 50 s"):
         read(data, clock=lambda: float(next(ticks)), seconds=50)
 
 
-def test_a_hundred_thousand_names_are_looked_up_not_matched() -> None:
+def test_a_hundred_thousand_names_are_looked_up_not_matched():
     """The clock is asked at each match: it stands where names are looked up."""
     ticks = itertools.count()
     known = [("public", f"t{n}") for n in range(5000)]

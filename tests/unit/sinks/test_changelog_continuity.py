@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -46,7 +45,7 @@ class Log(WrittenLog):
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
+def log(tmp_path) -> Log:
     return Log(tmp_path)
 
 
@@ -65,7 +64,7 @@ HOLES: dict[str, Callable[[Log], None]] = {
 }
 
 
-def test_a_stretch_goes_on_over_starts(log: Log) -> None:
+def test_a_stretch_goes_on_over_starts(log):
     for _run in range(3):
         log.run(ALL, PEOPLE, PLACES)
     assert len(set(log.continuity())) == 1
@@ -73,9 +72,7 @@ def test_a_stretch_goes_on_over_starts(log: Log) -> None:
 
 
 @pytest.mark.parametrize("hole", HOLES)
-def test_a_run_in_which_changes_may_be_missing_ends_it_and_need_write_nothing(
-    log: Log, hole: str
-) -> None:
+def test_a_run_in_which_changes_may_be_missing_ends_it_and_need_write_nothing(log, hole):
     log.run(ALL, PEOPLE)
     HOLES[hole](log)
     log.run(ALL, PEOPLE)
@@ -86,7 +83,7 @@ def test_a_run_in_which_changes_may_be_missing_ends_it_and_need_write_nothing(
     assert before != behind
 
 
-def test_other_tables_go_on_where_one_is_left_out(log: Log) -> None:
+def test_other_tables_go_on_where_one_is_left_out(log):
     log.run(ALL, PEOPLE, PLACES)
     log.run(ALL, PLACES, capture=without_people())
     log.run(ALL, PEOPLE, PLACES)
@@ -97,15 +94,13 @@ def test_other_tables_go_on_where_one_is_left_out(log: Log) -> None:
 @pytest.mark.parametrize(
     "said", [PublicationCompleteness(), PublicationCompleteness(tables={("public", "people"): ""})]
 )
-def test_nothing_is_promised_that_the_source_does_not(
-    log: Log, said: PublicationCompleteness
-) -> None:
+def test_nothing_is_promised_that_the_source_does_not(log, said):
     log.run(replace(said, continuous=True), PEOPLE)
     log.run(replace(said, continuous=True), PEOPLE)
     assert log.continuity() == ["", ""]
 
 
-def test_it_begins_where_what_the_source_says_holds(log: Log) -> None:
+def test_it_begins_where_what_the_source_says_holds(log):
     """What committed before may have been published otherwise; in one flush, too."""
     parts = []
     since = log.db.lsn + 200
@@ -120,7 +115,7 @@ def test_it_begins_where_what_the_source_says_holds(log: Log) -> None:
     assert log.continuity()[-1] == late, "it had begun, and goes on"
 
 
-def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log: Log) -> None:
+def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log):
     log.run(ALL, PEOPLE)
     log.run(replace(ALL, since=2**40), PLACES)
     log.run(ALL, PLACES)
@@ -128,7 +123,7 @@ def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log: 
     assert first == second != ""
 
 
-def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(log: Log) -> None:
+def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(log):
     with log.begin(None):
         for completeness in (ALL, ALL, replace(ALL, continuous=False)):
             log.sink.begins(completeness)
@@ -139,7 +134,7 @@ def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(lo
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: bool) -> None:
+def test_rows_of_a_blocking_snapshot_stand_between_stretches(log, at_once):
     """What was inserted between their position and the reading comes again; in one flush, too."""
     piece = SnapshotRows(relation=PEOPLE, rows=[("9", "x")], ts=0, lsn=1, xid=1, kind="blocking")
     with log.begin(ALL):
@@ -160,9 +155,7 @@ def test_rows_of_a_blocking_snapshot_stand_between_stretches(log: Log, at_once: 
 
 
 @pytest.mark.parametrize("covered", [True, False])
-def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own(
-    log: Log, covered: bool
-) -> None:
+def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own(log, covered):
     """Its rows are between the changes before and after it, also in one flush; a reading that broke off leaves
     nothing."""
 

@@ -19,7 +19,7 @@ FAR = "99991231T235"
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> ChangeLog:
+def log(tmp_path) -> ChangeLog:
     """A log of five manifests."""
     written = WrittenLog(tmp_path)
     with written.open():
@@ -48,14 +48,14 @@ class GrowingStore(FileStore):
         return found
 
 
-def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log: ChangeLog) -> None:
+def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log):
     log_positions = [step.log_position for step in log.manifests()]
     store = GrowingStore(log.store.location)
     assert [step.log_position for step in ChangeLog(store).manifests()] == log_positions
     assert store.listings > 1
 
 
-def test_the_slowest_reader_holds_what_it_has_not_read(log: ChangeLog) -> None:
+def test_the_slowest_reader_holds_what_it_has_not_read(log):
     log_positions = [step.log_position for step in log.manifests()]
     log.readers.register("slow", log_positions[0])
     log.readers.register("a/b c.", log_positions[2])
@@ -68,9 +68,7 @@ def test_the_slowest_reader_holds_what_it_has_not_read(log: ChangeLog) -> None:
     assert [step.log_position for step in log.manifests(log_positions[3])] == log_positions[4:]
 
 
-def test_a_reader_that_says_nothing_is_passed_over(
-    log: ChangeLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reader_that_says_nothing_is_passed_over(log, caplog):
     log_positions = [step.log_position for step in log.manifests()]
     log.readers.register("gone", hold_s=3600)
     assert log.expire(log_positions[3], FAR) == 0
@@ -82,7 +80,7 @@ def test_a_reader_that_says_nothing_is_passed_over(
     assert "no longer waits for its reader gone" in reported
 
 
-def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
+def test_a_reader_goes_on_where_it_was_and_never_back(log):
     log_positions = [step.log_position for step in log.manifests()]
     assert log.readers.register("it").log_position == NOTHING
     log.readers.advance("it", log_positions[2])
@@ -95,7 +93,7 @@ def test_a_reader_goes_on_where_it_was_and_never_back(log: ChangeLog) -> None:
         log.expire(log_positions[3], FAR)
 
 
-def test_a_reader_that_registers_again_is_waited_for_as_before(log: ChangeLog) -> None:
+def test_a_reader_that_registers_again_is_waited_for_as_before(log):
     """Spark registers its reader with each batch; the operator has said how long it may be silent."""
     path = log.store.path("")
     assert run("readers", path, "--register", "weekly", "--hold-hours", "240").exit_code == 0
@@ -106,7 +104,7 @@ def test_a_reader_that_registers_again_is_waited_for_as_before(log: ChangeLog) -
     assert log.readers.register("weekly", hold_s=60).hold_s == 60
 
 
-def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
+def test_readers_are_seen_made_and_forgotten_by_command(log):
     path, log_positions = log.store.path(""), [step.log_position for step in log.manifests()]
     shown = run("readers", path, "--register", "night", "--at", str(log_positions[1]))
     assert shown.exit_code == 0, shown.output
@@ -124,7 +122,7 @@ def test_readers_are_seen_made_and_forgotten_by_command(log: ChangeLog) -> None:
     assert "no reader is registered" in run("readers", path, "--forget", "now").output
 
 
-def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: ChangeLog) -> None:
+def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log):
     path, log_positions = log.store.path(""), [str(step.log_position) for step in log.manifests()]
     listed = json.loads(run("list", path, "--last", "2", "--json").stdout)
     newest = [str(step.log_position) for step in log.newest(2)]
@@ -148,9 +146,7 @@ def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log: Cha
     ids=["list", "expire", "vacuum"],
 )
 @pytest.mark.parametrize("made", [True, False], ids=["a-folder", "nothing"])
-def test_what_is_no_change_log_is_reported(
-    tmp_path: Path, arguments: list[str], made: bool
-) -> None:
+def test_what_is_no_change_log_is_reported(tmp_path, arguments, made):
     folder = tmp_path / "folder"
     if made:
         (folder / "other").mkdir(parents=True)
@@ -163,7 +159,7 @@ def test_what_is_no_change_log_is_reported(
 
 
 @pytest.mark.parametrize("place", ["{}", "{}/", "file://{}"], ids=["path", "slash", "uri"])
-def test_the_only_change_log_in_a_folder_is_found(tmp_path: Path, place: str) -> None:
+def test_the_only_change_log_in_a_folder_is_found(tmp_path, place):
     """As people give the folder of the spark sink, with the log beside the tables."""
     (tmp_path / "lake/tables/public").mkdir(parents=True)
     with WrittenLog(tmp_path, str(tmp_path / "lake/changelog")).open() as log:
@@ -176,7 +172,7 @@ def test_the_only_change_log_in_a_folder_is_found(tmp_path: Path, place: str) ->
     assert [each.name for each in log.log.readers.all()] == ["night"]
 
 
-def test_of_several_change_logs_in_a_folder_none_is_chosen(tmp_path: Path) -> None:
+def test_of_several_change_logs_in_a_folder_none_is_chosen(tmp_path):
     for name in ("first", "second"):
         with WrittenLog(tmp_path / f"of {name}", str(tmp_path / "logs" / name)).open() as log:
             log.insert(PEOPLE, ["1", "x"])
@@ -187,15 +183,13 @@ def test_of_several_change_logs_in_a_folder_none_is_chosen(tmp_path: Path) -> No
     )
 
 
-def test_a_change_log_without_changes_is_one(tmp_path: Path) -> None:
+def test_a_change_log_without_changes_is_one(tmp_path):
     with WrittenLog(tmp_path).open() as log:
         log.write(log.db.inserted(PEOPLE, ["1", "x"]))
         assert run("list", log.path).exit_code == 0
 
 
-def test_a_log_has_its_id_before_readers_find_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_has_its_id_before_readers_find_it(tmp_path, monkeypatch):
     """A query takes the id as soon as there is a log: without it another log would pass for this one."""
     make, ids = FileStore.make_folder, list[str]()
 

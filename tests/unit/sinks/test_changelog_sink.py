@@ -36,7 +36,7 @@ FAR = "99991231T00"
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> WrittenLog:
+def log(tmp_path) -> WrittenLog:
     return WrittenLog(tmp_path)
 
 
@@ -53,7 +53,7 @@ def as_text(table: list[dict[str, Any]]) -> list[tuple[str | None, ...]]:
     return sorted(tuple(None if v is None else str(v) for v in row.values()) for row in table)
 
 
-def test_numbers_at_their_limits_pass_through_a_segment(tmp_path: Path) -> None:
+def test_numbers_at_their_limits_pass_through_a_segment(tmp_path):
     """Differences between the least and the largest do not fit into the number's own width."""
     limits = {
         "small": (pa.int16(), pa.int16(), -(2**15), 2**15 - 1),
@@ -87,7 +87,7 @@ def large(db: Database, count: int) -> TransactionPart:
     return db.commit()
 
 
-def test_a_segment_that_a_thread_could_not_write_is_no_part_of_the_log(log: WrittenLog) -> None:
+def test_a_segment_that_a_thread_could_not_write_is_no_part_of_the_log(log):
     """The error of a large table comes with a later call; everything unpublished is delivered again."""
     settings = {"compression": "none", "memory.max.bytes": 1 << 21}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -111,7 +111,7 @@ def test_a_segment_that_a_thread_could_not_write_is_no_part_of_the_log(log: Writ
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_writes_large_segments_too(log: WrittenLog, tmp_path: Path) -> None:
+def test_a_forked_process_writes_large_segments_too(log, tmp_path):
     """The thread that encodes them is not in the fork."""
     with log.open({"memory.max.bytes": 1 << 20}):
         log.flush(large(log.db, 10_000))
@@ -126,7 +126,7 @@ def test_a_forked_process_writes_large_segments_too(log: WrittenLog, tmp_path: P
     assert ids(log) == list(range(1, 10_001))
 
 
-def test_rows_are_typed_and_carry_their_position(log: WrittenLog) -> None:
+def test_rows_are_typed_and_carry_their_position(log):
     """Seconds in fractions and zones among them; what has no value is null."""
     values: dict[str, tuple[str, str, Any]] = {
         "id": ("int8", "1", 1),
@@ -162,7 +162,7 @@ def test_rows_are_typed_and_carry_their_position(log: WrittenLog) -> None:
     assert (second["id"], second["flag"], second["_seq"]) == (2, None, 1)
 
 
-def test_every_operation_replays_to_the_state_of_the_table(log: WrittenLog) -> None:
+def test_every_operation_replays_to_the_state_of_the_table(log):
     db = log.db
     with log.open():
         db.insert(PEOPLE, ["1", "Ann", "long"], ["2", "Bob", None], ["3", "Cy", "x"])
@@ -184,7 +184,7 @@ def test_every_operation_replays_to_the_state_of_the_table(log: WrittenLog) -> N
     assert (visits.key, visits.operations) == ((), {"c": 3, "d": 2, "u": 1})
 
 
-def test_a_truncate_stands_in_its_place(log: WrittenLog) -> None:
+def test_a_truncate_stands_in_its_place(log):
     log.db.insert(PEOPLE, ["1", "Ann", None])
     log.db.insert(VISITS, ["1", "a"])
     log.db.truncate(PEOPLE, VISITS)
@@ -199,7 +199,7 @@ def test_a_truncate_stands_in_its_place(log: WrittenLog) -> None:
 # --- transactions ------------------------------------------------------------------------------------
 
 
-def test_half_a_transaction_is_never_visible(log: WrittenLog) -> None:
+def test_half_a_transaction_is_never_visible(log):
     """It spills to its own segments while earlier ones are published, and appears at its commit."""
     with log.open({"chunk.rows": 2, "memory.max.bytes": 0}):
         small, parts = people(log.db, 0), in_parts(people(log.db, *range(1, 11)), 4, 4, 2)
@@ -210,7 +210,7 @@ def test_half_a_transaction_is_never_visible(log: WrittenLog) -> None:
     assert [(r["id"], r["_seq"]) for r in log.rows()[1:]] == [(n, n - 1) for n in range(1, 11)]
 
 
-def test_a_transaction_that_broke_off_counts_from_its_second_delivery(log: WrittenLog) -> None:
+def test_a_transaction_that_broke_off_counts_from_its_second_delivery(log):
     """And its middle is refused where its beginning did not come."""
     parts = in_parts(people(log.db, *range(4)), 2, 2)
     with log.open():
@@ -223,7 +223,7 @@ def test_a_transaction_that_broke_off_counts_from_its_second_delivery(log: Writt
     assert ids(log) == [0, 1, 2, 3]
 
 
-def test_what_is_delivered_again_is_left_out(log: WrittenLog) -> None:
+def test_what_is_delivered_again_is_left_out(log):
     parts = [people(log.db, number) for number in range(4)]
     with log.open():
         log.flush(*parts[:2])
@@ -235,9 +235,7 @@ def test_what_is_delivered_again_is_left_out(log: WrittenLog) -> None:
     assert ids(log) == [0, 1, 2, 3]
 
 
-def test_a_transaction_right_behind_the_published_one_is_none_of_those_again(
-    log: WrittenLog,
-) -> None:
+def test_a_transaction_right_behind_the_published_one_is_none_of_those_again(log):
     """Its commit record begins where the last one ended: in one run, and at the next start."""
     log.open()
     end = 0
@@ -254,7 +252,7 @@ def test_a_transaction_right_behind_the_published_one_is_none_of_those_again(
     assert ids(log) == list(range(6))
 
 
-def test_a_flush_without_anything_new_writes_nothing(log: WrittenLog) -> None:
+def test_a_flush_without_anything_new_writes_nothing(log):
     with log.open():
         assert log.flush() is None
         part = people(log.db, 1)
@@ -265,9 +263,7 @@ def test_a_flush_without_anything_new_writes_nothing(log: WrittenLog) -> None:
 # --- segments ----------------------------------------------------------------------------------------
 
 
-def test_a_schema_change_starts_a_new_segment_and_an_equal_relation_does_not(
-    log: WrittenLog,
-) -> None:
+def test_a_schema_change_starts_a_new_segment_and_an_equal_relation_does_not(log):
     """A decoder announces a relation again after a reconnect; nothing has changed by it."""
     log.db.insert(PEOPLE, ["1", "Ann", None])
     log.db.insert(relation("public.people", COLUMNS), ["2", "Bob", None])
@@ -283,9 +279,7 @@ def test_a_schema_change_starts_a_new_segment_and_an_equal_relation_does_not(
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_entries_of_a_renamed_table_are_in_the_order_of_its_names(
-    log: WrittenLog, parts: int
-) -> None:
+def test_entries_of_a_renamed_table_are_in_the_order_of_its_names(log, parts):
     """Also where it gets an earlier name again, within a transaction or by another one."""
     a, b = (relation(f"public.{name}", [("id", "int4")], oid=7) for name in "ab")
     for number, each in enumerate((a, b, a, b)):
@@ -300,7 +294,7 @@ def test_entries_of_a_renamed_table_are_in_the_order_of_its_names(
     assert [row["id"] for row in log.rows("a")] == [0, 2, 4]
 
 
-def test_large_tables_get_several_segments(log: WrittenLog) -> None:
+def test_large_tables_get_several_segments(log):
     with log.open({"segment.max.rows": 10, "chunk.rows": 3, "memory.max.bytes": 0}):
         log.flush(people(log.db, *range(25)))
     assert [part.rows for part in log.manifests()[0].tables[0].segments] == [10, 10, 5]
@@ -310,7 +304,7 @@ def test_large_tables_get_several_segments(log: WrittenLog) -> None:
 # --- snapshots ---------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_that_resumes_with_nothing_to_read_is_completed(log: WrittenLog) -> None:
+def test_a_snapshot_that_resumes_with_nothing_to_read_is_completed(log):
     """The kill came between its last rows and its end."""
     people(log.db, 1, 2)
     *pieces, end = log.db.snapshot(PEOPLE)
@@ -326,7 +320,7 @@ def test_a_snapshot_that_resumes_with_nothing_to_read_is_completed(log: WrittenL
         assert log.opened_at == end.position
 
 
-def test_a_snapshot_that_starts_again_in_the_same_run_is_a_new_generation(log: WrittenLog) -> None:
+def test_a_snapshot_that_starts_again_in_the_same_run_is_a_new_generation(log):
     people(log.db, *range(7))
     with log.open():
         log.write(log.db.snapshot(PEOPLE)[0])
@@ -334,7 +328,7 @@ def test_a_snapshot_that_starts_again_in_the_same_run_is_a_new_generation(log: W
     assert ids(log) == list(range(7))
 
 
-def test_a_piece_that_a_filter_has_emptied_is_not_the_end_of_its_table(log: WrittenLog) -> None:
+def test_a_piece_that_a_filter_has_emptied_is_not_the_end_of_its_table(log):
     people(log.db, *range(9))
     pieces = log.db.snapshot(PEOPLE)
     pieces[1].parts[0].rows = []  # type: ignore[union-attr]
@@ -343,7 +337,7 @@ def test_a_piece_that_a_filter_has_emptied_is_not_the_end_of_its_table(log: Writ
     assert ids(log) == [0, 1, 2, 6, 7, 8]
 
 
-def test_rows_of_an_incremental_snapshot_stand_between_transactions(log: WrittenLog) -> None:
+def test_rows_of_an_incremental_snapshot_stand_between_transactions(log):
     """What was streamed before the chunk is older than it, what comes after is newer."""
     before = people(log.db, 1)
     log.db.update(PEOPLE, ["1"], name="last")
@@ -366,7 +360,7 @@ def test_rows_of_an_incremental_snapshot_stand_between_transactions(log: Written
     assert log.manifests()[0].snapshot is None
 
 
-def test_rows_show_the_snapshot_and_the_epoch_they_are_of(log: WrittenLog) -> None:
+def test_rows_show_the_snapshot_and_the_epoch_they_are_of(log):
     """A log that starts over begins an epoch: what comes may be of another server, whose LSNs are smaller."""
     people(log.db, 1, 2)
     for streamed, lsn in ((3, 0x9000000), (4, 0x2000000)):
@@ -387,16 +381,14 @@ def test_rows_show_the_snapshot_and_the_epoch_they_are_of(log: WrittenLog) -> No
 # --- the log's own limits -----------------------------------------------------------------------------
 
 
-def test_one_writer_at_a_time(log: WrittenLog, tmp_path: Path) -> None:
+def test_one_writer_at_a_time(log, tmp_path):
     with log.open(), pytest.raises(FilesInUse, match="process"):
         WrittenLog(tmp_path).open()
     log.open().close()
 
 
 @pytest.mark.parametrize("name", ["_op", "_epoch", "_generation"])
-def test_a_column_with_a_name_of_the_log_is_refused_to_the_writer_or_to_readers(
-    log: WrittenLog, name: str
-) -> None:
+def test_a_column_with_a_name_of_the_log_is_refused_to_the_writer_or_to_readers(log, name):
     log.db.insert(relation("public.odd", [("id", "int4"), (name, "text")]), ["1", "x"])
     with log.open():
         if name == "_op":
@@ -408,7 +400,7 @@ def test_a_column_with_a_name_of_the_log_is_refused_to_the_writer_or_to_readers(
         log.rows("odd")
 
 
-def test_names_of_every_kind_become_folders_on_any_filesystem(tmp_path: Path) -> None:
+def test_names_of_every_kind_become_folders_on_any_filesystem(tmp_path):
     log = WrittenLog(tmp_path, f"file://{tmp_path}/log")
     with log.open():
         log.insert(relation('we/ird."Ta ble" ü', [("id", "int4")]), ["1"])
@@ -416,7 +408,7 @@ def test_names_of_every_kind_become_folders_on_any_filesystem(tmp_path: Path) ->
     assert found.num_rows == 1
 
 
-def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
+def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path):
     """Arrow's filesystem in memory: no locks, no synchronising, nothing but its interface."""
     location = f"mock://{tmp_path}"  # its lock on this machine must not be that of another run
     log = WrittenLog(tmp_path, location, store=FileStore(location))
@@ -431,9 +423,7 @@ def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path: Path) -> None:
     assert log.log.vacuum(before=FAR) == 0
 
 
-def test_a_value_that_does_not_fit_is_null_reported_once_and_counted(
-    log: WrittenLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_that_does_not_fit_is_null_reported_once_and_counted(log, caplog):
     """Any value that PostgreSQL takes; nothing stops, and the next value is kept."""
     table = relation(
         "public.odd",
@@ -459,7 +449,7 @@ def test_a_value_that_does_not_fit_is_null_reported_once_and_counted(
     assert "column n of public.odd: numeric NaN or infinity; null is written" in warnings[0]
 
 
-def test_an_older_copy_in_the_place_of_the_log_is_noticed(log: WrittenLog, tmp_path: Path) -> None:
+def test_an_older_copy_in_the_place_of_the_log_is_noticed(log, tmp_path):
     place, copy, newer = Path(log.path), tmp_path / "copy", tmp_path / "newer"
     with log.open():
         log.flush(people(log.db, 1))
@@ -479,9 +469,7 @@ def test_an_older_copy_in_the_place_of_the_log_is_noticed(log: WrittenLog, tmp_p
 
 
 @pytest.mark.parametrize("how", [{"has_offset": False}, {"has_offset": True, "repairs": True}])
-def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(
-    log: WrittenLog, tmp_path: Path, how: dict[str, bool]
-) -> None:
+def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(log, tmp_path, how):
     """Positions of the epoch that the copy lacks are not used again."""
     place, copy = Path(log.path), tmp_path / "copy"
     with log.open():
@@ -505,7 +493,7 @@ def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(
 
 
 @pytest.fixture
-def filled(log: WrittenLog) -> WrittenLog:
+def filled(log) -> WrittenLog:
     """A log of four manifests."""
     with log.open():
         for number in range(4):
@@ -513,7 +501,7 @@ def filled(log: WrittenLog) -> WrittenLog:
     return log
 
 
-def test_a_reader_goes_on_after_a_mark(filled: WrittenLog) -> None:
+def test_a_reader_goes_on_after_a_mark(filled):
     log_positions = [step.log_position for step in filled.manifests()]
     for between, found in (
         ((None,), log_positions),
@@ -524,7 +512,7 @@ def test_a_reader_goes_on_after_a_mark(filled: WrittenLog) -> None:
         assert [step.log_position for step in filled.log.manifests(*between)] == found
 
 
-def test_a_manifest_that_is_missing_or_damaged_is_an_error(filled: WrittenLog) -> None:
+def test_a_manifest_that_is_missing_or_damaged_is_an_error(filled):
     steps, folder = filled.manifests(), Path(filled.path)
     (folder / steps[-1].path).write_bytes(b'{"mark"')
     with pytest.raises(ChangeLogDamaged, match="is not a manifest"):
@@ -535,7 +523,7 @@ def test_a_manifest_that_is_missing_or_damaged_is_an_error(filled: WrittenLog) -
         filled.manifests()
 
 
-def test_what_a_snapshot_goes_on_from_is_not_retired(log: WrittenLog) -> None:
+def test_what_a_snapshot_goes_on_from_is_not_retired(log):
     """Its first tables may be applied long before its last one is read."""
     people(log.db, 0, 1, 2)
     pieces = log.db.snapshot(PEOPLE, rows_each=1)
@@ -547,7 +535,7 @@ def test_what_a_snapshot_goes_on_from_is_not_retired(log: WrittenLog) -> None:
     assert log.log.expire(log.sink.log_position, before=FAR) == 2
 
 
-def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog) -> None:
+def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled):
     steps, log = filled.manifests(), filled.log
     assert log.expire(steps[0].log_position, before=FAR) == 1
     assert not (Path(filled.path) / steps[0].tables[0].segments[0].path).exists()
@@ -561,9 +549,7 @@ def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled: WrittenLog)
 
 
 @pytest.mark.parametrize("bucket", [False, True])
-def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
-    tmp_path: Path, bucket: bool
-) -> None:
+def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(tmp_path, bucket):
     """It began before the newest manifest; a bucket has no lock that would report its writer."""
     location = f"mock://{tmp_path}" if bucket else ""
     log = WrittenLog(tmp_path, location, store=FileStore(location) if location else None)
@@ -582,7 +568,7 @@ def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(
     assert log.log.vacuum(before=FAR) == 0
 
 
-def test_sweep_removes_what_no_manifest_names(filled: WrittenLog) -> None:
+def test_sweep_removes_what_no_manifest_names(filled):
     kept = Path(filled.path) / filled.manifests()[0].tables[0].segments[0].path
     orphan = kept.with_name("orphan.parquet")
     orphan.write_bytes(b"")
@@ -591,7 +577,7 @@ def test_sweep_removes_what_no_manifest_names(filled: WrittenLog) -> None:
 
 
 @pytest.mark.parametrize("damage", ["segment cut", "segment gone", "manifest cut"])
-def test_a_check_names_a_damaged_file_and_what_helps(log: WrittenLog, damage: str) -> None:
+def test_a_check_names_a_damaged_file_and_what_helps(log, damage):
     with log.open():
         for number in range(3):
             log.flush(people(log.db, number))
@@ -608,9 +594,7 @@ def test_a_check_names_a_damaged_file_and_what_helps(log: WrittenLog, damage: st
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_entries_of_a_table_that_takes_a_name_are_in_the_order_of_its_names(
-    log: WrittenLog, parts: int
-) -> None:
+def test_entries_of_a_table_that_takes_a_name_are_in_the_order_of_its_names(log, parts):
     """Also within a transaction of several parts, behind others of the same manifest."""
     here = relation("public.here", [("id", "int4")], oid=7)
     there = relation("public.there", [("id", "int4")], oid=8)
@@ -628,9 +612,7 @@ def test_entries_of_a_table_that_takes_a_name_are_in_the_order_of_its_names(
     assert [oid for oid, name in entries if name == "here"] == [7, 8]
 
 
-def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(
-    log: WrittenLog,
-) -> None:
+def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(log):
     before, now = (relation(f"public.{name}", [("id", "int4")], oid=7) for name in "ab")
     first = log.db.inserted(before, ["1"])
     piece = SnapshotRows(
@@ -646,9 +628,7 @@ def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(
     assert found == [("a", False), ("b", True)]
 
 
-def test_what_was_written_by_a_clock_that_was_ahead_is_retired_with_what_follows(
-    log: WrittenLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_written_by_a_clock_that_was_ahead_is_retired_with_what_follows(log, monkeypatch):
     far = "20990101T000"
     with monkeypatch.context() as patch, log.open():
         patch.setattr("waltap_sinks.changelog.sink.next_bucket", lambda *_of: far)

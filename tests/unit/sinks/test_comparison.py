@@ -1,7 +1,6 @@
 """How `waltap verify` connects to the source of a profile, and what a comparison looks like."""
 
 import io
-from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -22,9 +21,7 @@ from waltap_sinks.comparison.differences import TableDifferences, comparison_tab
         ({}, None),
     ],
 )
-def test_it_has_the_password_that_a_run_has(
-    tmp_path: Path, given: dict[str, str], password: str | None
-) -> None:
+def test_it_has_the_password_that_a_run_has(tmp_path, given, password):
     place = {"database.hostname": "db", "database.user": "u", "database.dbname": "shop"}
     tables = {
         "name": "p",
@@ -36,7 +33,7 @@ def test_it_has_the_password_that_a_run_has(
     assert (found["host"], found["user"], found["dbname"]) == ("db", "u", "shop")
 
 
-def test_a_table_is_named_as_it_is_called() -> None:
+def test_a_table_is_named_as_it_is_called():
     found = TableDifferences(
         table="public.[b] x", source_rows=1, target_rows=1, source_hash="1", target_hash="1"
     )

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ some_records = st.lists(
 
 
 @given(some_records, st.integers(1, 8))
-def test_records_of_a_key_stay_in_order(records: list[Record], count: int) -> None:
+def test_records_of_a_key_stay_in_order(records, count):
     shared = shards_of(records, count)
     assert sorted(map(id, records)) == sorted(id(r) for shard in shared for r in shard)
     for place in {(r.topic, r.key) for r in records}:
@@ -55,7 +54,7 @@ def test_records_of_a_key_stay_in_order(records: list[Record], count: int) -> No
 
 
 @given(some_records, st.integers(1, 5), st.integers(1, 200))
-def test_bodies_hold_every_record_once(records: list[Record], most: int, size: int) -> None:
+def test_bodies_hold_every_record_once(records, most, size):
     array = packer("array", most=most, most_bytes=size, tombstones=True)
     lines = packer("lines", most=most, most_bytes=size, tombstones=True)
     requests = list(array(records))
@@ -69,12 +68,12 @@ def test_bodies_hold_every_record_once(records: list[Record], most: int, size: i
 
 
 @pytest.mark.parametrize("body", ["record", "array", "lines", "cloudevents"])
-def test_tombstones_are_left_out_unless_they_are_wanted(body: str) -> None:
+def test_tombstones_are_left_out_unless_they_are_wanted(body):
     pack = packer(body, most=10, most_bytes=1000)
     assert sum(len(request.held) for request in pack(RECORDS)) == 2
 
 
-def test_a_record_is_its_value_with_key_and_headers_beside_it() -> None:
+def test_a_record_is_its_value_with_key_and_headers_beside_it():
     pack = packer("record", most=1, most_bytes=1, prefix="X-", encode=False, tombstones=True)
     first, tombstone, last = pack(RECORDS)
     assert first.body == b'{"op":"c"}'
@@ -87,14 +86,14 @@ def test_a_record_is_its_value_with_key_and_headers_beside_it() -> None:
     assert last.headers["X-h"] == '"x"'
 
 
-def test_headers_survive_as_base64() -> None:
+def test_headers_survive_as_base64():
     pack = packer("record", most=1, most_bytes=1, prefix="X-")
     (request,) = pack([Record("täble", "ü\n".encode(), b"{}")])
     assert base64.b64decode(request.headers["X-KEY"]).decode() == "ü\n"
     assert request.headers["X-TOPIC"] == "t%C3%A4ble"
 
 
-def test_binary_cloud_events_have_the_names_of_http() -> None:
+def test_binary_cloud_events_have_the_names_of_http():
     headers = (("ce_id", b'"7"'), ("content-type", b'"application/json"'), ("ce_type", b"x"))
     (request,) = packer("record", most=1, most_bytes=1)([Record("t", None, b"{}", headers)])
     assert request.headers["ce-id"] == "7"
@@ -102,7 +101,7 @@ def test_binary_cloud_events_have_the_names_of_http() -> None:
     assert request.headers["Content-Type"] == "application/json"
 
 
-def test_a_batch_of_cloud_events_is_an_array_of_values() -> None:
+def test_a_batch_of_cloud_events_is_an_array_of_values():
     pack = packer("cloudevents", most=10, most_bytes=1000)
     (request,) = pack(RECORDS)
     assert json.loads(request.body) == [{"op": "c"}, {"op": "r"}]
@@ -119,7 +118,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def deliver(receiver: Receiver, tmp_path: Path) -> Iterator[Deliver]:
+def deliver(receiver, tmp_path) -> Iterator[Deliver]:
     """Return what writes records with a sink of these properties, and flushes it."""
     made: list[HttpSink] = []
 
@@ -170,9 +169,7 @@ ROWS = [change(number) for number in range(1, 11)]
 @pytest.mark.parametrize(
     "answer", [(503, {}), (429, {"Retry-After": "1"}), (500, {}), None], ids=str
 )
-def test_what_may_pass_is_tried_again(
-    deliver: Deliver, receiver: Receiver, answer: tuple[int, dict[str, str]] | None
-) -> None:
+def test_what_may_pass_is_tried_again(deliver, receiver, answer):
     receiver.answers.extend([answer, answer])
     began = time.monotonic()
     deliver(ROWS)
@@ -182,9 +179,7 @@ def test_what_may_pass_is_tried_again(
         assert time.monotonic() - began >= 2, "Retry-After was not waited for"
 
 
-def test_a_request_that_is_too_large_is_sent_in_pieces(
-    deliver: Deliver, receiver: Receiver
-) -> None:
+def test_a_request_that_is_too_large_is_sent_in_pieces(deliver, receiver):
     receiver.judge = lambda sent: 413 if len(json.loads(sent)) > 3 else 200
     deliver(ROWS, body="array")
     assert ids(receiver) == [*range(1, 11)]
@@ -193,8 +188,8 @@ def test_a_request_that_is_too_large_is_sent_in_pieces(
 @pytest.mark.parametrize("body", ["record", "array", "lines"])
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_record_that_is_called_wrong_is_found_among_those_it_was_sent_with(
-    deliver: Deliver, receiver: Receiver, body: str, concurrency: int
-) -> None:
+    deliver, receiver, body, concurrency
+):
     """All others come, each once, in the order of keys."""
     receiver.judge = lambda sent: 422 if b'"bad"' in sent else 200
     bad = {3, 17, 18}
@@ -206,13 +201,13 @@ def test_a_record_that_is_called_wrong_is_found_among_those_it_was_sent_with(
     assert [row["v"] for row in items(receiver) if row["id"] == 3] == ["good"]
 
 
-def test_a_wrong_address_is_never_tolerated(deliver: Deliver, receiver: Receiver) -> None:
+def test_a_wrong_address_is_never_tolerated(deliver, receiver):
     receiver.judge = lambda _sent: 404
     with pytest.raises(HttpRefused):
         deliver(ROWS, tolerant=True)
 
 
-def test_keys_keep_their_order_beside_each_other(deliver: Deliver, receiver: Receiver) -> None:
+def test_keys_keep_their_order_beside_each_other(deliver, receiver):
     rounds = [change(n, "." * times) for times in range(6) for n in range(1, 21)]
     receiver.answers.extend([(503, {})] * 10)
     deliver(rounds, concurrency=8)
@@ -221,9 +216,7 @@ def test_keys_keep_their_order_beside_each_other(deliver: Deliver, receiver: Rec
         assert of_key == ["." * times for times in range(6)]
 
 
-def test_requests_are_signed_and_a_second_try_has_the_same_identifier(
-    deliver: Deliver, receiver: Receiver
-) -> None:
+def test_requests_are_signed_and_a_second_try_has_the_same_identifier(deliver, receiver):
     receiver.answers.append((503, {}))
     deliver(ROWS[:1], signature__secret="whsec_" + base64.b64encode(b"key").decode())
     (headers, body), (first, _) = receiver.taken[0], receiver.refused[0]
@@ -241,14 +234,12 @@ def test_requests_are_signed_and_a_second_try_has_the_same_identifier(
         ({"header__NAME": {"header.Authorization": "Key k"}}, "Key k"),
     ],
 )
-def test_logins(
-    deliver: Deliver, receiver: Receiver, settings: dict[str, Any], authorization: str
-) -> None:
+def test_logins(deliver, receiver, settings, authorization):
     deliver(ROWS[:1], **settings)
     assert receiver.taken[0][0]["authorization"] == authorization
 
 
-def test_two_ways_to_log_in_are_a_mistake(deliver: Deliver) -> None:
+def test_two_ways_to_log_in_are_a_mistake(deliver):
     with pytest.raises(ValueError, match="two ways to log in"):
         deliver(ROWS, auth__user="u", auth__token="t")
 
@@ -256,9 +247,7 @@ def test_two_ways_to_log_in_are_a_mistake(deliver: Deliver) -> None:
 OAUTH = {"auth__oauth2__client__id": "me", "auth__oauth2__client__secret": "hidden-9"}
 
 
-def test_client_credentials_are_renewed_when_a_token_is_refused(
-    deliver: Deliver, receiver: Receiver
-) -> None:
+def test_client_credentials_are_renewed_when_a_token_is_refused(deliver, receiver):
     with Receiver() as issuer:
         issuer.replies.extend([b'{"access_token": "one"}', b'{"access_token": "two"}'])
         receiver.answers.append((401, {}))
@@ -272,7 +261,7 @@ def test_client_credentials_are_renewed_when_a_token_is_refused(
 @pytest.mark.parametrize(
     ("expires", "lasts"), [("null", 3570), ("600", 570), ("0", 1), ('"90"', 60)]
 )
-def test_a_token_is_used_for_as_long_as_its_issuer_says(expires: str, lasts: float) -> None:
+def test_a_token_is_used_for_as_long_as_its_issuer_says(expires, lasts):
     now = 1000.0
     with Receiver() as issuer, closing(HttpClient(timeout_s=60)) as client:
         named = {name.replace("__", "."): value for name, value in OAUTH.items()}
@@ -288,7 +277,7 @@ def test_a_token_is_used_for_as_long_as_its_issuer_says(expires: str, lasts: flo
         assert credentials.token() == "two"
 
 
-def test_an_address_where_nobody_listens_is_reported_before_the_start(tmp_path: Path) -> None:
+def test_an_address_where_nobody_listens_is_reported_before_the_start(tmp_path):
     with Receiver(started=False) as receiver:
         properties = HttpProperties.model_validate({"url": receiver.url})
         sink = HttpSink(properties, SinkContext(pipeline="p", state_dir=tmp_path))
@@ -301,7 +290,7 @@ def test_an_address_where_nobody_listens_is_reported_before_the_start(tmp_path: 
     assert not receiver.taken
 
 
-def test_retry_after_is_seconds_or_a_time_of_the_servers_clock() -> None:
+def test_retry_after_is_seconds_or_a_time_of_the_servers_clock():
     date, later = (formatdate(moment, usegmt=True) for moment in (940, 1000))
     assert retry_after("7", date) == 7
     assert retry_after(later, date) == 60

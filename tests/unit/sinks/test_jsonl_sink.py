@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def opened(path: Path | str) -> Iterator[JsonLinesSink]:
     lines.close()
 
 
-def test_a_line_holds_key_and_value_as_objects_and_headers_as_a_list(tmp_path: Path) -> None:
+def test_a_line_holds_key_and_value_as_objects_and_headers_as_a_list(tmp_path):
     path = tmp_path / "new folder" / "events.jsonl"
     headers = (("__debezium.newkey", b'{"id":2}'), ('quo"te', b'"x"'))
     records = (
@@ -82,7 +82,7 @@ def test_a_line_holds_key_and_value_as_objects_and_headers_as_a_list(tmp_path: P
         pytest.param(b"x" * (TAIL_STEP - 1) + b"\n", b"x" * (TAIL_STEP - 1) + b"\n", id="edge"),
     ],
 )
-def test_open_cuts_a_torn_last_line_and_appends(tmp_path: Path, before: bytes, kept: bytes) -> None:
+def test_open_cuts_a_torn_last_line_and_appends(tmp_path, before, kept):
     path = tmp_path / "events.jsonl"
     path.write_bytes(before)
     with opened(path) as lines:
@@ -91,7 +91,7 @@ def test_open_cuts_a_torn_last_line_and_appends(tmp_path: Path, before: bytes, k
     assert path.read_bytes() == kept + line(1)
 
 
-def test_standard_output_gets_the_lines(capfd: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_gets_the_lines(capfd):
     with opened("-") as lines:
         lines.write(row(3))
         assert lines.flush().sole == Position(3)
@@ -99,7 +99,7 @@ def test_standard_output_gets_the_lines(capfd: pytest.CaptureFixture[str]) -> No
     assert capfd.readouterr().out.encode() == line(3)
 
 
-def test_a_full_disk_or_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_a_full_disk_or_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     with opened("/dev/full") as lines:
         with pytest.raises(LinesFileError, match=r"WT-5001 /dev/full cannot be written: No space"):
             lines.write(row(1))
@@ -109,7 +109,7 @@ def test_a_full_disk_or_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path)
         sink(tmp_path / "file" / "x.jsonl").open()
 
 
-def test_a_folder_that_is_deleted_is_made_again_with_what_was_not_promised(tmp_path: Path) -> None:
+def test_a_folder_that_is_deleted_is_made_again_with_what_was_not_promised(tmp_path):
     path = tmp_path / "a" / "b" / "events.jsonl"
     with opened(path) as lines:
         lines.write(row(1))
@@ -122,7 +122,7 @@ def test_a_folder_that_is_deleted_is_made_again_with_what_was_not_promised(tmp_p
     assert path.read_bytes() == line(2) + line(3)
 
 
-def test_a_deleted_file_whose_place_is_taken_gets_what_was_not_promised(tmp_path: Path) -> None:
+def test_a_deleted_file_whose_place_is_taken_gets_what_was_not_promised(tmp_path):
     path = tmp_path / "events.jsonl"
     with opened(path) as lines:
         lines.write(row(2))
@@ -132,7 +132,7 @@ def test_a_deleted_file_whose_place_is_taken_gets_what_was_not_promised(tmp_path
     assert path.read_bytes() == line(1) + line(2)
 
 
-def test_a_file_that_cannot_be_opened_anew_promises_nothing(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_anew_promises_nothing(tmp_path):
     path = tmp_path / "events.jsonl"
     with opened(path) as lines:
         lines.write(row(1))
@@ -146,12 +146,12 @@ def test_a_file_that_cannot_be_opened_anew_promises_nothing(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def pipe(tmp_path: Path) -> Path:
+def pipe(tmp_path) -> Path:
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
 
 
-def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(pipe: Path) -> None:
+def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     with opened(pipe) as lines:
         lines.write(row(1))
@@ -162,7 +162,7 @@ def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(pipe: Path) 
             lines.write(row(2))
 
 
-def test_a_named_pipe_waits_for_its_reader(pipe: Path) -> None:
+def test_a_named_pipe_waits_for_its_reader(pipe):
     lines, readers = sink(pipe), list[int]()
     opening = threading.Thread(target=lines.open)
     reading = threading.Thread(target=lambda: readers.append(os.open(pipe, os.O_RDONLY)))
@@ -178,7 +178,7 @@ def test_a_named_pipe_waits_for_its_reader(pipe: Path) -> None:
     os.close(readers[0])
 
 
-def test_a_named_pipe_without_reader_does_not_hold_up_a_stop(pipe: Path) -> None:
+def test_a_named_pipe_without_reader_does_not_hold_up_a_stop(pipe):
     asked = iter([False, True])
     lines = sink(pipe, stopping=lambda: next(asked))
     with pytest.raises(StopRequested):
@@ -186,7 +186,7 @@ def test_a_named_pipe_without_reader_does_not_hold_up_a_stop(pipe: Path) -> None
     lines.close()
 
 
-def test_the_null_sink_counts_and_confirms(tmp_path: Path) -> None:
+def test_the_null_sink_counts_and_confirms(tmp_path):
     null = NullSink(None, SinkContext(pipeline="p", state_dir=tmp_path))
     assert null.open() is None
     assert null.flush() is None
@@ -207,7 +207,7 @@ def large(first: int) -> Batch:
     return batch(Record("t", None, b"9" * BEHIND_BYTES), end=first)
 
 
-def test_columns_and_records_stand_in_the_order_they_came(tmp_path: Path) -> None:
+def test_columns_and_records_stand_in_the_order_they_came(tmp_path):
     path = tmp_path / "events.jsonl"
     with opened(path) as lines:
         for first in range(0, 600, 100):
@@ -225,9 +225,7 @@ def test_columns_and_records_stand_in_the_order_they_came(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("made", [large, columns])
 @pytest.mark.parametrize("then", ["write", "flush"])
-def test_a_large_block_that_could_not_be_written_is_reported_next(
-    tmp_path: Path, then: str, made: Callable[[int], Batch]
-) -> None:
+def test_a_large_block_that_could_not_be_written_is_reported_next(tmp_path, then, made):
     path = tmp_path / "events.jsonl"
     with opened(path) as lines:
         lines.write(columns(1, 2))
@@ -244,7 +242,7 @@ def test_a_large_block_that_could_not_be_written_is_reported_next(
     assert path.read_bytes() == line(1) + line(2)
 
 
-def test_a_sink_that_is_closed_while_columns_are_written_ends(tmp_path: Path) -> None:
+def test_a_sink_that_is_closed_while_columns_are_written_ends(tmp_path):
     path = tmp_path / "events.jsonl"
     with opened(path) as lines:
         lines.write(columns(1))

@@ -50,7 +50,7 @@ DELTA: dict[str, tuple[list[dict[str, Any]], bool]] = {
 
 
 @pytest.mark.parametrize("case", DELTA)
-def test_a_delta_log_shows_whether_a_restore_took_a_commit_back(case: str) -> None:
+def test_a_delta_log_shows_whether_a_restore_took_a_commit_back(case):
     commits, expected = DELTA[case]
     assert was_restored(commits, KNOWN, "p") == expected
 
@@ -110,6 +110,6 @@ ICEBERG: dict[str, tuple[TableMetadata, bool]] = {
 
 
 @pytest.mark.parametrize("case", ICEBERG)
-def test_a_chain_of_iceberg_snapshots_shows_whether_it_has_one(case: str) -> None:
+def test_a_chain_of_iceberg_snapshots_shows_whether_it_has_one(case):
     found, expected = ICEBERG[case]
     assert descends(found, KNOWN, KNOWN) == expected

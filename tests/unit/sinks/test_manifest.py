@@ -58,7 +58,7 @@ def manifest(*tables: TableEntry, snapshot: SnapshotPart | None = None) -> Manif
     )
 
 
-def test_a_manifest_is_one_line_and_reads_back_equal() -> None:
+def test_a_manifest_is_one_line_and_reads_back_equal():
     made = manifest(entry(), snapshot=SnapshotPart(snapshot_id=1, lsn=7, complete=True))
     data = made.encode()
     assert data.count(b"\n") == 1
@@ -71,12 +71,12 @@ def test_a_manifest_is_one_line_and_reads_back_equal() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"version": 1}', b"\xff", b'{"bucket": "\xff"}']
 )
-def test_damage_is_named(data: bytes) -> None:
+def test_damage_is_named(data):
     with pytest.raises(ChangeLogDamaged, match=r"WT-5102 some/path is not a manifest"):
         parse_manifest(data, "some/path")
 
 
-def test_what_was_changed_since_it_was_written_is_named() -> None:
+def test_what_was_changed_since_it_was_written_is_named():
     data = manifest(entry()).encode()
     changed = data.replace(b'"end_lsn":5', b'"end_lsn":7')
     assert changed != data
@@ -85,7 +85,7 @@ def test_what_was_changed_since_it_was_written_is_named() -> None:
             parse_manifest(text, "p")
 
 
-def test_manifests_without_a_checksum_are_read() -> None:
+def test_manifests_without_a_checksum_are_read():
     """Those of earlier versions, and those that somebody wrote anew."""
     made = manifest(entry())
     whole = json.loads(made.encode())
@@ -94,7 +94,7 @@ def test_manifests_without_a_checksum_are_read() -> None:
         assert parse_manifest(data, "p").tables == made.tables
 
 
-def test_another_version_is_refused() -> None:
+def test_another_version_is_refused():
     data = manifest(entry()).encode().replace(b'"version":1', b'"version":3')
     with pytest.raises(ChangeLogDamaged, match="has version 3"):
         parse_manifest(data, "p")
@@ -104,7 +104,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_si
 
 
 @given(STEPS)
-def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps: list[tuple[int, bool]]) -> None:
+def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps):
     """A step moves the LSN on, or stays at it with the next ordinal, as the sink does."""
     log_positions = [LogPosition(1, 0, 0)]
     names = [manifest_name(NOTHING, log_positions[0])]
@@ -122,18 +122,18 @@ def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps: list[tuple[int, b
     assert log_positions == sorted(log_positions)
 
 
-def test_files_that_are_no_manifests_have_no_mark() -> None:
+def test_files_that_are_no_manifests_have_no_mark():
     for name in ("x.json", "_SUCCESS", "0000000000000000-0000000000000005.json"):
         assert log_position_of_name(1, name) is None
 
 
-def test_buckets_sort_by_time_and_hold_ten_minutes() -> None:
+def test_buckets_sort_by_time_and_hold_ten_minutes():
     start = dt.datetime(2026, 12, 31, 23, 50, tzinfo=dt.UTC)
     assert bucket_of(start) == bucket_of(start + dt.timedelta(minutes=9, seconds=59))
     assert bucket_of(start) < bucket_of(start + dt.timedelta(minutes=10))
 
 
-def test_a_generation_is_complete_by_table_or_as_a_whole() -> None:
+def test_a_generation_is_complete_by_table_or_as_a_whole():
     first = manifest(entry("a", 1, complete=True), entry("b", 1), entry("c", 2))
     assert complete_generations([first]) == {("public.a", 1)}
     end = manifest(snapshot=SnapshotPart(snapshot_id=1, lsn=7, complete=True))
@@ -141,7 +141,7 @@ def test_a_generation_is_complete_by_table_or_as_a_whole() -> None:
 
 
 @given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
-def test_safe_names_differ_where_names_do_and_are_one_step_of_a_path(one: str, other: str) -> None:
+def test_safe_names_differ_where_names_do_and_are_one_step_of_a_path(one, other):
     if "\ud800" <= max(one + other) <= "\udfff":
         return
     names = [safe_name(one.encode("utf-8", "ignore").decode()) for one in (one, other)]
@@ -150,7 +150,7 @@ def test_safe_names_differ_where_names_do_and_are_one_step_of_a_path(one: str, o
         assert names[0] != names[1]
 
 
-def test_a_clock_that_was_ahead_holds_no_folder_back() -> None:
+def test_a_clock_that_was_ahead_holds_no_folder_back():
     days = [dt.datetime(2026 + years, 3, 1, tzinfo=dt.UTC) for years in (0, 60, 0, 1, 90, 1)]
     names = [""]
     for day in days:
@@ -168,8 +168,6 @@ def test_a_clock_that_was_ahead_holds_no_folder_back() -> None:
     [dt.timedelta(hours=3), dt.timedelta(days=365 * 50)],
     ids=["a little", "to the seventies"],
 )
-def test_a_clock_that_goes_back_a_little_or_to_its_beginning_keeps_the_folder(
-    back: dt.timedelta,
-) -> None:
+def test_a_clock_that_goes_back_a_little_or_to_its_beginning_keeps_the_folder(back):
     now = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     assert next_bucket(bucket_of(now), now - back) == bucket_of(now)

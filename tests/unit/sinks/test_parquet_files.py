@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -20,7 +19,7 @@ from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
 
 
-def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path: Path) -> None:
+def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path):
     given = {"path": str(tmp_path / "files"), "file.format": "parquet"}
     sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path))
     sink.open()
@@ -37,7 +36,7 @@ def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path: Path
 
 
 @pytest.mark.parametrize("topic", [".", "..", "../..", "..."])
-def test_a_topic_of_a_row_leads_to_no_folder_but_its_own(tmp_path: Path, topic: str) -> None:
+def test_a_topic_of_a_row_leads_to_no_folder_but_its_own(tmp_path, topic):
     given = {"path": str(tmp_path / "files"), "layout": "{topic}", "compression": "none"}
     sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path))
     sink.open()
@@ -49,7 +48,7 @@ def test_a_topic_of_a_row_leads_to_no_folder_but_its_own(tmp_path: Path, topic: 
     assert file.parent.parent == tmp_path / "files"
 
 
-def test_tables_that_share_a_topic_have_a_folder_each(tmp_path: Path) -> None:
+def test_tables_that_share_a_topic_have_a_folder_each(tmp_path):
     given = {"path": str(tmp_path / "files"), "file.format": "parquet", "layout": "table={table}"}
     capture = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "shop"}))
     assert capture.topic("public", "ж") == capture.topic("public", "я")
@@ -65,7 +64,7 @@ def test_tables_that_share_a_topic_have_a_folder_each(tmp_path: Path) -> None:
     assert folders == {"table=public.ж", "table=public.я"}
 
 
-def test_a_start_leaves_nothing_of_a_flush_that_broke_off(tmp_path: Path) -> None:
+def test_a_start_leaves_nothing_of_a_flush_that_broke_off(tmp_path):
     source = Model()
     source.insert(relation("public.orders", [("id", "int4")]), ["1"])
     changes = batch(source.commit())

@@ -1,7 +1,6 @@
 """The SQL sink without a server: folded changes, shapes of tables, and what comes again on SQLite."""
 
 from operator import itemgetter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, copy_of, relation
-from tests.harness.sql import VISITS, Place, file, model
+from tests.harness.sql import VISITS, file, model
 
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
@@ -77,9 +76,7 @@ def apply(net: NetChanges, target: Rows) -> None:
 
 @settings(max_examples=500)
 @given(courses())
-def test_net_changes_leave_the_rows_of_the_source(
-    course: tuple[Rows, list[tuple[Any, ...]]],
-) -> None:
+def test_net_changes_leave_the_rows_of_the_source(course):
     start, changes = course
     net = NetChanges(SHAPE)
     target, source = dict(start), dict(start)
@@ -113,7 +110,7 @@ def test_net_changes_leave_the_rows_of_the_source(
         ([RowBlock.of([("1", "a"), ("2", "b")]), RowBlock.of([("1", "c")])], False),
     ],
 )
-def test_inserted_rows_stay_columns_where_most_came_so(batches: Any, *, columns: bool) -> None:
+def test_inserted_rows_stay_columns_where_most_came_so(batches, *, columns):
     net = NetChanges(SHAPE)
     for rows in batches:
         net.insert(rows)
@@ -124,7 +121,7 @@ def test_inserted_rows_stay_columns_where_most_came_so(batches: Any, *, columns:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Any:
+def made(tmp_path) -> Any:
     given = {"url": f"sqlite:///{tmp_path / 'rows.db'}", "history.mode": "beside"}
     properties = SqlProperties.model_validate(given)
     sink_context = context(tmp_path)
@@ -142,7 +139,7 @@ def names(shape: TargetShape | None) -> list[str]:
     return [column.name for column in shape.columns]
 
 
-def test_the_shape_of_a_history_lives_as_long_as_that_of_its_table(made: Any) -> None:
+def test_the_shape_of_a_history_lives_as_long_as_that_of_its_table(made):
     """One of its own would have the table looked up in the target again."""
     relations = [relation(f"public.t{n}", [("id", "int4")], oid=100 + n) for n in range(1100)]
     shapes = [made.shapes.of(each) for each in relations]
@@ -151,7 +148,7 @@ def test_the_shape_of_a_history_lives_as_long_as_that_of_its_table(made: Any) ->
     assert all(made.history.of(s) is h for s, h in zip(shapes, first, strict=True))
 
 
-def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(made: Any) -> None:
+def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(made):
     columns, computed = [("id", "int4"), ("twice", "int4")], {"twice": {"generated": True}}
     read = relation("public.t", columns, oid=7, numbers=[1, 2], more=computed)
     without = relation("public.t", columns[:1], oid=7, numbers=[1])
@@ -168,8 +165,8 @@ __all__ = ["file"]
 
 
 def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
-    file: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    file, tmp_path, monkeypatch
+):
     """Only one that ends in a later batch may take long, so that earlier ones must not wait for it."""
     source, target = Model(), file.opened(tmp_path)
     parts = []
@@ -197,7 +194,7 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 
-def test_small_numbers_are_text_without_an_exponent(file: Place, tmp_path: Path) -> None:
+def test_small_numbers_are_text_without_an_exponent(file, tmp_path):
     prices = relation("public.prices", [("id", "int4"), ("price", "numeric(20,9)")])
     part = Model().inserted(prices, ["1", "0.000000000"], ["2", "0.000000001"])
     file.deliver(tmp_path, part)
@@ -205,12 +202,7 @@ def test_small_numbers_are_text_without_an_exponent(file: Place, tmp_path: Path)
 
 
 @pytest.mark.parametrize("opened_again", [True, False])
-def test_what_was_committed_is_left_out_when_it_comes_again(
-    file: Place,
-    tmp_path: Path,
-    *,
-    opened_again: bool,
-) -> None:
+def test_what_was_committed_is_left_out_when_it_comes_again(file, tmp_path, *, opened_again):
     """After a lost link the source begins anew, in batches that are cut elsewhere."""
     source, target = Model(), file.opened(tmp_path)
     parts = []
@@ -240,9 +232,7 @@ def test_what_was_committed_is_left_out_when_it_comes_again(
         ("mysql://u:hidden@localhost:1/shop?nope=1", "'nope'"),
     ],
 )
-def test_an_address_that_cannot_lead_to_a_target_is_refused(
-    tmp_path: Path, url: str, why: str
-) -> None:
+def test_an_address_that_cannot_lead_to_a_target_is_refused(tmp_path, url, why):
     with pytest.raises(ConfigurationError, match=f"sink.url.*{why}") as refused:
         target_of(SqlProperties.model_validate({"url": url}), context(tmp_path)).open()
     assert "hidden" not in str(refused.value)

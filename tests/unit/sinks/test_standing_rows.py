@@ -17,7 +17,7 @@ def held(*transactions: list[tuple[str, dict[str, Any]]], key: tuple[str, ...] =
     return sorted(map(tuple, rows.rows()), key=str)
 
 
-def test_values_that_were_not_sent_are_those_of_before() -> None:
+def test_values_that_were_not_sent_are_those_of_before():
     found = held(
         [change("c", id=1, a="x", b="long")],
         [change("u", id=1, a="y", b=None, _unchanged=["b"])],
@@ -26,7 +26,7 @@ def test_values_that_were_not_sent_are_those_of_before() -> None:
     assert found == [(2, "z", "long")]
 
 
-def test_rows_that_change_places_keep_their_own_values() -> None:
+def test_rows_that_change_places_keep_their_own_values():
     """A deferrable key: a row is put under 2 before the one that is there is taken away."""
     found = held(
         [change("c", id=1, a="one", b="long 1"), change("c", id=2, a="two", b="long 2")],
@@ -40,13 +40,13 @@ def test_rows_that_change_places_keep_their_own_values() -> None:
     assert found == [(1, "two", "long 2"), (2, "one", "long 1")]
 
 
-def test_a_row_that_is_put_and_taken_away_by_one_transaction_is_gone() -> None:
+def test_a_row_that_is_put_and_taken_away_by_one_transaction_is_gone():
     assert held([change("c", id=1, a="x"), change("d", id=1)]) == []
     again = held([change("c", id=1, a="x")], [change("d", id=1), change("c", id=1, a="y")])
     assert again == [(1, "y", None)]
 
 
-def test_rows_without_a_key_are_counted() -> None:
+def test_rows_without_a_key_are_counted():
     found = held(
         [change("c", id=1, a=[1, 2]), change("c", id=1, a=[1, 2]), change("c", id=2, a=None)],
         [change("d", id=1, a=[1, 2]), change("u", id=3, a=[])],
@@ -55,7 +55,7 @@ def test_rows_without_a_key_are_counted() -> None:
     assert found == [(1, [1, 2], None), (2, None, None), (3, [], None)]
 
 
-def test_a_truncate_leaves_nothing() -> None:
+def test_a_truncate_leaves_nothing():
     assert held([change("c", id=1, a="x")], [change("t"), change("c", id=2, a="y")]) == [
         (2, "y", None)
     ]

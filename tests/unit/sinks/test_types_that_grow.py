@@ -54,7 +54,7 @@ def written(
     return [row["at"] for row in log.rows("t")], len(asked)
 
 
-def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path: Path) -> None:
+def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path):
     values = ["(1,2)"], ["(3,4,5)"], ["(6,)"], ["(7,8,9)"]
     found, asked = written(tmp_path, [("x", "y", "z")], *values)
     assert asked == 1
@@ -64,16 +64,14 @@ def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path
     ]  # fmt: skip
 
 
-def test_values_that_never_fit_are_null_and_ask_once_a_batch(tmp_path: Path) -> None:
+def test_values_that_never_fit_are_null_and_ask_once_a_batch(tmp_path):
     values = ["(1,2)", "(3,4,5)", "(6,7,8)", "(9,)"], ["(3,4,5)", "(6,7,8)"], ["(1,2)"]
     found, asked = written(tmp_path, [("x", "y")], *values)
     fits, short = {"x": 1, "y": 2}, {"x": 9, "y": None}
     assert (found, asked) == ([fits, None, None, short, None, None, fits], 2)
 
 
-def test_a_type_that_grows_after_a_value_that_did_not_fit_is_asked_for_again(
-    tmp_path: Path,
-) -> None:
+def test_a_type_that_grows_after_a_value_that_did_not_fit_is_asked_for_again(tmp_path):
     """Another value did not fit before: of a type that had lost an attribute when it was asked for."""
     then = [("x", "y"), ("x", "y", "w")]
     found, asked = written(tmp_path, then, ["(1,2)", "(3,4,5)"], ["(6,7,8)"], ["(9,1,2)"])

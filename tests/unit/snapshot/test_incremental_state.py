@@ -9,7 +9,7 @@ ORDERS = SnapshotRequest(schema="public", table="orders", signal="ad-hoc")
 ITEMS = SnapshotRequest(schema="public", table="items", signal="ad-hoc")
 
 
-def test_what_is_stored_is_restored() -> None:
+def test_what_is_stored_is_restored():
     state = IncrementalState(queue=[ORDERS, ITEMS])
     state.bounded(["9"])
     state.advance_to(["5"])
@@ -19,7 +19,7 @@ def test_what_is_stored_is_restored() -> None:
     assert state.head == ChunkState(["5"], ["9"])
 
 
-def test_the_next_table_begins_anew() -> None:
+def test_the_next_table_begins_anew():
     state = IncrementalState(queue=[ORDERS, ITEMS])
     state.bounded(["9"])
     state.forget_head()

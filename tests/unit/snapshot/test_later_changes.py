@@ -78,22 +78,22 @@ CHANGES: list[Change] = [
 ]
 
 
-def test_rows_have_the_changes_in_their_order() -> None:
+def test_rows_have_the_changes_in_their_order():
     made = later(*CHANGES)
     assert made.usable
     assert rows(made, *ROWS) == [("3", "c", "z"), ("2", "moved", "x"), ("1", "again", "w")]
 
 
-def test_changes_of_transactions_in_the_snapshot_do_not_count() -> None:
+def test_changes_of_transactions_in_the_snapshot_do_not_count():
     assert rows(later(*CHANGES, xid=9), *ROWS) == ROWS
 
 
-def test_of_chosen_rows_those_that_the_stream_sent_are_left_out() -> None:
+def test_of_chosen_rows_those_that_the_stream_sent_are_left_out():
     made = later(Update(T, 1, ("1", "new", UNCHANGED)), Update(T, 1, ("2", "b", "w")), whole=False)
     assert rows(made, *ROWS) == [("3", "c", "z"), ("1", "new", "x")]
 
 
-def test_columns_that_are_not_streamed_keep_their_values() -> None:
+def test_columns_that_are_not_streamed_keep_their_values():
     """A generated column is read, and not sent: a consumer keeps its value, or has none."""
     sent = table("t", "large text", "id text", key=("id",))
     made = later(Update(sent, 1, ("w", "1")), Insert(sent, 1, ("v", "4")))
@@ -113,24 +113,24 @@ def test_columns_that_are_not_streamed_keep_their_values() -> None:
         (Delete(T, 1, (ABSENT, "a", ABSENT), OldTuple.KEY), T),
     ],
 )
-def test_a_change_that_no_row_can_get_needs_another_snapshot(change: Change, of: Relation) -> None:
+def test_a_change_that_no_row_can_get_needs_another_snapshot(change, of):
     assert not later(change, of=of).usable
 
 
-def test_a_table_without_a_key_gets_new_rows() -> None:
+def test_a_table_without_a_key_gets_new_rows():
     made = later(Insert(BAG, 1, ("x",)), Insert(BAG, 1, ("x",)), of=BAG)
     assert made.usable
     assert rows(made, ("x",), ("y",), of=BAG) == [("x",), ("y",), ("x",), ("x",)]
 
 
-def test_too_many_changes_need_another_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_changes_need_another_snapshot(monkeypatch):
     monkeypatch.setattr(later_changes, "MANY", 3)
     insert = Insert(T, 1, ("1", "a", "b"))
     assert later(insert, insert, insert).usable
     assert not later(insert, insert, insert, insert).usable
 
 
-def test_a_change_that_the_snapshot_may_contain_is_applied_unless_it_moves_unsent_values() -> None:
+def test_a_change_that_the_snapshot_may_contain_is_applied_unless_it_moves_unsent_values():
     made = LaterChanges(Reading(T, knows=False), [request(T)], lambda _relation: (0,))
     full = Update(T, 1, ("2", "b", "w"), ("1", ABSENT, ABSENT), OldTuple.KEY)
     made.split([part(Insert(T, 1, ("4", "d", "v")), CHANGES[0], CHANGES[1], full)])
@@ -140,7 +140,7 @@ def test_a_change_that_the_snapshot_may_contain_is_applied_unless_it_moves_unsen
     assert not made.usable
 
 
-def test_the_rows_come_before_the_first_transaction_that_commits_later() -> None:
+def test_the_rows_come_before_the_first_transaction_that_commits_later():
     made = later()
     assert not made.due
     parts = [part(at=UNTIL - 1), part(at=UNTIL), part(at=UNTIL + 1)]

@@ -28,33 +28,33 @@ def after(*changes: Change, of: Relation = T, rows: list[Tuple] = ROWS) -> list[
     return window.rows()
 
 
-def test_changes_of_other_tables_and_rows_do_not_matter() -> None:
+def test_changes_of_other_tables_and_rows_do_not_matter():
     other = Relation(oid=2, schema="other", table="t", columns=T.columns, primary_key=("id",))
     assert (
         after(Delete(other, 1, ("2", "b", "y"), OldTuple.FULL), Insert(T, 1, ("7", "", ""))) == ROWS
     )
 
 
-def test_truncate_of_the_table_drops_all() -> None:
+def test_truncate_of_the_table_drops_all():
     other = Relation(oid=2, schema="other", table="t", columns=())
     assert after(Truncate((other,), 1)) == ROWS
     assert after(Truncate((other, T), 1)) == []
 
 
-def test_columns_are_known_by_name_over_versions_of_the_table() -> None:
+def test_columns_are_known_by_name_over_versions_of_the_table():
     newer = relation("extra", "large", "id")
     assert after(Delete(newer, 1, (ABSENT, ABSENT, "2"), OldTuple.KEY)) == [ROWS[0], ROWS[2]]
     completed = after(Update(newer, 1, ("e", UNCHANGED, "2")))
     assert completed[-1] == ("2", "b", "y")
 
 
-def test_the_key_of_an_index_identity_is_the_index() -> None:
+def test_the_key_of_an_index_identity_is_the_index():
     by_index = relation("id", "v", "large", identity="i", flagged=("v",))
     deleted = Delete(by_index, 1, (ABSENT, "b", ABSENT), OldTuple.KEY)
     assert after(deleted, of=by_index) == [ROWS[0], ROWS[2]]
 
 
-def test_an_image_without_the_whole_key_finds_its_row_by_what_it_has() -> None:
+def test_an_image_without_the_whole_key_finds_its_row_by_what_it_has():
     wide = relation("id", "v", "large", key=("id", "v"))
     assert after(Delete(wide, 1, ("2", ABSENT, ABSENT), OldTuple.KEY), of=wide) == [
         ROWS[0],
@@ -63,7 +63,7 @@ def test_an_image_without_the_whole_key_finds_its_row_by_what_it_has() -> None:
     assert after(Delete(wide, 1, (ABSENT, ABSENT, ABSENT), OldTuple.KEY), of=wide) == ROWS
 
 
-def test_without_a_key_one_equal_row_goes_for_each_that_went() -> None:
+def test_without_a_key_one_equal_row_goes_for_each_that_went():
     keyless = relation("id", "v", key=(), identity="f")
     rows: list[Tuple] = [("1", "a"), ("1", "a"), ("2", "b")]
     gone = Delete(keyless, 1, ("1", "a"), OldTuple.FULL)
@@ -89,9 +89,7 @@ def test_without_a_key_one_equal_row_goes_for_each_that_went() -> None:
     ),
     st.integers(0, 30),
 )
-def test_a_consumer_that_takes_changes_and_then_the_chunk_has_the_table(
-    steps: list[tuple[str, int, int, int]], read_at: int
-) -> None:
+def test_a_consumer_that_takes_changes_and_then_the_chunk_has_the_table(steps, read_at):
     """The table changes step by step; the chunk is read at one moment. All changes reach the consumer,
     those after that moment the window, too."""
     table: dict[str, Tuple] = {str(n): (str(n), "old", f"large {n}") for n in range(4)}

@@ -40,9 +40,7 @@ def name(number: int) -> str:
     before=st.permutations(range(6)), after=st.permutations(range(6)), count=st.integers(1, 5),
     dies=st.integers(0, 9), late=st.booleans(),
 )  # fmt: skip
-def test_each_gets_its_name(
-    before: list[int], after: list[int], count: int, dies: int, late: bool
-) -> None:
+def test_each_gets_its_name(before, after, count, dies, late):
     pairs = list(zip(map(name, before[:count]), map(name, after[:count]), strict=True))
     there = Catalogue({old: f"id of {old}" for old, _new in pairs})
     moves = [move(old, new) for old, new in pairs if old != new]
@@ -56,7 +54,7 @@ def test_each_gets_its_name(
     assert there.tables == {new: f"id of {old}" for old, new in pairs}
 
 
-def test_one_keeps_its_name_where_the_catalogue_refuses_another() -> None:
+def test_one_keeps_its_name_where_the_catalogue_refuses_another():
     """The next one cannot have its name either; a third is not concerned."""
     there = Catalogue({name(n): f"id of {name(n)}" for n in (1, 2, 3)}, refused=name(9))
     moves = [move(name(1), name(9)), move(name(2), name(1)), move(name(3), name(4))]
@@ -64,14 +62,14 @@ def test_one_keeps_its_name_where_the_catalogue_refuses_another() -> None:
     assert list(at.values()) == [name(1), name(2), name(4)]
 
 
-def test_a_table_of_another_id_is_left_alone() -> None:
+def test_a_table_of_another_id_is_left_alone():
     there = Catalogue({name(1): "another", spare(move(name(1), name(2))): f"id of {name(1)}"})
     (at,) = renamed([move(name(1), name(2))], there.tables.get, there.rename).values()
     assert at == name(2)
     assert there.tables == {name(1): "another", name(2): f"id of {name(1)}"}
 
 
-def test_a_table_that_took_the_place_of_one_that_is_gone_is_left_alone() -> None:
+def test_a_table_that_took_the_place_of_one_that_is_gone_is_left_alone():
     there = Catalogue({name(1): "another"})
     (at,) = renamed([move(name(1), name(2))], there.tables.get, there.rename).values()
     assert at == name(1)

@@ -37,9 +37,7 @@ def table(**more: Any) -> TableState:
 
 
 @pytest.mark.parametrize("more", [(), (("v", 3),)])
-def test_a_renamed_column_is_read_from_older_files_by_its_number(
-    more: tuple[tuple[str, int], ...],
-) -> None:
+def test_a_renamed_column_is_read_from_older_files_by_its_number(more):
     """Another one under its old name is not in them."""
     renamed = group(("id", 1), ("w", 2), *more)
     assert renames(table(), renamed) == {"v": "w"}
@@ -50,7 +48,7 @@ def test_a_renamed_column_is_read_from_older_files_by_its_number(
         assert file_column(found, part.columns, part.ids, "v") is None
 
 
-def test_a_column_of_a_former_table_is_read_once_from_its_files() -> None:
+def test_a_column_of_a_former_table_is_read_once_from_its_files():
     """That table dropped v, and added another v; the present one has none."""
     kinds = {"id": '"integer"', "v": '"string"', "v@2": '"string"'}
     state = TableState(
@@ -61,7 +59,7 @@ def test_a_column_of_a_former_table_is_read_once_from_its_files() -> None:
         assert [file_column(state, has, ids, name) for name in ("v@2", "v")] == found
 
 
-def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot() -> None:
+def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot():
     without, reasons = identify(table(), group(("id", 1)))
     assert reasons == ()
     _again, reasons = identify(without, group(("id", 1), ("v", 2)))
@@ -80,8 +78,8 @@ class Selected:
 
 @pytest.mark.parametrize(("filled", "value"), [(True, "7"), (False, "NULL")])
 def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
-    monkeypatch: pytest.MonkeyPatch, *, filled: bool, value: str
-) -> None:
+    monkeypatch, *, filled, value
+):
     pytest.importorskip(
         "grpc_status", reason="expressions without a JVM are those of Spark Connect"
     )
@@ -97,7 +95,7 @@ def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
     assert f"CAST({value} AS INT)" in selected[2]
 
 
-def test_columns_of_tables_that_had_the_name_before_are_none_of_the_source_s() -> None:
+def test_columns_of_tables_that_had_the_name_before_are_none_of_the_source_s():
     """A table created again with another type of ``v``; and one that a column was dropped of before."""
     ids = {"v@2": 2, "id": 10_001, "v": 10_002, "old": 3}
     state = TableState(schema="public", table="t", ids=ids, incarnation=1)

@@ -25,7 +25,7 @@ def in_avro(kind: dict[str, Any]) -> str:
     return found.described()
 
 
-def test_a_label_more_is_no_other_type() -> None:
+def test_a_label_more_is_no_other_type():
     assert (
         in_json("string", ENUM, allowed="a,b") == in_json("string", ENUM, allowed="a,b,c") == ENUM
     )
@@ -36,7 +36,7 @@ def test_a_label_more_is_no_other_type() -> None:
     assert in_json("string", "", **{column: "10"}) == in_json("string", "", **{column: "20"})
 
 
-def test_another_scale_precision_or_length_is_another_type() -> None:
+def test_another_scale_precision_or_length_is_another_type():
     precision = "connect.decimal.precision"
     kinds = {
         in_json("bytes", DECIMAL, scale="2", **{precision: "10"}),

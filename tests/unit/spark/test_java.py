@@ -45,9 +45,7 @@ def program(folder: Path, script: str) -> Path:
     ],
     ids=["absent", "old", "reduced", "whole"],
 )
-def test_a_java_that_does_not_serve_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reported: str
-) -> None:
+def test_a_java_that_does_not_serve_is_refused(tmp_path, monkeypatch, script, reported):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     path = program(tmp_path, script) if script else None
     if not reported:
@@ -57,16 +55,14 @@ def test_a_java_that_does_not_serve_is_refused(
         require_java()
 
 
-def test_no_java_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_at_all_is_said(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaMissing, match="no java on PATH"):
         require_java()
 
 
-def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(tmp_path, monkeypatch):
     killed = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -9 $$; }}"
     path = program(tmp_path, f"{killed}; echo 'version \"21\"' >&2; echo jdk.incubator.vector@21")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -78,9 +74,7 @@ def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(
 
 
 @pytest.mark.parametrize("found", ["3.5.9", "4.0.5", "4.4.0", "5.0.0", "odd", None])
-def test_a_pyspark_of_another_generation_or_none_is_refused(
-    found: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pyspark_of_another_generation_or_none_is_refused(found, monkeypatch):
     def version(name: str) -> str:
         if found is None:
             raise PackageNotFoundError(name)
@@ -94,9 +88,7 @@ def test_a_pyspark_of_another_generation_or_none_is_refused(
 
 
 @pytest.mark.parametrize("found", ["4.1.0", "4.1.4", "4.2.1", "4.3.0", "4.3.0.dev1"])
-def test_a_pyspark_of_a_generation_that_serves_is_taken(
-    found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pyspark_of_a_generation_that_serves_is_taken(found, monkeypatch):
     monkeypatch.setattr(requirement, "version", lambda _name: found)
     assert require_pyspark() == found
 
@@ -104,7 +96,7 @@ def test_a_pyspark_of_a_generation_that_serves_is_taken(
 @pytest.mark.parametrize(
     ("processors", "is_one"), [(2, True), (4, True), (5, False), (None, False)]
 )
-def test_few_processors_have_one_compiler_by_default(processors: int | None, is_one: bool) -> None:
+def test_few_processors_have_one_compiler_by_default(processors, is_one):
     options = local_settings(processors).get("spark.driver.defaultJavaOptions", "")
     assert ("-XX:TieredStopAtLevel=1" in options) == is_one
     assert local_settings(processors)["spark.driver.memory"] == "1g"
@@ -124,7 +116,7 @@ Caused by: org.sqlite.SQLiteException: A PRIMARY KEY constraint failed (UNIQUE c
 """
 
 
-def test_frames_are_no_words() -> None:
+def test_frames_are_no_words():
     assert first_words(ValueError(JAVA)) == (
         "An error occurred while calling o80.sql. "
         ": org.apache.iceberg.jdbc.UncheckedSQLException: Failed to execute: INSERT "
@@ -132,14 +124,14 @@ def test_frames_are_no_words() -> None:
     )
 
 
-def test_what_follows_a_blank_line_is_a_plan() -> None:
+def test_what_follows_a_blank_line_is_a_plan():
     assert first_words(ValueError("no such column\n  at the place (x)\n\nPlan")) == (
         "no such column at the place (x)"
     )
     assert first_words(ValueError("")) == "ValueError"
 
 
-def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
+def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own():
     error = refused(ValueError("nobody listens"))
     assert isinstance(error, SparkRefused)
     assert str(error).startswith("WT-5268 nobody listens. See Spark's text")
@@ -151,7 +143,7 @@ def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own() -> None:
     assert refused(error) is error
 
 
-def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table() -> None:
+def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table():
     """Another try has them; what a table does not take is for good."""
     assert read_error(CatalogueUnreachable("it is away", catalog="lake"), "public.t") is None
     assert driver._status(CatalogueUnreachable("it is away", catalog="lake")) == FAILED

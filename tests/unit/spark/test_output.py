@@ -68,7 +68,7 @@ def random_table(chance: random.Random, before: TableState) -> TableState:
     return replace(before, changes=(*before.changes, one), pending=(*before.pending, one))
 
 
-def test_a_difference_leads_from_one_to_the_other() -> None:
+def test_a_difference_leads_from_one_to_the_other():
     chance = random.Random(20130101)
     table = TableState(schema="s", table="t")
     for _each in range(300):
@@ -79,7 +79,7 @@ def test_a_difference_leads_from_one_to_the_other() -> None:
         table = then
 
 
-def test_a_difference_names_fields_as_the_files_do() -> None:
+def test_a_difference_names_fields_as_the_files_do():
     """Older files have a table's mode as ``kept_as``."""
     table = TableState(schema="s", table="t")
     then = replace(table, mode=TableMode(name="append"))
@@ -109,9 +109,7 @@ def commits(folder: Path, count: int) -> tuple[SparkOutput, list[OutputState]]:
 
 
 @pytest.mark.parametrize("count", [1, 2, STEPS, STEPS + 1, STEPS + 2, 3 * STEPS])
-def test_the_newest_commit_and_those_that_are_kept_are_read_as_they_were_written(
-    tmp_path: Path, count: int
-) -> None:
+def test_the_newest_commit_and_those_that_are_kept_are_read_as_they_were_written(tmp_path, count):
     """A successor goes on from them."""
     _written, states = commits(tmp_path, count)
     found = SparkOutput(str(tmp_path))
@@ -127,9 +125,7 @@ def test_the_newest_commit_and_those_that_are_kept_are_read_as_they_were_written
     assert len(list((tmp_path / COMMITS).iterdir())) <= 10 + STEPS
 
 
-def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_go_on(
-    tmp_path: Path,
-) -> None:
+def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_go_on(tmp_path):
     output, states = commits(tmp_path, 5)
     broken = tmp_path / COMMITS / "000000000003-000000000001.json"
     whole = broken.read_bytes()
@@ -146,8 +142,8 @@ def test_the_file_that_is_damaged_or_missing_is_named_and_without_it_the_tables_
 
 
 def test_commits_that_a_driver_removes_while_somebody_reads_them_are_looked_for_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     _written, states = commits(tmp_path, 3)
     reader, writer = SparkOutput(str(tmp_path)), SparkOutput(str(tmp_path))
     listed = reader.store.names
@@ -166,7 +162,7 @@ def test_commits_that_a_driver_removes_while_somebody_reads_them_are_looked_for_
     writer.close()
 
 
-def test_what_a_commit_writes_does_not_grow_with_the_history(tmp_path: Path) -> None:
+def test_what_a_commit_writes_does_not_grow_with_the_history(tmp_path):
     """Nor with the tables that it does not touch."""
     output = SparkOutput(str(tmp_path))
     state = output.open("log", "id")
@@ -221,7 +217,7 @@ def after(output: SparkOutput, before: OutputState, number: int, days: int = 0) 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SparkOutput, OutputState]:
+def made(tmp_path_factory) -> tuple[SparkOutput, OutputState]:
     output, state = SparkOutput(str(tmp_path_factory.mktemp("out"))), START
     for number in range(1, MANY + 1):
         state = after(output, state, number)
@@ -240,9 +236,7 @@ def moment(seconds: float) -> dt.datetime:
 
 
 @pytest.mark.parametrize("number", [1, 19, 20, 255, 256, 257, 300, 512, 513, MANY])
-def test_a_position_between_two_commits_is_that_of_the_first(
-    made: tuple[SparkOutput, OutputState], number: int
-) -> None:
+def test_a_position_between_two_commits_is_that_of_the_first(made, number):
     wanted = {"s.a": number, "s.b": number // 10 * 10 if number >= 20 else None}
     moments = [LogPosition(1, number * 100, 0), number * 100, moment(number + 0.9)]
     if number < MANY:
@@ -252,9 +246,7 @@ def test_a_position_between_two_commits_is_that_of_the_first(
         assert (versions(found), found.number) == (wanted, number)
 
 
-def test_what_was_never_or_not_yet_is_refused_with_what_there_is(
-    made: tuple[SparkOutput, OutputState],
-) -> None:
+def test_what_was_never_or_not_yet_is_refused_with_what_there_is(made):
     reported = f"from {LogPosition(1, 100, 0)} to {made[1].log_position}"
     for each in (99, MANY * 100 + 1, dt.datetime(2001, 1, 1, tzinfo=dt.UTC)):
         with pytest.raises(VersionGone, match=reported):
@@ -271,9 +263,7 @@ class Counted(dict[str, TableState]):
         return super().items()
 
 
-def test_neither_the_commit_file_nor_the_work_of_a_commit_grows_with_the_past(
-    made: tuple[SparkOutput, OutputState],
-) -> None:
+def test_neither_the_commit_file_nor_the_work_of_a_commit_grows_with_the_past(made):
     output, state = made
     assert len(state.cuts) <= CUTS_MOST
     counted = Counted(state.tables)
@@ -281,9 +271,7 @@ def test_neither_the_commit_file_nor_the_work_of_a_commit_grows_with_the_past(
     assert counted.walks == 1
 
 
-def test_a_time_behind_a_transaction_is_found_that_was_applied_long_after_a_snapshot(
-    tmp_path: Path,
-) -> None:
+def test_a_time_behind_a_transaction_is_found_that_was_applied_long_after_a_snapshot(tmp_path):
     """Commits 1 and 2 are of a snapshot alone; there was a backlog."""
     output, state = SparkOutput(str(tmp_path)), START
     for number in range(1, 5):
@@ -299,9 +287,7 @@ def test_a_time_behind_a_transaction_is_found_that_was_applied_long_after_a_snap
     assert versions(state_at(output, state, 100)) == {"s.a": 1, "s.c": 7}
 
 
-def test_a_table_has_its_own_versions_whatever_those_of_the_former_owner_of_its_name(
-    tmp_path: Path,
-) -> None:
+def test_a_table_has_its_own_versions_whatever_those_of_the_former_owner_of_its_name(tmp_path):
     """Two tables exchange names, or a new one takes a name, at the version that the other table had."""
     output = SparkOutput(str(tmp_path))
     had = {"s.a": stored_table("a", 2), "s.b": stored_table("b", 1)}
@@ -317,7 +303,7 @@ def test_a_table_has_its_own_versions_whatever_those_of_the_former_owner_of_its_
         assert versions(state_at(output, state, at)) == found
 
 
-def test_files_of_cuts_go_when_they_are_old(tmp_path: Path) -> None:
+def test_files_of_cuts_go_when_they_are_old(tmp_path):
     output, state, old = SparkOutput(str(tmp_path)), START, 2 * CUTS_MOST
     for number in range(1, 3 * CUTS_MOST + 2):
         state = after(output, state, number, days=40 if number > old else 0)
@@ -366,9 +352,7 @@ SILENT = (version(1), version(2, "other", named_version=1), version(3, "own"))
         "who was not silent for long is", "a version that is gone keeps what came after it",
     ],
 )  # fmt: skip
-def test_versions_that_somebody_needs_stay(
-    there: tuple[TableSnapshot, ...], names: tuple[int, ...], silent_ms: float, since: float
-) -> None:
+def test_versions_that_somebody_needs_stay(there, names, silent_ms, since):
     assert needed_since(reversed(there), names, "own", silent_ms) == since
 
 
@@ -388,7 +372,7 @@ def opened(folder: Path) -> tuple[SparkOutput, OutputState]:
     return output, state
 
 
-def test_what_a_failed_attempt_was_to_drop_stays_while_a_commit_names_it(tmp_path: Path) -> None:
+def test_what_a_failed_attempt_was_to_drop_stays_while_a_commit_names_it(tmp_path):
     output, state = opened(tmp_path)
     output.garbage.note(2, {SET})  # and the commit failed
     assert output.collect(0.0) == 0
@@ -399,7 +383,7 @@ def test_what_a_failed_attempt_was_to_drop_stays_while_a_commit_names_it(tmp_pat
     output.close()
 
 
-def test_what_a_driver_that_died_was_to_drop_is_forgotten_by_its_successor(tmp_path: Path) -> None:
+def test_what_a_driver_that_died_was_to_drop_is_forgotten_by_its_successor(tmp_path):
     output, _state = opened(tmp_path)
     output.garbage.note(2, {SET})
     output.close()
@@ -412,7 +396,7 @@ def test_what_a_driver_that_died_was_to_drop_is_forgotten_by_its_successor(tmp_p
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
+def test_what_a_commit_dropped_goes(tmp_path, again):
     """By who committed it, or by a successor."""
     output, state = opened(tmp_path)
     output.garbage.note(2, {SET})
@@ -428,8 +412,8 @@ def test_what_a_commit_dropped_goes(tmp_path: Path, again: bool) -> None:
 
 
 def test_what_was_dropped_by_a_clock_that_was_ahead_goes_before_what_was_dropped_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     output, state = opened(tmp_path)
     ahead = time.time() + 40 * 86_400
     with monkeypatch.context() as patch:
@@ -446,7 +430,7 @@ def test_what_was_dropped_by_a_clock_that_was_ahead_goes_before_what_was_dropped
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_what_no_commit_names_goes_at_the_start(tmp_path: Path, local: bool) -> None:
+def test_what_no_commit_names_goes_at_the_start(tmp_path, local):
     """But, where no lock keeps another machine's driver out, what it may be about to name."""
     opened(tmp_path)[0].close()
     earlier, next_one = (f"tables/s/t/changes/{number:012d}-attempt-0" for number in (1, 2))
@@ -461,9 +445,7 @@ def test_what_no_commit_names_goes_at_the_start(tmp_path: Path, local: bool) -> 
     again.close()
 
 
-def test_what_a_driver_collects_while_somebody_reads_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_driver_collects_while_somebody_reads_is_left_out(tmp_path, monkeypatch):
     output, state = opened(tmp_path)
     output.garbage.note(2, {SET})
     output.commit(replace(state, number=2, tables={}))
@@ -522,6 +504,6 @@ FOLDED = replace(BEFORE, base=table("b2", "").base, pending=())
     ],
 )  # fmt: skip
 def test_what_was_compacted_takes_its_place_unless_the_table_got_another_base_or_key(
-    before: TableState, after: TableState, now: TableState, found: TableState | None
-) -> None:
+    before, after, now, found
+):
     assert grafted(now, CompactionResult(before, after)) == found

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,12 +104,12 @@ def groups(steps: list[Manifest], *staged: StagedSegment) -> list[tuple[bool, st
 
 
 @pytest.mark.parametrize("case", GROUPS)
-def test_manifests_become_groups(case: str) -> None:
+def test_manifests_become_groups(case):
     steps, found = GROUPS[case]
     assert groups(steps) == found
 
 
-def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
+def test_a_snapshot_waits_until_it_is_complete_and_then_replaces():
     """Tables that are not mentioned again are completed by its end."""
     first = plan([manifest(entry("old")), manifest(entry("a", snapshot_id=1))], {})["s.t"]
     assert [[*group.segments] for group in first.groups] == [["old"]]
@@ -131,8 +130,8 @@ def test_a_snapshot_waits_until_it_is_complete_and_then_replaces() -> None:
     ],
 )
 def test_rows_without_a_key_that_are_read_again_are_doubted_where_there_may_be_others_of_the_table(
-    operations: dict[str, int], stored: int, oid: int, *, needs_snapshot: bool
-) -> None:
+    operations, stored, oid, *, needs_snapshot
+):
     parts = (BasePart(path="b", rows=stored, columns={}, epoch=1, ids={}),) if stored else ()
     table = TableState(schema="s", table="t", oid=1, base=parts)
     group = SegmentGroup(fingerprint="f", epoch=1, key=(), columns=(), oid=oid)
@@ -164,14 +163,14 @@ def paced(
     return sizes, took
 
 
-def test_portions_keep_order_and_take_a_large_manifest_alone() -> None:
+def test_portions_keep_order_and_take_a_large_manifest_alone():
     steps = [manifest(number=number, rows=rows) for number, rows in enumerate((3, 3, 3, 100, 1))]
     parts = AdaptiveBatchSize(5.0, 6).portions(steps)
     assert [[step.rows for step in part] for part in parts] == [[3, 3], [3], [100], [1]]
     assert list(AdaptiveBatchSize(5.0, 6).portions([])) == []
 
 
-def test_commits_fit_the_time_of_a_slow_machine_and_the_bound_of_rows_of_a_fast_one() -> None:
+def test_commits_fit_the_time_of_a_slow_machine_and_the_bound_of_rows_of_a_fast_one():
     sizes, took = paced(backlog(40, 50_000), 5_000_000, lambda part: rows_of(part) / 20_000)
     assert sum(sizes) == 2_000_000
     assert max(took) <= 5.0
@@ -183,7 +182,7 @@ def test_commits_fit_the_time_of_a_slow_machine_and_the_bound_of_rows_of_a_fast_
     assert max(took[5:]) <= 6.0, "a cost that grows faster than the rows"
 
 
-def test_many_tables_and_other_schemas_count_for_more_than_their_rows() -> None:
+def test_many_tables_and_other_schemas_count_for_more_than_their_rows():
     pace = AdaptiveBatchSize(5.0, 5_000_000)
     pace.limit = 3 * (300 + 300 * ENTRY)
     assert {len(part) for part in pace.portions(backlog(20, 300, tables=300))} == {3, 2}
@@ -193,7 +192,7 @@ def test_many_tables_and_other_schemas_count_for_more_than_their_rows() -> None:
         assert [len(part) for part in pace.portions(steps)] == lengths
 
 
-def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything() -> None:
+def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything():
     pace = AdaptiveBatchSize(5.0, 5_000_000)
     for _ in range(9):
         for part in pace.portions([manifest()]):
@@ -202,14 +201,14 @@ def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything() -> No
     assert LEAST <= pace.limit <= 2 * LEAST
 
 
-def test_the_first_commit_is_small_whatever_waits() -> None:
+def test_the_first_commit_is_small_whatever_waits():
     """A driver that is killed every half minute gets somewhere, and tries no more each time."""
     steps = backlog(1_000, 300, tables=20)
     first = next(iter(AdaptiveBatchSize(5.0, 5_000_000).portions(steps)))
     assert 1 < len(first) < 50
 
 
-def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up() -> None:
+def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up():
     """Twenty tables for eight seconds, whatever they have; each second brings a manifest of all of them."""
     pace, clock, done, slowest = AdaptiveBatchSize(5.0, 5_000_000), 200.0, 0, 0.0
     for _ in range(40):
@@ -221,7 +220,7 @@ def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up() -> None:
     assert slowest <= 25
 
 
-def test_nothing_is_learnt_from_tables_that_tasks_read_of_the_source() -> None:
+def test_nothing_is_learnt_from_tables_that_tasks_read_of_the_source():
     """Minutes for a manifest without rows say nothing of what a commit of changes costs."""
     read = [manifest(entry(external_snapshot="a"), number=number, rows=0) for number in (1, 2)]
     _, took = paced(
@@ -236,13 +235,13 @@ def test_nothing_is_learnt_from_tables_that_tasks_read_of_the_source() -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[WrittenLog]:
+def log(tmp_path) -> Iterator[WrittenLog]:
     made = WrittenLog(tmp_path).open()
     yield made
     made.close()
 
 
-def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_path: Path) -> None:
+def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_path):
     reading, writing = os.pipe()
     chunks = [Chunk(ITEMS, number, 2) for number in range(2)]
     tables = {ITEMS.name: AssignedSplits.of(chunks, context(tmp_path))}
@@ -270,9 +269,7 @@ def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_pa
     assert [chunk.index for chunk in read] == [0, 1]
 
 
-def test_a_process_ends_that_cannot_read_what_it_is_given(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_process_ends_that_cannot_read_what_it_is_given(caplog):
     reading, writing = os.pipe()
     with open(reading, "rb") as inner, open(writing, "wb") as outer:
         inbox = DriverInput(inner)
@@ -282,7 +279,7 @@ def test_a_process_ends_that_cannot_read_what_it_is_given(
     assert "cannot be read" in caplog.text
 
 
-def test_a_table_that_tasks_read_is_one_group_and_one_commit(log: WrittenLog) -> None:
+def test_a_table_that_tasks_read_is_one_group_and_one_commit(log):
     log.flush(rows("one"))
     log.flush(rows("", [("1", "a")]))
     manifests = log.manifests()
@@ -295,9 +292,7 @@ def test_a_table_that_tasks_read_is_one_group_and_one_commit(log: WrittenLog) ->
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_them(
-    log: WrittenLog, restarted: bool
-) -> None:
+def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_them(log, restarted):
     """Which never goes on as the one that tasks read."""
     log.flush(rows("one"))
     with pytest.raises(RowsInExternalSnapshot, match=r"WT-5112 rows of public\.items"):
@@ -309,7 +304,7 @@ def test_who_asks_the_log_for_such_rows_is_refused_until_another_snapshot_has_th
     assert [row["v"] for row in log.rows("items", skip_replaced=True)] == ["a"]
 
 
-def test_a_profile_that_executors_cannot_serve_is_refused() -> None:
+def test_a_profile_that_executors_cannot_serve_is_refused():
     profile = {"path": "x", "snapshot.readers": "executors", "applier": "none"}
     with pytest.raises(ValueError, match=r"snapshot\.readers = executors wants"):
         SparkProperties.model_validate(profile)
@@ -318,7 +313,7 @@ def test_a_profile_that_executors_cannot_serve_is_refused() -> None:
 # --- tables at rest, and those that are suspended -----------------------------------------------------------
 
 
-def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_that_takes_long_is_made_as_much_less_often(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(applier.time, "monotonic", lambda: now[0])
     known = TableRetries()

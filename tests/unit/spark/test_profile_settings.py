@@ -1,7 +1,5 @@
 """Commands of Spark tables take the Spark settings of the profile's sink that writes them."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -41,9 +39,7 @@ path = "second"
     ("output", "sink"),
     [("first/tables", "first"), ("second/tables", "second"), ("second", "second"), ("x", "first")],
 )
-def test_settings_are_those_of_the_sink_that_writes_the_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, sink: str
-) -> None:
+def test_settings_are_those_of_the_sink_that_writes_the_output(tmp_path, monkeypatch, output, sink):
     monkeypatch.chdir(tmp_path)
     profile = tmp_path / "shop.toml"
     profile.write_text(PROFILE)
@@ -68,8 +64,8 @@ class SessionRequested(Exception):  # noqa: N818 - it ends a command where a ses
     ids=["of-the-profile", "of-the-command-line", "none"],
 )
 def test_a_query_starts_spark_with_the_settings_of_the_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], setting: str | None
-) -> None:
+    tmp_path, monkeypatch, words, setting
+):
     def requested(*_words: object, settings: dict[str, str], **_more: object) -> None:
         raise SessionRequested(settings)
 

@@ -19,8 +19,8 @@ COLUMNS = {"orders": ["id", "made", "`odd name`"], "orders_changes": ["_op", "id
 
 
 def test_statements_end_with_a_semicolon_or_an_empty_line_and_errors_do_not_end_the_prompt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     lines = "SELECT 1;\nSELECT\n  2\n\n\nbad;\n\\d\n\\d orders\n\\d none\n;\nSELECT 3\n;\nquit\nSELECT 4;\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     ran: list[str] = []
@@ -42,9 +42,7 @@ def test_statements_end_with_a_semicolon_or_an_empty_line_and_errors_do_not_end_
     ]  # fmt: skip
 
 
-def test_an_error_that_is_none_of_the_statement_ends_the_prompt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_error_that_is_none_of_the_statement_ends_the_prompt(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 1;\n"))
 
     def run(_statement: str) -> None:
@@ -56,9 +54,7 @@ def test_an_error_that_is_none_of_the_statement_ends_the_prompt(
         )
 
 
-def test_views_that_cannot_be_listed_do_not_end_the_prompt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_views_that_cannot_be_listed_do_not_end_the_prompt(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stdin", io.StringIO("\\d\nSELECT 1;\n"))
     said: list[str] = []
 
@@ -125,7 +121,7 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+def terminal(tmp_path) -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
 
     def start(views: str = "there") -> Terminal:
@@ -139,9 +135,7 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         each.process.wait()
 
 
-def test_a_terminal_completes_with_tab_and_remembers_statements(
-    terminal: Callable[..., Terminal], tmp_path: Path
-) -> None:
+def test_a_terminal_completes_with_tab_and_remembers_statements(terminal, tmp_path):
     prompt = terminal()
     prompt.type("sel\t", "select")
     prompt.type(" tot\t", "total")
@@ -159,18 +153,14 @@ def test_a_terminal_completes_with_tab_and_remembers_statements(
     again.end()
 
 
-def test_a_tab_whose_views_cannot_be_listed_does_not_end_the_line(
-    terminal: Callable[..., Terminal],
-) -> None:
+def test_a_tab_whose_views_cannot_be_listed_does_not_end_the_line(terminal):
     prompt = terminal("gone")
     prompt.type("sel\t", "sel")
     prompt.type("ect 1;\n", "ran select 1", "sql>")
     prompt.end()
 
 
-def test_a_home_that_cannot_be_written_keeps_no_history(
-    terminal: Callable[..., Terminal], tmp_path: Path
-) -> None:
+def test_a_home_that_cannot_be_written_keeps_no_history(terminal, tmp_path):
     (tmp_path / "state").write_text("a file, where the folder would be")
     prompt = terminal()
     prompt.type("select 1;\n", "ran select 1", "sql>")

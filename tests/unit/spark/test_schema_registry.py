@@ -22,7 +22,7 @@ def answering(
     return answer
 
 
-def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address() -> None:
+def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address():
     seen: list[bytes] = []
     with server(answering("200 OK", '{"schema": "\\"int\\""}', seen)) as url:
         registry = SchemaRegistry(url.replace("//", "//me:p%40ss@"))
@@ -34,7 +34,7 @@ def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address() -> None:
     assert b"Basic " + login in seen[0]
 
 
-def test_a_schema_that_is_not_there_concerns_its_event_alone() -> None:
+def test_a_schema_that_is_not_there_concerns_its_event_alone():
     with server(answering("404 Not Found", "{}")) as url, pytest.raises(EventUnreadable):
         SchemaRegistry(url).schema("7")
 
@@ -43,15 +43,13 @@ def test_a_schema_that_is_not_there_concerns_its_event_alone() -> None:
     ("status", "body"),
     [("500 No", ""), ("401 No", ""), ("200 OK", "{}"), ("200 OK", "["), ("200 OK", "[]")],
 )
-def test_a_registry_that_gives_none_stops_the_topics_without_its_login(
-    status: str, body: str
-) -> None:
+def test_a_registry_that_gives_none_stops_the_topics_without_its_login(status, body):
     with server(answering(status, body)) as url, pytest.raises(TopicsUnreadable) as caught:
         SchemaRegistry(url.replace("//", "//me:hidden-9@")).schema("7")
     assert "schema 7 at http://127.0.0.1" in str(caught.value)
     assert "hidden-9" not in str(caught.value)
 
 
-def test_an_address_that_is_none_of_http_is_refused() -> None:
+def test_an_address_that_is_none_of_http_is_refused():
     with pytest.raises(TopicsUnreadable, match="no http address"):
         SchemaRegistry("ftp://h").schema("7")

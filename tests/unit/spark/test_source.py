@@ -45,7 +45,7 @@ LAKE = "s3://lake/shop"
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[SourceLog]:
+def log(tmp_path) -> Iterator[SourceLog]:
     made = SourceLog(tmp_path)
     yield made
     made.close()
@@ -86,7 +86,7 @@ def people(*columns: tuple[str, str], **more: Any) -> Any:
         ),
     ],
 )
-def test_an_option_that_is_wrong_is_named(given: dict[str, str], reported: str) -> None:
+def test_an_option_that_is_wrong_is_named(given, reported):
     with pytest.raises(SourceOption, match="WT-5221") as caught:
         parse_options(given)
     assert reported in str(caught.value)
@@ -114,14 +114,12 @@ def test_an_option_that_is_wrong_is_named(given: dict[str, str], reported: str) 
         ),
     ],
 )
-def test_positions_are_words_lsns_marks_and_times(
-    given: dict[str, str], start: LogBoundary, end: LogBoundary
-) -> None:
+def test_positions_are_words_lsns_marks_and_times(given, start, end):
     found = parse_options(GOOD | given)
     assert (found.start, found.end) == (start, end)
 
 
-def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path: Path) -> None:
+def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path):
     output, no_spark = SparkOutput(str(tmp_path)), Any
     state = msgspec.structs.replace(
         output.open("log", "id"), number=1, log_position=LogPosition(1, 16, 0)
@@ -141,7 +139,7 @@ def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path: Pa
     assert parse_position("1A/2b3C") == (0x1A << 32) + 0x2B3C
 
 
-def test_profiles_and_patterns_of_tables_are_lists_with_commas_between() -> None:
+def test_profiles_and_patterns_of_tables_are_lists_with_commas_between():
     found = parse_options(
         {"profile": "a.toml, b.toml", "table": "s.t", "changelogLocation": "s3://lake/spool"}
     )
@@ -154,7 +152,7 @@ def test_profiles_and_patterns_of_tables_are_lists_with_commas_between() -> None
     ("option", "value"),
     [("endingPosition", "0/1"), ("endingTime", "2026-01-01"), ("skipReplaced", "true")],
 )
-def test_what_is_of_a_batch_is_refused_by_a_stream(log: SourceLog, option: str, value: str) -> None:
+def test_what_is_of_a_batch_is_refused_by_a_stream(log, option, value):
     log.people("Ann")
     with pytest.raises(SourceOption, match=f"WT-5221 {option} is of a batch, not of a stream"):
         log.stream(**{option: value})
@@ -180,8 +178,8 @@ def profile(folder: Path, **sink: Any) -> str:
     ],
 )
 def test_a_change_log_that_the_profile_shows_how_to_reach_is_the_private_log_and_shows_no_secret(
-    tmp_path: Path, name: str, value: Any
-) -> None:
+    tmp_path, name, value
+):
     """Also in what goes to tasks; another private log is reached as the environment says."""
     file = profile(tmp_path, **{name: value})
     host = HostedEngine(file)
@@ -193,7 +191,7 @@ def test_a_change_log_that_the_profile_shows_how_to_reach_is_the_private_log_and
     assert (other.location, other.storage) == ("private_logs/shop", None)
 
 
-def test_a_change_log_that_the_environment_shows_of_is_the_private_log(tmp_path: Path) -> None:
+def test_a_change_log_that_the_environment_shows_of_is_the_private_log(tmp_path):
     host = HostedEngine(profile(tmp_path))
     assert (host.location, host.own, host.storage) == (LAKE, True, None)
 
@@ -224,7 +222,7 @@ def restored(log: SourceLog) -> None:
     log.db.lsn = 0x1000
 
 
-def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log: SourceLog) -> None:
+def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log):
     log.people("Ann")
     first = log.db.inserted(PEOPLE, ["1", "Bob"])
     log.flush(first, log.db.inserted(PEOPLE, ["2", "Cid"]))
@@ -244,7 +242,7 @@ def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log:
     assert names(log.stream(**given), later, latest(stream, later)) == ["Eve"]
 
 
-def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: SourceLog) -> None:
+def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log):
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     began = log.stream(**given).initialOffset()
@@ -261,7 +259,7 @@ def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log: So
     assert "first" not in end, "what follows is all wanted"
 
 
-def test_an_lsn_to_start_at_counts_also_where_the_log_has_nothing_yet(log: SourceLog) -> None:
+def test_an_lsn_to_start_at_counts_also_where_the_log_has_nothing_yet(log):
     schema = struct_of({"id": '"integer"', "name": '"string"', "_commit_lsn": '"long"'})
     lsn = log.db.lsn + 0x1000
     given = {"path": log.path, "table": PEOPLE.name, "startingPosition": text(lsn)}
@@ -273,9 +271,7 @@ def test_an_lsn_to_start_at_counts_also_where_the_log_has_nothing_yet(log: Sourc
     assert names(stream, began, latest(stream, began)) == ["Bob"]
 
 
-def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(
-    log: SourceLog,
-) -> None:
+def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(log):
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     stream = log.stream(**given)
@@ -291,7 +287,7 @@ def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same
     assert names(stream, offsets[-1], stream.latestOffset()) == ["Bob"]
 
 
-def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log: SourceLog) -> None:
+def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log):
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
     lsn = log.newest.log_position.end_lsn
@@ -317,7 +313,7 @@ def snapshot(log: SourceLog, ts: int = COMMIT_TS, position: Position | None = No
     log.flush(*pieces[1:])
 
 
-def test_a_time_to_start_at_goes_for_every_batch(log: SourceLog) -> None:
+def test_a_time_to_start_at_goes_for_every_batch(log):
     log.people("Ann")
     log.people("Bob", "Cid")
     since = dt.datetime.fromtimestamp((COMMIT_TS + log.db.lsn - 60) / 1e6, dt.UTC)
@@ -326,9 +322,7 @@ def test_a_time_to_start_at_goes_for_every_batch(log: SourceLog) -> None:
     assert names(stream, began, latest(stream, began)) == ["Cid"]
 
 
-def test_a_time_to_start_at_has_the_rows_of_a_snapshot_that_were_read_from_then_on(
-    log: SourceLog,
-) -> None:
+def test_a_time_to_start_at_has_the_rows_of_a_snapshot_that_were_read_from_then_on(log):
     since = dt.datetime.fromtimestamp(COMMIT_TS / 1e6, dt.UTC) + dt.timedelta(hours=1)
     snapshot(log, ts=COMMIT_TS + 3_600_000_000)
     for rows in both(log.frame(startingTime=since.isoformat())):
@@ -344,9 +338,7 @@ def test_a_time_to_start_at_has_the_rows_of_a_snapshot_that_were_read_from_then_
 
 @pytest.mark.parametrize("older_slot", [False, True])
 @pytest.mark.parametrize("above", [-1, 0, 1])
-def test_two_reads_that_meet_at_an_lsn_have_each_row_once(
-    log: SourceLog, above: int, older_slot: bool
-) -> None:
+def test_two_reads_that_meet_at_an_lsn_have_each_row_once(log, above, older_slot):
     """Also around a snapshot beside an older slot: its rows stand behind what the slot had given."""
     snapshot(log, position=Position(log.db.lsn + 120) if older_slot else None)
     meeting = text(log.db.lsn + above)
@@ -362,9 +354,7 @@ def test_two_reads_that_meet_at_an_lsn_have_each_row_once(
 
 
 @pytest.mark.parametrize("name", ["_epoch", "_generation"])
-def test_a_column_called_as_one_of_the_data_sources_own_is_not_lost(
-    log: SourceLog, name: str
-) -> None:
+def test_a_column_called_as_one_of_the_data_sources_own_is_not_lost(log, name):
     log.insert(people((name, "text")), ["1", "mine"])
     path = {"path": log.path}
     with pytest.raises(SourceOption, match=f"public.people has a column {name} itself: use tables"):
@@ -373,7 +363,7 @@ def test_a_column_called_as_one_of_the_data_sources_own_is_not_lost(
     assert struct[PEOPLE.name].dataType[name].dataType.typeName() == "string"
 
 
-def test_columns_of_a_table_that_was_made_anew_go_by_their_names(log: SourceLog) -> None:
+def test_columns_of_a_table_that_was_made_anew_go_by_their_names(log):
     texts = [("first", "text"), ("last", "text")]
     log.insert(people(*texts, numbers=(1, 2, 3), oid=1), ["1", "Ann", "Ames"])
     log.insert(people(*reversed(texts), numbers=(1, 2, 3), oid=2), ["2", "Boyd", "Bob"])
@@ -381,7 +371,7 @@ def test_columns_of_a_table_that_was_made_anew_go_by_their_names(log: SourceLog)
         assert [(row["first"], row["last"]) for row in rows] == [("Ann", "Ames"), ("Bob", "Boyd")]
 
 
-def test_what_was_not_sent_is_said_by_the_name_that_the_query_has(log: SourceLog) -> None:
+def test_what_was_not_sent_is_said_by_the_name_that_the_query_has(log):
     old = people(("note", "text"), numbers=(1, 2))
     log.insert(old, ["1", "long"])
     log.db.update(old, ["1"], unsent=["note"])
@@ -392,7 +382,7 @@ def test_what_was_not_sent_is_said_by_the_name_that_the_query_has(log: SourceLog
         assert [row["remark"] for row in rows] == ["long", None, "short"]
 
 
-def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log: SourceLog) -> None:
+def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log):
     log.people("Ann")
     frame, last = log.frame(), str(log.newest.log_position)
     before = log.frame(endingPosition=last)
@@ -405,7 +395,7 @@ def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log: S
     assert [row["name"] for row in before.rows()] == ["Ann"], "a batch that ends before is read"
 
 
-def test_a_column_renamed_between_load_and_start_stays(log: SourceLog) -> None:
+def test_a_column_renamed_between_load_and_start_stays(log):
     log.insert(people(("name", "text"), numbers=(1, 2)), ["1", "Ann"])
     frame = log.frame()
     log.insert(people(("called", "text"), numbers=(1, 2)), ["2", "Bob"])
@@ -413,7 +403,7 @@ def test_a_column_renamed_between_load_and_start_stays(log: SourceLog) -> None:
         assert [row["name"] for row in rows] == ["Ann", "Bob"]
 
 
-def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log: SourceLog) -> None:
+def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log):
     log.people("Ann")
     frame = log.frame()
     log.insert(relation("public.other", [ID]), ["7"])
@@ -425,9 +415,7 @@ def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log: SourceLo
 
 
 @pytest.mark.parametrize("asked_alone", [False, True])
-def test_a_query_without_changes_reports_that_its_reader_is_alive(
-    log: SourceLog, asked_alone: bool
-) -> None:
+def test_a_query_without_changes_reports_that_its_reader_is_alive(log, asked_alone):
     """A job that finds nothing for days has no batch; what comes then must wait for its next run."""
     log.people("Ann")
     stream = log.stream(reader="daily")
@@ -443,9 +431,7 @@ def test_a_query_without_changes_reports_that_its_reader_is_alive(
     assert names(stream, end, latest(stream, end)) == ["Bob", "Cid"]
 
 
-def test_a_running_query_notices_that_its_log_was_begun_anew(
-    log: SourceLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_query_notices_that_its_log_was_begun_anew(log, monkeypatch):
     """Its server is another, whose LSNs are lower: nothing would come, without an error."""
     monkeypatch.setattr("waltap_spark.source.stream.PROGRESS_S", 0.0)
     log.people("Ann")
@@ -460,7 +446,7 @@ def test_a_running_query_notices_that_its_log_was_begun_anew(
             latest(stream, end)
 
 
-def test_a_column_may_be_called_like_that_which_names_the_tables(log: SourceLog) -> None:
+def test_a_column_may_be_called_like_that_which_names_the_tables(log):
     log.insert(people(("_table", "text")), ["1", "of wood"])
     frame = log.frame()
     log.insert(people(("_table", "text")), ["2", "of stone"])
@@ -477,9 +463,7 @@ def test_a_column_may_be_called_like_that_which_names_the_tables(log: SourceLog)
         ("int4", "1", "text", "one"),
     ],
 )
-def test_a_type_that_a_query_does_not_know_stops_it(
-    log: SourceLog, old: str, before: str, new: str, after: str
-) -> None:
+def test_a_type_that_a_query_does_not_know_stops_it(log, old, before, new, after):
     log.insert(people(("value", old), numbers=(1, 2)), ["1", before])
     frames = [log.frame(), log.frame(newColumns="ignore")]
     log.insert(people(("value", new), numbers=(1, 2)), ["2", after])
@@ -489,7 +473,7 @@ def test_a_type_that_a_query_does_not_know_stops_it(
     assert [row["id"] for row in log.frame().streamed()] == [1, 2]
 
 
-def test_values_from_before_a_type_that_does_not_hold_them_are_reported(log: SourceLog) -> None:
+def test_values_from_before_a_type_that_does_not_hold_them_are_reported(log):
     log.insert(people(("value", "text"), numbers=(1, 2)), ["1", "one"])
     log.insert(people(("value", "int4"), numbers=(1, 2)), ["2", "2"])
     frame = log.frame()
@@ -516,7 +500,7 @@ NESTED = {
 }
 
 
-def test_times_and_wide_decimals_are_text_wherever_they_are(tmp_path: Path) -> None:
+def test_times_and_wide_decimals_are_text_wherever_they_are(tmp_path):
     types = {name: kind for name, (kind, _value) in NESTED.items()}
     types |= {"_commit_lsn": pa.int64(), "_commit_ts": pa.timestamp("us", tz="UTC")}
     values = {name: [value, None] for name, (_kind, value) in NESTED.items()}

@@ -33,7 +33,7 @@ from waltap_spark.state.output import SparkOutput, TableState, TargetTable
 PACKAGES = {"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 
 
-def test_formats_come_from_plugins_and_an_unknown_one_is_refused_with_the_known() -> None:
+def test_formats_come_from_plugins_and_an_unknown_one_is_refused_with_the_known():
     assert FormatChoice().factory is ParquetFormat
     assert {"parquet", "delta", "iceberg"} <= set(Host().table_formats)
     with pytest.raises(FormatUnknown, match=r"no table format called hudi.*delta, .*parquet"):
@@ -51,14 +51,14 @@ print(sorted({"pyspark", "pandas", "numpy"} & set(sys.modules)))
 """
 
 
-def test_an_engine_checks_a_format_without_loading_pyspark() -> None:
+def test_an_engine_checks_a_format_without_loading_pyspark():
     done = subprocess.run(
         [sys.executable, "-c", ENGINE], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
 
 
-def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:
+def test_a_session_gets_what_delta_needs_beside_its_own_settings():
     found = FormatChoice("delta").settings(
         "4.2.1", {**PACKAGES, "spark.sql.extensions": "mine.Extension"}
     )
@@ -72,7 +72,7 @@ def test_a_session_gets_what_delta_needs_beside_its_own_settings() -> None:
     )
 
 
-def test_deltas_checksum_files_list_no_files_unless_the_profile_asks_for_it() -> None:
+def test_deltas_checksum_files_list_no_files_unless_the_profile_asks_for_it():
     listing = "spark.databricks.delta.allFilesInCrc.enabled"
     assert FormatChoice("delta").settings("4.2.1", PACKAGES)[listing] == "false"
     asked = FormatChoice("delta").settings("4.2.1", {**PACKAGES, listing: "true"})
@@ -87,9 +87,7 @@ def test_deltas_checksum_files_list_no_files_unless_the_profile_asks_for_it() ->
         ("iceberg", "4.1.4", {}, r"iceberg-spark-runtime-4\.1_2\.13"),
     ],
 )
-def test_missing_jars_are_named_with_what_brings_them(
-    name: str, pyspark: str, jars: dict[str, str], reported: str
-) -> None:
+def test_missing_jars_are_named_with_what_brings_them(name, pyspark, jars, reported):
     with pytest.raises(FormatNotReady, match=reported) as refused:
         FormatChoice(name).settings(pyspark, jars)
     assert "spark.jars.packages" in str(refused.value)
@@ -106,13 +104,13 @@ RUNTIME = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_
     ],
 )
 def test_a_pyspark_without_a_release_of_the_format_is_refused_with_the_table(
-    name: str, pyspark: str, reported: str
-) -> None:
+    name, pyspark, reported
+):
     with pytest.raises(FormatUnsupported, match=reported):
         FormatChoice(name).settings(pyspark, PACKAGES if name == "delta" else RUNTIME)
 
 
-def test_tables_of_delta_write_their_checkpoints_in_different_commits() -> None:
+def test_tables_of_delta_write_their_checkpoints_in_different_commits():
     names = [
         f"delta.`file:///lake/tables/public/t{n}/delta/{what}`"
         for n in range(20)
@@ -136,7 +134,7 @@ def delta(catalog: str = "") -> DeltaFormat:
     return DeltaFormat(DeltaTableProperties(catalog=catalog), CONTEXT)
 
 
-def test_a_session_gets_what_iceberg_needs_beside_delta_and_its_catalogues() -> None:
+def test_a_session_gets_what_iceberg_needs_beside_delta_and_its_catalogues():
     lake = "spark.sql.catalog.lake"
     mine = {
         **RUNTIME,
@@ -166,18 +164,16 @@ def iceberg(catalog: str = "") -> IcebergFormat:
         (iceberg("lake.raw"), "changes", "`lake`.`raw`.`we.ird`.`a``b_changes`"),
     ],
 )
-def test_a_table_is_known_by_its_folder_or_by_its_name_in_the_catalogue(
-    made: DeltaFormat | IcebergFormat, kind: str, name: str
-) -> None:
+def test_a_table_is_known_by_its_folder_or_by_its_name_in_the_catalogue(made, kind, name):
     assert made.identifier(TableState(schema="we.ird", table="a`b"), kind) == name
 
 
-def test_the_namespace_of_a_name_is_found_with_dots_and_back_ticks_in_it() -> None:
+def test_the_namespace_of_a_name_is_found_with_dots_and_back_ticks_in_it():
     table = TableState(schema="we.ird", table="a`.`b")
     assert namespace_of(iceberg("lake.raw").identifier(table, "current")) == "`lake`.`raw`.`we.ird`"
 
 
-def test_types_that_iceberg_has_not_are_stored_as_wider_ones_also_within_others() -> None:
+def test_types_that_iceberg_has_not_are_stored_as_wider_ones_also_within_others():
     array = '{"type":"array","elementType":"%s","containsNull":true}'
     assert iceberg().stored('"short"') == '"integer"'
     assert iceberg().stored('"time(6)"') == '"string"'
@@ -209,9 +205,7 @@ def test_types_that_iceberg_has_not_are_stored_as_wider_ones_also_within_others(
         ("date", "timestamp", None, False),
     ],
 )
-def test_columns_that_can_grow_without_rewriting_rows(
-    old: object, new: str, in_delta: bool | None, in_iceberg: bool | None
-) -> None:
+def test_columns_that_can_grow_without_rewriting_rows(old, new, in_delta, in_iceberg):
     for made, expected in ((delta(), in_delta), (iceberg(), in_iceberg)):
         if expected is not None:
             assert made.widens(json.dumps(old), json.dumps(new)) is expected
@@ -219,9 +213,7 @@ def test_columns_that_can_grow_without_rewriting_rows(
 
 @pytest.mark.parametrize("steps", [(3, 4, 3), (3, 3), (2,)])
 @pytest.mark.parametrize("made", [delta(), iceberg()])
-def test_a_step_that_two_drivers_wrote_is_refused(
-    monkeypatch: pytest.MonkeyPatch, made: DeltaFormat | IcebergFormat, steps: tuple[int, ...]
-) -> None:
+def test_a_step_that_two_drivers_wrote_is_refused(monkeypatch, made, steps):
     """Also one of a driver that was slower than its successor's commit."""
     table, target = TableState(schema="s", table="t"), TargetTable(at="t", version=6, step=2)
     own = made._identity()
@@ -240,9 +232,7 @@ def test_a_step_that_two_drivers_wrote_is_refused(
 
 
 @pytest.mark.parametrize(("made", "harmless"), [(delta(), "OPTIMIZE"), (iceberg(), "replace")])
-def test_a_step_that_meets_a_compaction_is_written_again(
-    monkeypatch: pytest.MonkeyPatch, made: DeltaFormat | IcebergFormat, harmless: str
-) -> None:
+def test_a_step_that_meets_a_compaction_is_written_again(monkeypatch, made, harmless):
     """But not behind another program's rows, nor after a failure for another reason."""
     table, target = TableState(schema="s", table="t"), TargetTable(at="t", version=6, step=2)
     commits = list[TableCommit]()
@@ -278,9 +268,7 @@ def test_a_step_that_meets_a_compaction_is_written_again(
 
 @pytest.mark.parametrize("ahead_s", [-90_000.0, 40 * 86_400.0])
 @pytest.mark.parametrize("made", [delta(), iceberg()])
-def test_old_files_go_daily_also_after_a_clock_that_was_ahead(
-    made: DeltaFormat | IcebergFormat, ahead_s: float
-) -> None:
+def test_old_files_go_daily_also_after_a_clock_that_was_ahead(made, ahead_s):
     table = TableState(schema="s", table="t").with_storage(
         targets={"current": TargetTable(at="t")}, vacuumed=time.time() + ahead_s
     )
@@ -311,9 +299,7 @@ def test_old_files_go_daily_also_after_a_clock_that_was_ahead(
         (array("integer"), "integer", None),
     ],
 )
-def test_a_common_type_holds_every_value_of_both(
-    one: object, other: object, common: object
-) -> None:
+def test_a_common_type_holds_every_value_of_both(one, other, common):
     """None where only text would."""
     for pair in ((one, other), (other, one)):
         found = common_type(*map(json.dumps, pair))
@@ -323,7 +309,7 @@ def test_a_common_type_holds_every_value_of_both(
 WIDE = decimal.Decimal(10) ** 60
 
 
-def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand() -> None:
+def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand():
     wide = pa.decimal256(76, 2)
     size = pa.struct([("w", wide), ("n", pa.int32())])
     for kind, value, text in (
@@ -341,7 +327,7 @@ def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand() -> Non
 TYPES = {"small": '"short"', "large": '"long"', "code": '"string"', "rate": '"double"'}
 
 
-def test_a_condition_lists_few_keys() -> None:
+def test_a_condition_lists_few_keys():
     assert one_of([(1,), (-2,), (1,)], ["small"], TYPES) == "`small` IN (1S, -2S)"
     assert one_of([(1, "it's"), (2, "${a}\\")], ["large", "code"], TYPES) == (
         r"`large` IN (1L, 2L) AND `code` IN ('it\'s', '\u0024{a}\\') "
@@ -361,5 +347,5 @@ def test_a_condition_lists_few_keys() -> None:
     ],
     ids=["no keys", "a null", "floating point", "too many", "too long"],
 )
-def test_a_condition_lists_no_other_keys(keys: list[tuple[object, ...]], name: str) -> None:
+def test_a_condition_lists_no_other_keys(keys, name):
     assert one_of(keys, [name], TYPES) is None

@@ -93,12 +93,12 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_table_is_known_by_its_number(script: str) -> None:
+def test_a_table_is_known_by_its_number(script):
     entries, after, segments = SCRIPTS[script]
     assert played(tables(of("a", 1), of("z", 9)), log(*entries)) == (after, segments)
 
 
-def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another() -> None:
+def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another():
     found = find_renames(log(at("b", 1)), tables(of("a", 1)))
     (b,) = (moved := found.applied(tables(of("a", 1)), in_place=True)).values()
     assert (b.storage, b.owner, b.former_names) == (("s", "a"), "s.a", ("s.a",))
@@ -108,7 +108,7 @@ def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another(
     assert again["s.c"].storage == ("s", "a")
 
 
-def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_known() -> None:
+def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_known():
     before = tables(of("a", 1), of("z", 9, stale=("why",)))
     displaced = find_renames(log(at("z", 1)), before).applied(before, in_place=False)
     assert displaced["s.z@9"].stale == ("why", DISPLACED)
@@ -116,7 +116,7 @@ def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_known() -> None
     assert renamed["s.other"].stale == ("why",)
 
 
-def test_a_number_of_another_epoch_may_be_another_tables() -> None:
+def test_a_number_of_another_epoch_may_be_another_tables():
     before = tables(of("a", 1), of("z", 9))
     swapped = log(at("a", 9), at("z", 1), epoch=2)
     assert played(before, swapped) == ({1: "a", 9: "z"}, {"s.a": ["a9"], "s.z": ["z1"]})
@@ -124,14 +124,14 @@ def test_a_number_of_another_epoch_may_be_another_tables() -> None:
     assert played(before, new) == ({1: "a", 9: "z"}, {"s.b": ["b1"], "s.a": ["a1"]})
 
 
-def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own() -> None:
+def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own():
     before = tables(of("b", 1, former_names=("s.a",)))
     again = log(at("a", 1), at("b", 1), epoch=2)
     assert played(before, again) == ({1: "b"}, {"s.b": ["a1", "b1"]})
 
 
 @pytest.mark.parametrize("split", range(5), ids="commits of {} and more entries".format)
-def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(split: int) -> None:
+def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(split):
     before = tables(of("z", 1, former_names=("s.a",)), of("a", 9, former_names=("s.z",)))
     again = log(at("a", 1), at("z", 9), at("z", 1), at("a", 9), epoch=2)
     paths: dict[int, list[str]] = {}
@@ -148,7 +148,7 @@ def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(sp
 
 
 @pytest.mark.parametrize("stated", [True, False], ids=["with its owner", "unstated"])
-def test_a_table_that_has_only_its_new_name_in_what_is_read_again_is_its_own(stated: bool) -> None:
+def test_a_table_that_has_only_its_new_name_in_what_is_read_again_is_its_own(stated):
     """The other one was renamed away before, and has changes of before."""
     before = tables(of("old", 1, former_names=("s.a",)), of("a", 9, former_names=("s.new",)))
     former = FormerOwner(oid=1, schema="s", table="old") if stated else None
@@ -159,7 +159,7 @@ def test_a_table_that_has_only_its_new_name_in_what_is_read_again_is_its_own(sta
     )  # fmt: skip
 
 
-def test_a_table_is_renamed_during_its_first_snapshot() -> None:
+def test_a_table_is_renamed_during_its_first_snapshot():
     part = StagedSegment(snapshot_id=1, path="p", fingerprint="f", rows=1, key=("id",), oid=1)
     before = tables(of("a", 0, columns={}, staged=(part,)))
     found = find_renames(log(at("b", 1, snapshot_id=1, complete=True)), before)
@@ -170,7 +170,7 @@ def test_a_table_is_renamed_during_its_first_snapshot() -> None:
     assert (list(after), [*group.segments]) == (["s.b"], ["p", "b1"])
 
 
-def test_entries_of_a_suspended_table_wait_under_all_of_its_names() -> None:
+def test_entries_of_a_suspended_table_wait_under_all_of_its_names():
     waits = ((1, "s.a", 1),)
     before = tables(of("a", 1, failed="why", waits=waits))
     found = find_renames(log(at("b", 1), at("a", 2)), before)
@@ -179,7 +179,7 @@ def test_entries_of_a_suspended_table_wait_under_all_of_its_names() -> None:
     assert found.routes[1, "s.a", 2] == ("s", "a"), "another table has the name"
 
 
-def test_a_suspended_table_that_was_dropped_and_created_again_has_the_new_number() -> None:
+def test_a_suspended_table_that_was_dropped_and_created_again_has_the_new_number():
     before = tables(of("a", 1, failed="why", waits=((1, "s.a", 1),)))
     created = find_renames(log(at("a", 2)), before).applied(before, in_place=True)
     assert created["s.a"].waits == ((1, "s.a", 1), (1, "s.a", 2))
@@ -188,7 +188,7 @@ def test_a_suspended_table_that_was_dropped_and_created_again_has_the_new_number
     assert later.routes[1, "s.old", 1] == ("s", "old"), "its rows were given up"
 
 
-def test_a_table_that_an_earlier_release_suspended_keeps_its_name() -> None:
+def test_a_table_that_an_earlier_release_suspended_keeps_its_name():
     before = tables(of("a", 1, failed="why"), of("z", 9))
     found = find_renames(log(at("b", 1), at("a", 9)), before)
     assert not found.renamed

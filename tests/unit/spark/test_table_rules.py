@@ -1,7 +1,5 @@
 """Rules of a profile: which table is where, what it and its columns are called, how it is kept and divided."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +61,7 @@ PLACES = (r"t_(\w+)\.(.*):all.$2@$1", r"shard\d\.(orders):all.$1")
         (checked_names, r"orders public\.a: :b a:b.c.d a:b. a:$1 (:b"),
     ],
 )
-def test_a_rule_that_gives_no_name_is_refused(
-    checked: Callable[[list[str]], object], rules: str
-) -> None:
+def test_a_rule_that_gives_no_name_is_refused(checked, rules):
     for rule in rules.split():
         with pytest.raises(ValueError, match=r"."):
             checked([rule])
@@ -84,7 +80,7 @@ def test_a_rule_that_gives_no_name_is_refused(
         ("source.column=_commit_LSN", "_commit_LSN"),
     ],
 )
-def test_what_is_no_rule_is_refused_before_anything_starts(pair: str, reported: str) -> None:
+def test_what_is_no_rule_is_refused_before_anything_starts(pair, reported):
     with pytest.raises(ConfigurationError) as refused:
         properties_of([pair], "lake")
     assert reported in str(refused.value)
@@ -101,13 +97,13 @@ def test_what_is_no_rule_is_refused_before_anything_starts(pair: str, reported: 
     ],
 )
 def test_what_a_format_cannot_do_is_refused_by_the_name_of_the_property(
-    table_format: str, name: str, value: str, reported: str
-) -> None:
+    table_format, name, value, reported
+):
     with pytest.raises(ConfigurationError, match=reported):
         _ = FormatChoice(table_format, {f"format.{name}": value}).factory
 
 
-def test_a_profile_and_a_driver_say_the_same() -> None:
+def test_a_profile_and_a_driver_say_the_same():
     pairs = ["mode=public\\.o:scd2,append", "deletes=soft", "extra.columns=_xid,_commit_ts"]
     pairs += ["history=public\\.o:keep,none", "columns.names=snake"]
     pairs += [r"columns.renames=.*\.(.*)__c:$1", "source.column=tenant"]
@@ -129,7 +125,7 @@ def test_a_profile_and_a_driver_say_the_same() -> None:
 # --- how tables are kept ----------------------------------------------------------------------------
 
 
-def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case() -> None:
+def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case():
     rules = ModeRules(
         modes=(r"public\.audit.*:append", r"public\.Orders:scd2", "scd1"),
         deletes=(r"public\.people:soft",),
@@ -154,14 +150,12 @@ def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case() -> Non
         (ModeRules(modes=("append",)), "", "a", ""),
     ],
 )
-def test_a_table_that_cannot_be_kept_so_is_reported_why(
-    rules: ModeRules, key: str, columns: str, reported: str
-) -> None:
+def test_a_table_that_cannot_be_kept_so_is_reported_why(rules, key, columns, reported):
     found = unfit(rules.of("public.t"), tuple(key.split()), dict.fromkeys(columns.split(), ""))
     assert reported in found if reported else found == ""
 
 
-def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() -> None:
+def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at():
     assert describe_mode(TableMode(deletes="soft")) == "scd1, deletes soft"
     assert describe_mode(ModeRules(history=("none",)).of("public.t")) == "scd1, without history"
     table = TableState(
@@ -182,11 +176,11 @@ def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at() ->
         ("id2Name", "id2_name"), ("A", "a"), ("größeX", "größe_x"),
     ],
 )  # fmt: skip
-def test_snake_parts_words(name: str, snake: str) -> None:
+def test_snake_parts_words(name, snake):
     assert ColumnNames(("snake",)).of("s.t", name) == snake
 
 
-def test_renames_come_before_styles_and_styles_are_by_table() -> None:
+def test_renames_come_before_styles_and_styles_are_by_table():
     names = ColumnNames((r"crm\..*:snake", "lower"), (r"crm\.(\w+)\.(.*)__c:$2_of_$1",))
     assert names.of("crm.orders", "Total__c") == "Total_of_orders"
     assert names.of("crm.orders", "OrderID") == "order_id"
@@ -200,7 +194,7 @@ def group(*names: str) -> SegmentGroup:
     return SegmentGroup("f", 1, (names[0],), entries, oid=1, unchanged=dict.fromkeys(names[1:]))
 
 
-def test_a_group_has_new_names_and_a_schema_of_its_own_once() -> None:
+def test_a_group_has_new_names_and_a_schema_of_its_own_once():
     found, alike, names = group("OrderID", "note"), group("order_id"), ColumnNames(("snake",))
     for each in (found, found, alike):
         names.name(each, "s.t")
@@ -212,7 +206,7 @@ def test_a_group_has_new_names_and_a_schema_of_its_own_once() -> None:
 
 
 @pytest.mark.parametrize("second", ["A", "_Op", "_Valid_To"])
-def test_names_that_two_would_have_are_refused(second: str) -> None:
+def test_names_that_two_would_have_are_refused(second):
     names = ColumnNames(("lower",))
     with pytest.raises(NamesClash, match=r"WT-5259"):
         names.name(group("a", second), "s.t")
@@ -222,7 +216,7 @@ def test_names_that_two_would_have_are_refused(second: str) -> None:
 # --- names of tables --------------------------------------------------------------------------------
 
 
-def test_a_table_is_called_by_the_first_rule_that_matches_its_name_as_it_is_written() -> None:
+def test_a_table_is_called_by_the_first_rule_that_matches_its_name_as_it_is_written():
     rules = (r"public\.(.*)_changes:$1_log", r"crm\.Orders:raw.orders_upper", r"odd\..*:$0")
     rules += (r"sub\.(\w+)_x|sub\.other:raw.$1",)
     for schema, table, expected in (
@@ -243,7 +237,7 @@ def holding(name: str, *targets: str) -> TableState:
     return TableState(schema=schema, table=table, stored_table=stored_table)
 
 
-def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> None:
+def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none():
     tables = {"p.a": holding("p.a", "c.p.a", "c.p.a_changes")}
     claims = NameClaims(lambda: tables)
     claims.take("p.a", ["c.p.a", "c.p.a_changes"], is_case_sensitive=True)
@@ -267,7 +261,7 @@ def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none() -> N
         ("a_b.c a.b_c x.c x.b_c", "a_b.c a.b_c x_c x_b_c"),
     ],
 )
-def test_a_view_is_called_as_its_table_unless_another_is(tables: str, views: str) -> None:
+def test_a_view_is_called_as_its_table_unless_another_is(tables, views):
     found: list[Any] = [tuple(name.split(".")) for name in tables.split()]
     assert view_names(found) == views.split()
 
@@ -292,21 +286,21 @@ def source(schema: str, **columns: str) -> TableState:
     ],
 )
 def test_the_first_rule_that_matches_says_where_a_table_is_and_which_source(
-    rules: tuple[str, ...], schema: str, table: str, place: tuple[str, str, str] | None
-) -> None:
+    rules, schema, table, place
+):
     checked_places([*rules])
     found = TargetMappings(rules).of(schema, table)
     assert (found and (found.schema, found.table, found.source)) == place
 
 
-def test_a_table_has_the_name_and_the_folder_of_its_target() -> None:
+def test_a_table_has_the_name_and_the_folder_of_its_target():
     table = source("t_a", id=INT)
     assert (table.name, table.target_name) == ("t_a.orders", "all.orders")
     assert table.target_folder == "tables/all/orders"
     assert TableState(schema="a", table="b").target_name == "a.b"
 
 
-def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> None:
+def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone():
     first, second = source("t_a", id=INT, n=INT), source("t_b", id=LONG, more=TEXT)
     assert union_columns([first, second]) == {"id": LONG, "n": INT, "more": TEXT}
     assert [each.name for each in sharers([second, first])["all.orders"]] == [
@@ -332,7 +326,7 @@ def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone() -> N
             known.required(table)
 
 
-def test_a_column_that_every_source_dropped_comes_back_with_any_type() -> None:
+def test_a_column_that_every_source_dropped_comes_back_with_any_type():
     with_n = [source(schema, id=INT, n=INT) for schema in ("t_a", "t_b")]
     shapes = SharedShapes({each.name: each for each in with_n})
     for schema, kind, fits in (
@@ -353,7 +347,7 @@ def test_a_column_that_every_source_dropped_comes_back_with_any_type() -> None:
 
 
 @pytest.mark.parametrize("into", ["all.$2@$1", "all.$1", "$1.$2"])
-def test_a_group_that_matches_nothing_gives_no_name(into: str) -> None:
+def test_a_group_that_matches_nothing_gives_no_name(into):
     places = TargetMappings((rf"t(\d)?\.(.*):{into}",))
     table = TableState(schema="t1", table="orders", place=places.of("t1", "orders"))
     require_place(table, places, ["id"])
@@ -362,7 +356,7 @@ def test_a_group_that_matches_nothing_gives_no_name(into: str) -> None:
         require_place(table, places, ["id"])
 
 
-def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
+def test_a_place_is_given_once_and_its_column_is_nobody_elses():
     places = TargetMappings(PLACES)
     require_place(source("t_a"), places, ["id"])
     with pytest.raises(SourcesDiffer, match=r"source a of all\.orders.*by itself") as refused:
@@ -373,7 +367,7 @@ def test_a_place_is_given_once_and_its_column_is_nobody_elses() -> None:
         require_place(source("t_a"), places, ["id", "_Source"])
 
 
-def test_sources_share_a_name_with_other_sources_and_with_nobody_else() -> None:
+def test_sources_share_a_name_with_other_sources_and_with_nobody_else():
     stored_table = StoredTable(targets={"current": TargetTable(at="c.all.orders")})
     place = source("t_a").place
     tables = {
@@ -392,7 +386,7 @@ def test_sources_share_a_name_with_other_sources_and_with_nobody_else() -> None:
 # --- where files are --------------------------------------------------------------------------------
 
 
-def test_divisions_are_columns_or_transforms_of_them() -> None:
+def test_divisions_are_columns_or_transforms_of_them():
     rules = r"p\.a:region,days(we ird), bucket(16, id);.*/changes:_op"
     checked_divisions(rules, transforms=True)
     layout = FileLayout.of("p.a", rules, r"p\..*:region,id")
@@ -412,9 +406,7 @@ def test_divisions_are_columns_or_transforms_of_them() -> None:
         layout.require("p.a", ["region", "id"])
 
 
-def test_files_are_at_the_addresses_that_spark_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_at_the_addresses_that_spark_knows(tmp_path, monkeypatch):
     given = {"storage.endpoint": "http://127.0.0.1:9", "storage.region": "us-east-1"}
     nowhere = StorageProperties.model_validate(given)
     for place, found in (

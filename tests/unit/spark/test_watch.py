@@ -62,14 +62,14 @@ class Lake(WrittenLog):
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Any:
+def lake(tmp_path) -> Any:
     made = Lake(tmp_path)
     yield made
     made.close()
     made.output.close()
 
 
-def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
+def test_each_commit_has_its_rows_and_each_table_what_waits(lake):
     lake.change(orders=3, items=1)
     lake.change(orders=1)
     lake.commit()
@@ -87,7 +87,7 @@ def test_each_commit_has_its_rows_and_each_table_what_waits(lake: Lake) -> None:
     assert (orders.table, orders.waiting_rows, orders.lag_ms) == ("public.orders", 5, 7000)
 
 
-def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> None:
+def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake):
     lake.change(orders=1, items=1)
     lake.commit()
     lake.change(orders=2, items=4)
@@ -100,7 +100,7 @@ def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake: Lake) -> Non
     ]
 
 
-def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(lake: Lake) -> None:
+def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(lake):
     lake.change(orders=1)
     lake.change(orders=2)
     lake.commit()
@@ -111,7 +111,7 @@ def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(la
     assert [each.rows for each in found.batches] == [None, {"public.items": 3}]
 
 
-def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
+def test_the_command_and_the_status_page_show_it(lake):
     lake.change(orders=1200)
     lake.commit()
     lake.change(items=34)
@@ -130,7 +130,7 @@ def test_the_command_and_the_status_page_show_it(lake: Lake) -> None:
     }
 
 
-def test_before_the_first_commit_the_command_says_so_in_words(lake: Lake) -> None:
+def test_before_the_first_commit_the_command_says_so_in_words(lake):
     lake.change(orders=1)
     shown = CliRunner().invoke(
         application, ["top", str(lake.folder), "--once"], env={"COLUMNS": "200"}
@@ -143,9 +143,7 @@ def test_before_the_first_commit_the_command_says_so_in_words(lake: Lake) -> Non
     assert msgspec.json.decode(reported.output) == {"batches": [], "tables": []}
 
 
-def test_the_first_commit_appears_while_the_command_runs(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_commit_appears_while_the_command_runs(lake, monkeypatch):
     drawn: list[Any] = []
 
     def draw(view: Callable[[], Any], _every_s: float) -> None:
@@ -160,9 +158,7 @@ def test_the_first_commit_appears_while_the_command_runs(
     assert str(drawn[1].columns[0]._cells) == "['public.items', 'public.orders']"
 
 
-def test_what_waits_for_a_table_that_stands_still_is_counted_on(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_for_a_table_that_stands_still_is_counted_on(lake, monkeypatch):
     """The log behind it may be that of days: nobody reads all of it at each look."""
     lake.change(orders=1, items=1)
     lake.commit()

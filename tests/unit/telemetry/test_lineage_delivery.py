@@ -38,7 +38,7 @@ def change_often(delivery: LineageSender) -> None:
         delivery.put(LineageEvent(kind="RUNNING"))
 
 
-def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost() -> None:
+def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost():
     server = Server(there=False)
     with LineageSender(server.take, retry_s=0.01) as delivery:
         change_often(delivery)
@@ -53,7 +53,7 @@ def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost() 
     assert sorted(named) == sorted(f"t{number}" for number in range(TABLES))
 
 
-def test_what_never_arrived_is_counted_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_never_arrived_is_counted_at_the_end(caplog):
     server = Server(there=False)
     with LineageSender(server.take) as delivery:
         change_often(delivery)
@@ -67,7 +67,7 @@ def test_what_never_arrived_is_counted_at_the_end(caplog: pytest.LogCaptureFixtu
     ]
 
 
-def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
+def test_shapes_go_with_the_next_event_and_with_no_other():
     server = Server(there=True)
     with LineageSender(server.take) as delivery:
         delivery.put(LineageEvent(kind="START"))
@@ -82,7 +82,7 @@ def test_shapes_go_with_the_next_event_and_with_no_other() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_table_that_is_new_while_an_event_is_on_its_way_is_reported_at_once(lost: bool) -> None:
+def test_a_table_that_is_new_while_an_event_is_on_its_way_is_reported_at_once(lost):
     server, on_its_way, may_arrive = Server(there=True), threading.Event(), threading.Event()
 
     def send(happening: LineageEvent, shapes: Collection[Relation]) -> None:

@@ -48,11 +48,11 @@ def logged() -> Iterator[Callable[..., list[str]]]:
 
 
 @pytest.fixture
-def lines(logged: Callable[..., list[str]]) -> list[str]:
+def lines(logged) -> list[str]:
     return logged()
 
 
-def test_a_line_is_one_object_with_the_fields_of_the_vocabulary(lines: list[str]) -> None:
+def test_a_line_is_one_object_with_the_fields_of_the_vocabulary(lines):
     log = logging.getLogger("waltap.test")
     log.warning("slot is lost", extra={"slot": "s", "lsn": "0/1", "row": "a row value"})
     (line,) = lines
@@ -67,7 +67,7 @@ def test_a_line_is_one_object_with_the_fields_of_the_vocabulary(lines: list[str]
     }
 
 
-def test_an_exception_is_one_field_and_the_line_stays_one(lines: list[str]) -> None:
+def test_an_exception_is_one_field_and_the_line_stays_one(lines):
     try:
         raise ValueError("a\nb")
     except ValueError:
@@ -77,9 +77,7 @@ def test_an_exception_is_one_field_and_the_line_stays_one(lines: list[str]) -> N
     assert json.loads(line)["exception"] == "ValueError: a\nb"
 
 
-def test_text_lines_are_short_and_those_of_json_have_the_labels_of_the_profile(
-    logged: Callable[..., list[str]],
-) -> None:
+def test_text_lines_are_short_and_those_of_json_have_the_labels_of_the_profile(logged):
     text, labelled = logged("text", "INFO"), logged("json", "INFO", team="data")
     log = logging.getLogger("waltap.test")
     log.info("streaming", extra={"pipeline": "p"})
@@ -88,7 +86,7 @@ def test_text_lines_are_short_and_those_of_json_have_the_labels_of_the_profile(
     assert [json.loads(line)["labels"] for line in labelled] == [{"team": "data"}]
 
 
-def test_the_vocabulary_shadows_no_attribute_of_a_record() -> None:
+def test_the_vocabulary_shadows_no_attribute_of_a_record():
     record = logging.LogRecord("n", 20, "p", 1, "m", None, None)
     assert not set(FIELDS) & set(vars(record))
 
@@ -98,9 +96,7 @@ def snapshot(host: Host, event: str, table: str, rows: int, total: int | None) -
     host.notify("on_snapshot", pipeline="p", **reported)
 
 
-def test_the_life_of_a_pipeline_is_logged(
-    lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_life_of_a_pipeline_is_logged(lines, monkeypatch):
     monkeypatch.setattr(lifecycle, "THROUGHPUT_EVERY_S", 0.0)
     host = Host(discover=False)
     found_now = [status(0)]
@@ -127,7 +123,7 @@ def test_the_life_of_a_pipeline_is_logged(
     assert [d.get("error_code") for d in found[3:]] == ["WT-2001", "WT-9000"]
 
 
-def test_a_snapshot_of_many_tables_logs_how_many_are_read(lines: list[str]) -> None:
+def test_a_snapshot_of_many_tables_logs_how_many_are_read(lines):
     host = Host(discover=False)
     host.register(LifeCycleLog(lambda: status(0)), "log")
     tables = [f"public.t{number}" for number in range(5000)]
@@ -144,7 +140,7 @@ def test_a_snapshot_of_many_tables_logs_how_many_are_read(lines: list[str]) -> N
     assert (found[-1]["tables"], found[-1]["rows"]) == (5000, 15000)
 
 
-def test_a_run_ends_with_one_line_of_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_ends_with_one_line_of_what_it_did(caplog):
     host = Host()
     last = status(0x300, events=4, snapshot_rows=2, transactions=1)
     host.register(LifeCycleLog(lambda: last), "life-cycle log")

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import re
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -55,7 +54,7 @@ def screen() -> Screen:
     return Screen()
 
 
-def test_a_table_shows_rows_estimate_and_then_the_count(screen: Screen) -> None:
+def test_a_table_shows_rows_estimate_and_then_the_count(screen):
     screen.table("table_started", "public.big", 0, 2000)
     screen.status = of_table("public.big", 1500, 2000)
     screen.table("table_completed", "public.big", 2100, 2100)
@@ -64,18 +63,18 @@ def test_a_table_shows_rows_estimate_and_then_the_count(screen: Screen) -> None:
     assert "✓" in last
 
 
-def test_an_estimate_that_was_too_low_grows(screen: Screen) -> None:
+def test_an_estimate_that_was_too_low_grows(screen):
     screen.table("table_started", "public.t", 0, 10)
     assert "500 of ~501" in screen.end(of_table("public.t", 500, 10))
 
 
-def test_an_empty_table_leaves_no_line(screen: Screen) -> None:
+def test_an_empty_table_leaves_no_line(screen):
     screen.table("table_started", "public.empty", 0, None)
     screen.table("table_completed", "public.empty", 0, 0)
     assert "public.empty" not in screen.end().split("\r")[-1]
 
 
-def test_trouble_is_said_above_the_bars(screen: Screen) -> None:
+def test_trouble_is_said_above_the_bars(screen):
     screen.state("reconnecting", "link [cut]\nmore")
     assert "reconnecting: link [cut]" in screen.end()
 
@@ -92,8 +91,8 @@ RATES = ((3, 1234.0), (10, 5.0))
     ],
 )
 def test_streamed_changes_are_counted_with_their_rate_and_snapshot_rows_are_not(
-    screen: Screen, counted: dict[str, Any], reported: str, rate: bool
-) -> None:
+    screen, counted, reported, rate
+):
     screen.state("streaming", "0/1")
     drawn = screen.end(dataclasses.replace(NONE, **counted))
     assert reported in drawn
@@ -103,9 +102,7 @@ def test_streamed_changes_are_counted_with_their_rate_and_snapshot_rows_are_not(
 
 
 @pytest.mark.parametrize(("end", "reported"), [("stopped", True), ("failed", False)])
-def test_what_a_run_did_is_its_last_line_and_a_failed_start_did_nothing(
-    screen: Screen, end: str, reported: bool
-) -> None:
+def test_what_a_run_did_is_its_last_line_and_a_failed_start_did_nothing(screen, end, reported):
     screen.status = dataclasses.replace(NONE, state=end)
     screen.state("checking")
     screen.state(end)

@@ -1,7 +1,7 @@
 """Messages to transactions: what is handed out when, what is dropped, what survives a restart."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ from waltap.changes.decode import (
 from waltap.changes.transactions.assembly import (
     PreparedTransactionLost,
     TransactionAssembler,
-    TwoPhasePolicy,
 )
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.spill import (
@@ -118,7 +117,7 @@ def ordinary(commit: int, changes: Iterable[Message], xid: int = 7) -> list[Mess
 # --- ordinary transactions -----------------------------------------------------------------------
 
 
-def test_a_message_between_transactions_counts_as_a_commit_at_its_place() -> None:
+def test_a_message_between_transactions_counts_as_a_commit_at_its_place():
     message = LogicalMessage(150, False, "p", b"c")
     parts = assembler().feed([*ordinary(100, []), message, *ordinary(200, [row(1)])])
     assert [(p.xid, p.previous_end_lsn, p.end_lsn) for p in parts] == [
@@ -129,14 +128,14 @@ def test_a_message_between_transactions_counts_as_a_commit_at_its_place() -> Non
     assert parts[1].changes == [message]
 
 
-def test_origin_belongs_to_its_transaction_alone() -> None:
+def test_origin_belongs_to_its_transaction_alone():
     one = ordinary(100, [Origin(0, "elsewhere", 5), row(1)])
     first, second = assembler().feed([*one, *ordinary(200, [row(2)])])
     assert (first.origin, first.origin_lsn) == ("elsewhere", 5)
     assert (second.origin, second.origin_lsn) == (None, None)
 
 
-def test_a_begin_without_lsn_starts_where_its_first_change_is() -> None:
+def test_a_begin_without_lsn_starts_where_its_first_change_is():
     (part,) = assembler().feed([Begin(0, 7, 100, 5), row(3), Commit(101, 100, 101, 5, 7)])
     assert part.begin_lsn == 1003
 
@@ -144,7 +143,7 @@ def test_a_begin_without_lsn_starts_where_its_first_change_is() -> None:
 # --- resume --------------------------------------------------------------------------------------
 
 
-def test_messages_before_the_resume_position_are_dropped() -> None:
+def test_messages_before_the_resume_position_are_dropped():
     subject = assembler(resume=Position(150))
     old, new = (LogicalMessage(lsn, False, "p", b"") for lsn in (150, 151))
     assert [part.end_lsn for part in subject.feed([old, new])] == [151]
@@ -158,11 +157,11 @@ def segment(xid: int, changes: Iterable[Message], *, first: bool = False) -> lis
 
 
 @pytest.fixture(params=["memory", "disk"])
-def memory(request: pytest.FixtureRequest) -> int:
+def memory(request) -> int:
     return 1 << 20 if request.param == "memory" else 0
 
 
-def test_an_aborted_stream_leaves_nothing_behind(tmp_path: Path, memory: int) -> None:
+def test_an_aborted_stream_leaves_nothing_behind(tmp_path, memory):
     subject = assembler(tmp_path, memory=memory)
     parts = subject.feed([*segment(7, [row(1, 7)], first=True), StreamAbort(0, 7, 7)])
     assert parts == []
@@ -170,7 +169,7 @@ def test_an_aborted_stream_leaves_nothing_behind(tmp_path: Path, memory: int) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_kind_of_change_survives_a_buffer(tmp_path: Path, memory: int) -> None:
+def test_every_kind_of_change_survives_a_buffer(tmp_path, memory):
     changes: list[Message] = [
         Insert(TABLE, 1, ("1", None), 7),
         Insert(TABLE, 2, (b"\0\xff", UNCHANGED), 7),
@@ -190,9 +189,7 @@ def test_every_kind_of_change_survives_a_buffer(tmp_path: Path, memory: int) -> 
     assert all(c.relation is TABLE for c in part.changes if isinstance(c, Insert))
 
 
-def test_inserts_of_a_large_transaction_are_columns_and_others_stay_rows(
-    tmp_path: Path, memory: int
-) -> None:
+def test_inserts_of_a_large_transaction_are_columns_and_others_stay_rows(tmp_path, memory):
     few = [row(n, 7) for n in range(LEAST_ROWS)]
     odd = [
         [*few[:-1], Insert(TABLE, 1, (b"\xff", "v"), 7)],
@@ -217,7 +214,7 @@ def test_inserts_of_a_large_transaction_are_columns_and_others_stay_rows(
     assert found[-sum(map(len, sent)) :] == [change for some in sent for change in some]
 
 
-def test_memory_is_given_to_the_disk_largest_first(tmp_path: Path) -> None:
+def test_memory_is_given_to_the_disk_largest_first(tmp_path):
     subject = assembler(tmp_path, memory=20_000)
     subject.feed(segment(7, [row(n, 7) for n in range(100)], first=True))
     assert list(tmp_path.iterdir()) == []
@@ -227,7 +224,7 @@ def test_memory_is_given_to_the_disk_largest_first(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path: Path, memory: int) -> None:
+def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path, memory):
     """What comes behind it waits."""
     count = 3 * PART_CHANGES + 10
     subject = assembler(tmp_path, memory=memory)
@@ -256,7 +253,7 @@ def test_a_large_transaction_comes_in_parts_of_bounded_size(tmp_path: Path, memo
 # --- commit position not known in advance --------------------------------------------------------
 
 
-def test_a_transaction_whose_commit_is_unknown_waits_for_it(tmp_path: Path, memory: int) -> None:
+def test_a_transaction_whose_commit_is_unknown_waits_for_it(tmp_path, memory):
     subject = assembler(tmp_path, memory=memory)
     assert subject.feed([Begin(5, 7, 0, 44), row(1)]) == []
     assert not subject.idle
@@ -267,7 +264,7 @@ def test_a_transaction_whose_commit_is_unknown_waits_for_it(tmp_path: Path, memo
     assert numbers([part]) == [1, 2]
 
 
-def test_one_delivered_before_is_dropped_by_its_end() -> None:
+def test_one_delivered_before_is_dropped_by_its_end():
     subject = assembler(resume=Position(101))
     messages = [Begin(5, 7, 0, 0), row(1), Commit(99, 0, 101, 0, 7)]
     assert subject.feed(messages) == []
@@ -333,9 +330,7 @@ and how many transactions wait."""
 
 @pytest.mark.parametrize("ends", ["closed", "killed"])
 @pytest.mark.parametrize("story", LIVES)
-def test_a_prepared_transaction_is_delivered_once(
-    tmp_path: Path, story: str, ends: str, memory: int
-) -> None:
+def test_a_prepared_transaction_is_delivered_once(tmp_path, story, ends, memory):
     for number, (resume, policy, *turns) in enumerate(LIVES[story], 1):
         subject = assembler(tmp_path, resume=resume, previous=7, memory=memory, two_phase=policy)
         made: list[TransactionPart] = []
@@ -361,7 +356,7 @@ def test_a_prepared_transaction_is_delivered_once(
     assert later.feed(DECIDED) == []
 
 
-def test_a_rolled_back_one_is_forgotten_and_its_gid_used_again(tmp_path: Path) -> None:
+def test_a_rolled_back_one_is_forgotten_and_its_gid_used_again(tmp_path):
     subject = assembler(tmp_path)
     subject.feed(prepared("g", [row(1)]))
     assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
@@ -373,7 +368,7 @@ def test_a_rolled_back_one_is_forgotten_and_its_gid_used_again(tmp_path: Path) -
         assert numbers(subject.feed([*messages, decided("g", number, end + 50)])) == [number]
 
 
-def test_prepared_rows_survive_a_restart(tmp_path: Path) -> None:
+def test_prepared_rows_survive_a_restart(tmp_path):
     first = assembler(tmp_path)
     changes = [Origin(0, "there", 9), row(1), Update(TABLE, 3, ("1", UNCHANGED))]
     first.feed(prepared("gid 'x", changes))
@@ -387,7 +382,7 @@ def test_prepared_rows_survive_a_restart(tmp_path: Path) -> None:
     assert (part.origin, part.origin_lsn, part.begin_lsn) == ("there", 9, 5)
 
 
-def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_path: Path) -> None:
+def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_path):
     subject = assembler(tmp_path)
     subject.feed([*prepared("one", [row(1)]), decided("one")])
     assert subject.confirmable(100) == 100
@@ -402,9 +397,7 @@ def test_files_of_a_durable_commit_are_removed_at_once_or_at_the_next_start(tmp_
 
 
 @pytest.mark.parametrize("deleted", ["before PREPARE", "after PREPARE"])
-def test_deleted_files_end_the_run_or_are_an_error_of_the_next(
-    tmp_path: Path, deleted: str
-) -> None:
+def test_deleted_files_end_the_run_or_are_an_error_of_the_next(tmp_path, deleted):
     """Rows come again from the server where their PREPARE was not confirmed, else from the open file."""
     folder = tmp_path / "spill"
     first = assembler(folder, memory=0)
@@ -428,7 +421,7 @@ def test_deleted_files_end_the_run_or_are_an_error_of_the_next(
         assembler(folder, resume=Position(60)).feed([decided("g")])
 
 
-def test_rows_that_are_gone_are_an_error_unless_they_were_delivered(tmp_path: Path) -> None:
+def test_rows_that_are_gone_are_an_error_unless_they_were_delivered(tmp_path):
     with pytest.raises(PreparedTransactionLost, match="WT-3102 .*'g'"):
         assembler(tmp_path, resume=Position(60)).feed([decided("g")])
     assert assembler(tmp_path, resume=Position(101)).feed([decided("g")]) == []
@@ -442,7 +435,7 @@ def delivered_at_prepare(folder: Path) -> Path:
     return folder
 
 
-def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path: Path) -> None:
+def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path):
     delivered_at_prepare(tmp_path)
     subject = assembler(tmp_path, resume=Position(51))
     subject.feed([decided("g")])
@@ -461,9 +454,7 @@ def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path: Pat
     ],
     ids=["rolled back", "rolled back under prepare", "nothing is known of it"],
 )
-def test_a_fate_that_contradicts_what_was_delivered_is_reported(
-    tmp_path: Path, policy: TwoPhasePolicy, delivered: bool, fate: Message
-) -> None:
+def test_a_fate_that_contradicts_what_was_delivered_is_reported(tmp_path, policy, delivered, fate):
     reported: list[str] = []
     if delivered:
         delivered_at_prepare(tmp_path)
@@ -483,14 +474,14 @@ def test_a_fate_that_contradicts_what_was_delivered_is_reported(
 
 
 @pytest.mark.parametrize("data", [b"{", b'[{"gid": "\xff"}]'])
-def test_a_damaged_list_of_what_was_delivered_is_an_error(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_list_of_what_was_delivered_is_an_error(tmp_path, data):
     (file,) = delivered_at_prepare(tmp_path).iterdir()
     file.write_bytes(data)
     with pytest.raises(SpillFailed, match="WT-3101"):
         assembler(tmp_path, resume=Position(51))
 
 
-def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position() -> None:
+def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position():
     subject = assembler(None)
     subject.feed(prepared("g", [row(1)]))
     assert subject.confirmable(80) == 50
@@ -501,7 +492,7 @@ def test_without_a_folder_prepared_transactions_hold_back_the_confirmed_position
 # --- the folder ----------------------------------------------------------------------------------
 
 
-def test_spill_files_are_removed_at_the_end_or_by_the_next_run(tmp_path: Path) -> None:
+def test_spill_files_are_removed_at_the_end_or_by_the_next_run(tmp_path):
     closed = assembler(tmp_path, memory=0)
     closed.feed(segment(7, [row(1, 7)], first=True))
     closed.close()
@@ -514,7 +505,7 @@ def test_spill_files_are_removed_at_the_end_or_by_the_next_run(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_named(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     subject = assembler(blocked / "spill", memory=0)
@@ -522,7 +513,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         subject.feed(segment(7, [row(1, 7)], first=True))
 
 
-def test_a_full_disk_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_nothing_stays_there(tmp_path):
     """Closing the file writes what its buffer still holds, and must not hide the error."""
     subject = assembler(tmp_path, memory=0)
     subject.feed(segment(7, [row(1, 7)], first=True))
@@ -551,9 +542,7 @@ def missing_rows(folder: Path) -> None:
 
 @pytest.mark.parametrize("confirmed", [40, 60])
 @pytest.mark.parametrize("damage", [cut_record, cut_rows, missing_rows])
-def test_a_damaged_or_missing_file_of_a_prepared_transaction_is_named(
-    tmp_path: Path, damage: Callable[[Path], None], confirmed: int
-) -> None:
+def test_a_damaged_or_missing_file_of_a_prepared_transaction_is_named(tmp_path, damage, confirmed):
     """The remedy leads on: without the record, rows come again, or their loss is named."""
     subject = assembler(tmp_path)
     subject.feed(prepared("g", [row(1)]))
@@ -596,6 +585,6 @@ def test_a_damaged_or_missing_file_of_a_prepared_transaction_is_named(
         ),
     ],
 )
-def test_messages_out_of_order_are_refused(messages: list[Message]) -> None:
+def test_messages_out_of_order_are_refused(messages):
     with pytest.raises(DecodeError):
         assembler().feed(messages)

@@ -15,7 +15,7 @@ def counted(order: TransactionOrder, *collections: str) -> list[tuple[int, int]]
     return [order.next(collection) for collection in collections]
 
 
-def test_numbers_go_on_from_what_was_stored_with_the_position() -> None:
+def test_numbers_go_on_from_what_was_stored_with_the_position():
     order, later = TransactionOrder(), TransactionOrder()
     order.enter(part())
     counted(order, "a", "b", "a")
@@ -27,14 +27,14 @@ def test_numbers_go_on_from_what_was_stored_with_the_position() -> None:
     assert later.counts() == {"a": 3, "b": 2}
 
 
-def test_counts_are_in_the_order_of_debeziums_hash_map() -> None:
+def test_counts_are_in_the_order_of_debeziums_hash_map():
     order = TransactionOrder()
     order.enter(part())
     counted(order, "public.a", "public.b", "public.c", "public.b")
     assert list(order.counts().items()) == [("public.c", 1), ("public.a", 1), ("public.b", 2)]
 
 
-def test_what_was_counted_beyond_the_position_is_forgotten_at_a_reconnect() -> None:
+def test_what_was_counted_beyond_the_position_is_forgotten_at_a_reconnect():
     order = TransactionOrder()
     order.enter(part())
     counted(order, "a")
@@ -46,7 +46,7 @@ def test_what_was_counted_beyond_the_position_is_forgotten_at_a_reconnect() -> N
     assert counted(order, "a") == [(2, 2)]
 
 
-def test_counts_of_another_position_are_not_used() -> None:
+def test_counts_of_another_position_are_not_used():
     order = TransactionOrder()
     order.enter(part())
     counted(order, "a")
@@ -56,7 +56,7 @@ def test_counts_of_another_position_are_not_used() -> None:
     assert counted(order, "a") == [(5, 1)]  # the total goes on from the index
 
 
-def test_between_transactions_nothing_is_stored() -> None:
+def test_between_transactions_nothing_is_stored():
     order = TransactionOrder()
     order.enter(part())
     counted(order, "a")

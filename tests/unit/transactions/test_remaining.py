@@ -47,9 +47,7 @@ def values(parts: list[TransactionPart]) -> list[str]:
 
 
 @given(streams(), st.data())
-def test_what_is_behind_a_position_remains_however_the_stream_is_cut(
-    parts: list[TransactionPart], data: st.DataObject
-) -> None:
+def test_what_is_behind_a_position_remains_however_the_stream_is_cut(parts, data):
     taken = data.draw(st.integers(0, len(parts)))
     reached = Position(100)
     for part in parts[:taken]:
@@ -67,9 +65,7 @@ def test_what_is_behind_a_position_remains_however_the_stream_is_cut(
 
 
 @given(streams(), st.data())
-def test_a_transaction_may_be_cut_elsewhere_the_second_time(
-    parts: list[TransactionPart], data: st.DataObject
-) -> None:
+def test_a_transaction_may_be_cut_elsewhere_the_second_time(parts, data):
     """Batches end where they end: what comes again has other cuts."""
     taken = data.draw(st.integers(0, len(parts)))
     reached = Position(100)
@@ -82,6 +78,6 @@ def test_a_transaction_may_be_cut_elsewhere_the_second_time(
     assert values(remaining(recut, reached)) == values(parts[taken:])  # type: ignore[arg-type]
 
 
-def test_rows_and_signs_of_life_remain() -> None:
+def test_rows_and_signs_of_life_remain():
     beat = Heartbeat(ts=1)
     assert remaining([beat], Position(1000)) == [beat]

@@ -68,7 +68,7 @@ def routed(record: ConnectRecord, expression: str, **given: str) -> list[str]:
         ("value.op == 'value.before.id' // isn't it value.op", False),
     ],
 )
-def test_conditions_in_cel(condition: str, expected: bool) -> None:
+def test_conditions_in_cel(condition, expected):
     assert stays(event(amount=b"\x04\xd3"), condition) is expected
 
 
@@ -91,7 +91,7 @@ def test_conditions_in_cel(condition: str, expected: bool) -> None:
         ("header['it\\'s'].value == value.op", {}),
     ],
 )
-def test_members_that_an_expression_looks_at(text: str, expected: dict[str, Any]) -> None:
+def test_members_that_an_expression_looks_at(text, expected):
     assert members(text, "value") == expected
 
 
@@ -105,7 +105,7 @@ def test_members_that_an_expression_looks_at(text: str, expected: dict[str, Any]
         "value.source.table + topic",
     ],
 )
-def test_what_is_left_away_changes_no_answer(text: str) -> None:
+def test_what_is_left_away_changes_no_answer(text):
     """Against the same program with the whole value."""
     program, checked = compiled(text), 0
     evaluate = cel_expression(text)
@@ -128,12 +128,12 @@ def test_what_is_left_away_changes_no_answer(text: str) -> None:
         ("value.after.id + 'x' == ''", "TypeError"),
     ],
 )
-def test_a_condition_that_cannot_be_evaluated_stops_there(condition: str, said: str) -> None:
+def test_a_condition_that_cannot_be_evaluated_stops_there(condition, said):
     with pytest.raises(RecordUnfit, match=said):
         stays(event(), condition)
 
 
-def test_no_value_of_a_row_is_in_what_is_reported() -> None:
+def test_no_value_of_a_row_is_in_what_is_reported():
     with pytest.raises(RecordUnfit) as raised:
         stays(event(name="secret"), "value.after.name > 1")
     assert "secret" not in str(raised.value)
@@ -152,7 +152,7 @@ def test_no_value_of_a_row_is_in_what_is_reported() -> None:
         ({"condition": "true", "topic.regex": "("}, "not a regular expression"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(given: dict[str, str], said: str) -> None:
+def test_what_cannot_work_is_refused_at_once(given, said):
     with pytest.raises(ValidationError, match=said):
         RecordFilterProperties.model_validate(given)
 
@@ -160,17 +160,17 @@ def test_what_cannot_work_is_refused_at_once(given: dict[str, str], said: str) -
 @pytest.mark.parametrize(
     ("handling", "expected"), [("keep", True), ("drop", False), ("evaluate", True)]
 )
-def test_records_without_a_value(handling: str, expected: bool) -> None:
+def test_records_without_a_value(handling, expected):
     assert stays(tombstone(), "value == null", null__handling__mode=handling) is expected
 
 
-def test_other_topics_pass() -> None:
+def test_other_topics_pass():
     assert stays(event(), "false", topic__regex="s")
     assert not stays(event(), "false", topic__regex="s..")
     assert routed(event(), "'x'", topic__regex="t") == ["s.t"]
 
 
-def test_topics_in_cel() -> None:
+def test_topics_in_cel():
     assert routed(event(), "value.op == 'c' ? topic + '.new' : null") == ["s.t.new"]
     assert routed(event(), "value.op == 'u' ? topic + '.new' : null") == ["s.t"]
     assert routed(tombstone(), "'x'", null__handling__mode="drop") == []
@@ -186,7 +186,7 @@ def fails(_record: ConnectRecord) -> bool:
     raise KeyError("secret")
 
 
-def test_functions_of_ones_own() -> None:
+def test_functions_of_ones_own():
     here = "tests.unit.transforms.test_debezium_expressions"
     assert stays(event(), f"{here}:is_bolt", language="python")
     assert not stays(event(name="nut"), f"{here}:is_bolt", language="Python")

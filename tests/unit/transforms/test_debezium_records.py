@@ -44,7 +44,7 @@ def outbox(**row: Any) -> ConnectRecord:
     return msgspec.structs.replace(record, value=value)
 
 
-def test_a_record_that_is_too_large_loses_text_and_no_decimal() -> None:
+def test_a_record_that_is_too_large_loses_text_and_no_decimal():
     """Debezium takes the decimal for a buffer, and fails."""
     decimal = of("bytes", DECIMAL, 1, parameters=(("scale", "2"),))
     row = struct(
@@ -62,7 +62,7 @@ def test_a_record_that_is_too_large_loses_text_and_no_decimal() -> None:
     assert transform("enforce-record-size", max__bytes="4087")([record]) == [record]
 
 
-def test_lineage_is_not_a_transforms_to_send() -> None:
+def test_lineage_is_not_a_transforms_to_send():
     said: list[str] = []
     sent = transform("openlineage", changed(PIPELINE, warn=said.append))
     records = change_records(1, 5)
@@ -72,9 +72,7 @@ def test_lineage_is_not_a_transforms_to_send() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["extract-new-record-state", "by-logical-table-router"])
-def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(
-    name: str, seed: int
-) -> None:
+def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(name, seed):
     given = {"topic__regex": "(.*)", "topic__replacement": "x"} if name.startswith("by") else {}
     made, records = transform(name, **given), change_records(seed, 40)
     before = msgspec.json.encode([each.value for each in records])
@@ -84,7 +82,7 @@ def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(
     assert msgspec.json.encode([each.value for each in records]) == before
 
 
-def test_geometries_of_rows_are_found_by_the_name_of_their_schema() -> None:
+def test_geometries_of_rows_are_found_by_the_name_of_their_schema():
     point = packing.pack("<BIdd", 1, 1, 2.0, 3.0)
     geometry = Schema(
         kind=ConnectKind.STRUCT,
@@ -152,9 +150,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "record", "given", "said"), REFUSED)
-def test_a_record_that_lacks_what_was_asked_for_is_refused(
-    name: str, record: ConnectRecord, given: dict[str, str], said: str
-) -> None:
+def test_a_record_that_lacks_what_was_asked_for_is_refused(name, record, given, said):
     with pytest.raises(RecordUnfit, match=said):
         transform(name, **given)([record])
 
@@ -194,12 +190,12 @@ NO_PROPERTIES = [
 
 
 @pytest.mark.parametrize(("name", "given"), NO_PROPERTIES)
-def test_properties_that_cannot_work_are_refused_at_once(name: str, given: dict[str, str]) -> None:
+def test_properties_that_cannot_work_are_refused_at_once(name, given):
     with pytest.raises(ValidationError):
         transform(name, **given)
 
 
-def test_an_update_of_the_outbox_is_reported_once() -> None:
+def test_an_update_of_the_outbox_is_reported_once():
     reported: list[str] = []
     warned = changed(PIPELINE, warn=reported.append)
     assert transform("event-router", warned)([of_outbox("u")] * 2) == []
@@ -223,14 +219,14 @@ def test_an_update_of_the_outbox_is_reported_once() -> None:
         pytest.param('{"a": {"": 1}}', id="no name"),
     ],
 )
-def test_a_payload_that_has_no_schema_stays_text_with_the_schema_of_text(payload: str) -> None:
+def test_a_payload_that_has_no_schema_stays_text_with_the_schema_of_text(payload):
     record = outbox(payload=payload)
     (event,) = transform("event-router", table__expand__json__payload="true")([record])
     assert event.value == payload
     assert event.value_schema.kind is ConnectKind.STRING
 
 
-def test_documents_of_one_shape_have_one_schema() -> None:
+def test_documents_of_one_shape_have_one_schema():
     payloads = JsonPayload(nulls=False)
     one, value = payloads.expanded('{"a": [{"b": 1}], "c": "x"}', "payload")
     other, _ = payloads.expanded('{"a": [{"b": 2}, {"b": 3}], "c": "", "d": null}', "payload")
@@ -241,7 +237,7 @@ def test_documents_of_one_shape_have_one_schema() -> None:
         payloads.expanded("12", "payload")
 
 
-def test_a_message_becomes_a_create_with_the_members_of_its_content() -> None:
+def test_a_message_becomes_a_create_with_the_members_of_its_content():
     (event,) = transform("decode-message-content")(
         [message(b'{"id": 7, "tags": ["a"], "none": null}')]
     )
@@ -256,14 +252,14 @@ def test_a_message_becomes_a_create_with_the_members_of_its_content() -> None:
     assert event.value["after"] == {"none": None}
 
 
-def test_what_is_no_message_passes() -> None:
+def test_what_is_no_message_passes():
     tombstone = ConnectRecord("t", TEXT, "k", None, None)
     records = [*change_records(3, 30), tombstone]
     plain = [each for each in records if each.topic != "server.message"]
     assert transform("decode-message-content")(plain) == plain
 
 
-def test_schema_changes_are_left_out_by_their_type() -> None:
+def test_schema_changes_are_left_out_by_their_type():
     schema = struct({}, "io.debezium.connector.x.SchemaChangeValue")
 
     def change(*types: str) -> ConnectRecord:
@@ -280,7 +276,7 @@ def test_schema_changes_are_left_out_by_their_type() -> None:
 
 
 @pytest.mark.parametrize("end", [0, 4, 8, 20])
-def test_a_geometry_that_ends_early_is_refused(end: int) -> None:
+def test_a_geometry_that_ends_early_is_refused(end):
     wkb = bytes.fromhex("0101000020e6100000000000000000f03f0000000000000040")
     with pytest.raises(RecordUnfit):
         swapped(wkb[:end])
@@ -288,7 +284,7 @@ def test_a_geometry_that_ends_early_is_refused(end: int) -> None:
     assert with_srid(without_srid(wkb), 4326) == wkb
 
 
-def test_geometries_inside_of_geometries_are_swapped_in_their_own_byte_order() -> None:
+def test_geometries_inside_of_geometries_are_swapped_in_their_own_byte_order():
     point = bytes.fromhex("0101000000") + b"\0" * 7 + b"\1" + b"\0" * 7 + b"\2"
     big = bytes.fromhex("0000000001") + b"\1" + b"\0" * 7 + b"\2" + b"\0" * 7
     collection = bytes.fromhex("010700000002000000") + point + big
@@ -298,14 +294,14 @@ def test_geometries_inside_of_geometries_are_swapped_in_their_own_byte_order() -
 
 
 @pytest.mark.parametrize("text", ["infinity", "", "2026-01-01", "2026-01-01T00:00:00"])
-def test_what_is_no_timestamp_is_refused(text: str) -> None:
+def test_what_is_no_timestamp_is_refused(text):
     with pytest.raises(RecordUnfit):
         moved_timestamp(text, NamedZone("UTC"))
     with pytest.raises(RecordUnfit):
         moved_time(text, 0)
 
 
-def test_times_far_away_and_in_gaps() -> None:
+def test_times_far_away_and_in_gaps():
     zone = NamedZone("Europe/Vienna")
     assert moved_timestamp("2026-07-01T00:00:00.100Z", zone) == "2026-07-01T02:00:00.1+02:00"
     assert moved_timestamp("+294276-12-31T23:59:59Z", zone) == "+294277-01-01T00:59:59+01:00"
@@ -339,7 +335,7 @@ def traced(context: str | None) -> ConnectRecord:
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+def spans(monkeypatch) -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -354,9 +350,7 @@ def named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
 
 
 @pytest.mark.parametrize("name", ["event-router", "activate-tracing-span"])
-def test_spans_stand_below_the_one_that_wrote_the_row(
-    spans: InMemorySpanExporter, name: str
-) -> None:
+def test_spans_stand_below_the_one_that_wrote_the_row(spans, name):
     (record,) = transform(name)([traced(SPAN_CONTEXT)])
     written, read = named(spans, "db-log-write"), named(spans, "debezium-read")
     assert written.context is not None
@@ -376,18 +370,14 @@ def test_spans_stand_below_the_one_that_wrote_the_row(
     assert headers["traceparent"] == f"00-{TRACE}-{written.context.span_id:016x}-01"
 
 
-def test_an_outbox_traces_only_what_has_a_context_unless_reported(
-    spans: InMemorySpanExporter,
-) -> None:
+def test_an_outbox_traces_only_what_has_a_context_unless_reported(spans):
     transform("event-router")([traced(None)])
     assert spans.get_finished_spans() == ()
     transform("event-router", tracing__with__context__field__only="false")([traced(None)])
     assert named(spans, "db-log-write").parent is None
 
 
-def test_a_header_of_before_is_replaced_where_somebody_traces(
-    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_header_of_before_is_replaced_where_somebody_traces(spans, monkeypatch):
     record = msgspec.structs.replace(traced(SPAN_CONTEXT), headers=(("traceparent", TEXT, "old"),))
     (found,) = transform("activate-tracing-span", tracing__operation__name="read")([record])
     assert [name for name, _, _ in found.headers].count("traceparent") == 1
@@ -413,7 +403,7 @@ def test_a_header_of_before_is_replaced_where_somebody_traces(
         ("Lower_Case", "public.ORDER_lines", "public.order_lines"),
     ],
 )
-def test_topics_get_another_style(style: str, topic: str, expected: str) -> None:
+def test_topics_get_another_style(style, topic, expected):
     """The answers are those of the Java class, which is in Debezium's JDBC sink connector."""
     given = {"collection__naming__prefix": "a", "collection__naming__suffix": "b"}
     renamed = transform("collection-name", collection__naming__style=style, **given)
@@ -422,7 +412,7 @@ def test_topics_get_another_style(style: str, topic: str, expected: str) -> None
     assert msgspec.structs.astuple(made) == (f"a{expected}b", *msgspec.structs.astuple(record)[1:])
 
 
-def test_fields_of_keys_and_rows_get_another_style() -> None:
+def test_fields_of_keys_and_rows_get_another_style():
     key, inner = struct({"docId": TEXT}, "t.Key"), struct({"innerField": TEXT})
     row = struct({"docId": TEXT, "anObject": inner}, "t.Value")
     schema = struct({"before": row, "after": row, "eventName": TEXT}, "t.Envelope")

@@ -58,11 +58,11 @@ ALL = ["ca1", "ca2", "cb7", "ua1", "da2", "ta", "tb", "m", "ra5", "ra6"]
         ({"tables": "nothing.such"}, ALL),
     ],
 )
-def test_filter_leaves_out_what_it_concerns_and_nothing_else(properties, expected) -> None:
+def test_filter_leaves_out_what_it_concerns_and_nothing_else(properties, expected):
     assert kept(**properties) == expected
 
 
-def test_a_filter_without_conditions_is_refused() -> None:
+def test_a_filter_without_conditions_is_refused():
     tables = {"source": {"type": "postgres", "database.dbname": "d"}, "sink": {"type": "null"}}
     raw = read_tables({**tables, "transforms": [{"type": "filter"}]})
     [problem] = survey(raw, Host()).problems
@@ -86,20 +86,20 @@ def predicates(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("predicates")
-def test_predicate_sees_typed_rows_and_leaves_truncates_and_messages_alone() -> None:
+def test_predicate_sees_typed_rows_and_leaves_truncates_and_messages_alone():
     found = kept(function="filters_of_this_test:wanted")
     assert found == ["ca1", "cb7", "ua1", "ta", "tb", "m", "ra5"]
 
 
 @pytest.mark.usefixtures("predicates")
-def test_predicate_that_raises_stops_with_its_name_and_without_the_row() -> None:
+def test_predicate_that_raises_stops_with_its_name_and_without_the_row():
     with pytest.raises(FilterFailed, match="filters_of_this_test:broken raised KeyError") as caught:
         kept(function="filters_of_this_test:broken")
     assert "keep" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["no_such_module_here:f", "json:no_such_name", "json:__name__"])
-def test_predicate_that_is_no_function_is_a_configuration_error(path: str) -> None:
+def test_predicate_that_is_no_function_is_a_configuration_error(path):
     with pytest.raises(ConfigurationError, match="function"):
         changes_filter(FilterProperties(function=path))
 
@@ -114,12 +114,12 @@ def test_predicate_that_is_no_function_is_a_configuration_error(path: str) -> No
         (RouteProperties, {"regex": "a", "replacement": "$1"}, "replacement"),
     ],
 )
-def test_wrong_properties_are_named(model, properties, named) -> None:
+def test_wrong_properties_are_named(model, properties, named):
     with pytest.raises(ValidationError, match=named):
         model.model_validate(properties)
 
 
-def test_route_changes_the_topic_and_nothing_else() -> None:
+def test_route_changes_the_topic_and_nothing_else():
     plain = batch()
     route = table_router(RouteProperties(regex=r"public\.(a)", replacement="all $1"))
     routed = route(plain)
@@ -137,7 +137,7 @@ def test_route_changes_the_topic_and_nothing_else() -> None:
         assert old == new
 
 
-def test_routed_relation_is_made_once() -> None:
+def test_routed_relation_is_made_once():
     route = table_router(RouteProperties(regex=r"public\.b", replacement="x"))
     changes = [
         change
@@ -150,7 +150,7 @@ def test_routed_relation_is_made_once() -> None:
     assert len(relations) == 1
 
 
-def test_row_view_decodes_on_reading() -> None:
+def test_row_view_decodes_on_reading():
     view = RowView(A, ("3", "1.50", UNCHANGED, ABSENT))
     assert dict(view) == {"id": 3, "n": __import__("decimal").Decimal("1.50"), "v": UNCHANGED}
     assert "ok" not in view

@@ -22,8 +22,6 @@ from waltap_transforms.java.dates import SimpleDateFormat
         ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00+02", (2026, 7, 1, 10)),
     ],
 )
-def test_a_text_is_read_as_java_reads_it(
-    pattern: str, text: str, expected: tuple[int, int, int, int]
-) -> None:
+def test_a_text_is_read_as_java_reads_it(pattern, text, expected):
     found = SimpleDateFormat(pattern).parse(text)
     assert found == datetime(*expected, tzinfo=UTC).timestamp() * 1000

@@ -56,7 +56,7 @@ def array(kind: Any, values: list[str | None], **options: Any) -> pa.Array:
 
 
 @pytest.mark.parametrize(("kind", "type_", "text", "value"), TYPES)
-def test_column_has_its_analytic_type(kind: Any, type_: pa.DataType, text: str, value: Any) -> None:
+def test_column_has_its_analytic_type(kind, type_, text, value):
     found = array(kind, [text, None, text])
     found.validate(full=True)
     assert found.type == type_
@@ -64,13 +64,13 @@ def test_column_has_its_analytic_type(kind: Any, type_: pa.DataType, text: str, 
     assert array(kind, []).type == type_
 
 
-def test_hstore_is_a_map_where_the_mode_says_so() -> None:
+def test_hstore_is_a_map_where_the_mode_says_so():
     found = array(("hstore",), ['"a"=>"1", "b"=>NULL'], hstore_handling_mode="map")
     assert found.type == pa.map_(pa.string(), pa.string())
     assert found.to_pylist() == [[("a", "1"), ("b", None)]]
 
 
-def test_numeric_without_precision_can_be_the_widest_decimal() -> None:
+def test_numeric_without_precision_can_be_the_widest_decimal():
     widest: dict[str, Any] = {"arrow_unconstrained_numeric": "decimal256"}
     found = array(("numeric",), ["1.5", "-" + "9" * 38], **widest)
     assert found.type == pa.decimal256(76, 38)
@@ -111,7 +111,7 @@ FITS = {
 
 
 @pytest.mark.parametrize(("kind", "text"), MISFITS)
-def test_misfit_is_an_error_null_or_text_and_never_another_value(kind: Any, text: str) -> None:
+def test_misfit_is_an_error_null_or_text_and_never_another_value(kind, text):
     fits = FITS[kind[0]]
     if kind[1:] == (38, 0):
         fits = "1"
@@ -149,7 +149,7 @@ def test_misfit_is_an_error_null_or_text_and_never_another_value(kind: Any, text
     ],
 )
 @pytest.mark.parametrize("policy", ["error", "null"])
-def test_text_of_another_form_is_refused(kind: Any, text: str, policy: str) -> None:
+def test_text_of_another_form_is_refused(kind, text, policy):
     with pytest.raises(ArrowMalformed) as caught:
         array(kind, [text], arrow_misfit=policy)
     assert caught.value.code == "WT-5302"
@@ -160,7 +160,7 @@ def codec(*columns: Column, **options: Any) -> RelationCodec:
     return RelationCodec(relation, TypeRegistry(installed_types(), TypeOptions(**options)))
 
 
-def test_tables_of_one_shape_share_a_schema_with_its_metadata() -> None:
+def test_tables_of_one_shape_share_a_schema_with_its_metadata():
     one, same, other = codec(column("jsonb")), codec(column("jsonb")), codec(column("json"))
     assert one.schema is same.schema
     assert one.schema == other.schema  # without the metadata
@@ -168,7 +168,7 @@ def test_tables_of_one_shape_share_a_schema_with_its_metadata() -> None:
     assert other.schema.field(0).metadata == {b"waltap.form": b"json", b"postgres.type": b"json"}
 
 
-def test_batch_keeps_relation_order_and_leaves_unknown_types_out() -> None:
+def test_batch_keeps_relation_order_and_leaves_unknown_types_out():
     found = codec(column("int4"), column("tsquery"), column("jsonb"), column("text[]"))
     assert found.schema.types == [pa.int32(), pa.string(), pa.list_(pa.string())]
     assert found.schema.field(1).metadata == {b"waltap.form": b"json", b"postgres.type": b"jsonb"}

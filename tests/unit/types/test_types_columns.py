@@ -42,9 +42,7 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("expression", "text"), DEFAULTS)
-def test_default_expression_gives_literal_or_placeholder(
-    expression: str | None, text: str | None
-) -> None:
+def test_default_expression_gives_literal_or_placeholder(expression, text):
     assert default_text(expression, "generated") == text
 
 
@@ -107,14 +105,14 @@ SCHEMA_DEFAULTS: list[tuple[Any, str, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "expression", "options", "expected"), SCHEMA_DEFAULTS)
-def test_schema_default(kind: Any, expression: str, options: dict[str, Any], expected: Any) -> None:
+def test_schema_default(kind, expression, options, expected):
     found = mapping(*kind, options=options, default=expression)
     shown = json.loads(schema_json(found.schema))
     assert shown.get("default") == expected
     assert type(shown.get("default")) is type(expected)
 
 
-def test_null_is_written_as_the_default_unless_switched_off() -> None:
+def test_null_is_written_as_the_default_unless_switched_off():
     off: dict[str, Any] = {"options": {"replace_null_with_default": False}, "default": "5"}
     assert mapping("int4", default="5").null_json == "5"
     assert mapping("int4", **off).null_json == "null"
@@ -150,9 +148,7 @@ STAND_INS: list[tuple[Any, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "expected"), STAND_INS)
-def test_required_column_without_value_holds_the_types_zero(
-    kind: Any, options: dict[str, Any], expected: Any
-) -> None:
+def test_required_column_without_value_holds_the_types_zero(kind, options, expected):
     found = mapping(*kind, options=options, nullable=False)
     assert not found.schema.optional
     assert json.loads(found.null_json) == expected
@@ -191,7 +187,7 @@ PLACEHOLDERS: list[tuple[Any, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "expected"), PLACEHOLDERS)
-def test_unavailable_value(kind: Any, options: dict[str, Any], expected: Any) -> None:
+def test_unavailable_value(kind, options, expected):
     assert json.loads(mapping(*kind, options=options).unavailable_json) == expected
 
 
@@ -234,9 +230,7 @@ SCHEMAS: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "expected"), SCHEMAS)
-def test_schema_is_printed_as_the_json_converter_prints_it(
-    kind: Any, options: dict[str, Any], expected: str
-) -> None:
+def test_schema_is_printed_as_the_json_converter_prints_it(kind, options, expected):
     assert schema_json(mapping(*kind, options=options).schema) == expected
 
 
@@ -245,7 +239,7 @@ UNKNOWN = "tsquery box pg_lsn int4multirange box[] stranger".split()
 
 
 @pytest.mark.parametrize("name", [*ARRAYS_LEFT_OUT, *UNKNOWN])
-def test_unknown_types_are_left_out_unless_asked_for(name: str) -> None:
+def test_unknown_types_are_left_out_unless_asked_for(name):
     """Arrays that Debezium does not know are always."""
     asked = TypeRegistry(installed_types(), TypeOptions(include_unknown_datatypes=True))
     assert TypeRegistry(installed_types()).column(column(name)) is None
@@ -257,7 +251,7 @@ def test_unknown_types_are_left_out_unless_asked_for(name: str) -> None:
         assert kind is ConnectKind.BYTES
 
 
-def test_name_is_null_while_debezium_streams() -> None:
+def test_name_is_null_while_debezium_streams():
     assert mapping("name").streamed_as_null
     assert not mapping("name", options={"include_unknown_datatypes": True}).streamed_as_null
     assert not mapping("name", options={"streamed_names": "value"}).streamed_as_null
@@ -267,7 +261,7 @@ def user_type(name: str, oid: int, kind: TypeKind, **more: Any) -> DataType:
     return DataType(oid=oid, schema="public", name=name, kind=kind, **more)
 
 
-def test_domain_is_its_base_with_the_domains_modifier_and_no_default() -> None:
+def test_domain_is_its_base_with_the_domains_modifier_and_no_default():
     """An array of a domain is one of unknown elements."""
     precision = {"base": data_type("numeric"), "base_typmod": ((9 << 16) | 2) + 4}
     amount = user_type("amount", 60_000, TypeKind.DOMAIN, **precision)
@@ -286,11 +280,11 @@ def test_domain_is_its_base_with_the_domains_modifier_and_no_default() -> None:
 
 
 @pytest.mark.parametrize(("name", "optional"), [("geometry", True), ("geography", False)])
-def test_not_null_geometry_is_optional_as_in_debezium(name: str, optional: bool) -> None:
+def test_not_null_geometry_is_optional_as_in_debezium(name, optional):
     assert mapping(name, nullable=False).schema.optional is optional
 
 
-def test_column_without_catalogue_is_mapped_by_oid_once() -> None:
+def test_column_without_catalogue_is_mapped_by_oid_once():
     registry = TypeRegistry(installed_types())
     kinds = {23: ConnectKind.INT32, 1184: ConnectKind.STRING, 1007: ConnectKind.ARRAY}
     for oid, kind in kinds.items():
@@ -301,19 +295,19 @@ def test_column_without_catalogue_is_mapped_by_oid_once() -> None:
     assert registry.column(column("int4")) is not registry.column(column("int4", nullable=False))
 
 
-def test_user_type_of_a_built_in_name_is_not_taken_for_it() -> None:
+def test_user_type_of_a_built_in_name_is_not_taken_for_it():
     impostor = user_type("int4", 55_555, TypeKind.BASE)
     assert TypeRegistry(installed_types()).column(column(impostor)) is None
     vector = user_type("vector", 55_556, TypeKind.ENUM, labels=("a",))
     assert mapping(vector).schema.name == "io.debezium.data.Enum"
 
 
-def test_comment_becomes_doc_where_the_schema_has_none() -> None:
+def test_comment_becomes_doc_where_the_schema_has_none():
     assert mapping("int4", comment="of things").schema.doc == "of things"
     assert mapping("point", comment="of things").schema.doc == "Geometry (POINT)"
 
 
-def test_plugin_adds_and_overrides_rows_of_the_table() -> None:
+def test_plugin_adds_and_overrides_rows_of_the_table():
     def build(found: Column, mapper: TypeMapper) -> ColumnMapping:
         form = ValueForm(
             schema=Schema(kind=ConnectKind.STRING, name="shop.Colour"),

@@ -34,18 +34,18 @@ def printed_attribute(text: str) -> str:
 
 
 @given(st.lists(st.none() | st.text(), min_size=1))
-def test_every_text_of_attributes_is_read_as_it_was_written(parts: list[str | None]) -> None:
+def test_every_text_of_attributes_is_read_as_it_was_written(parts):
     text = ",".join("" if part is None else printed_attribute(part) for part in parts)
     assert parse_record(f"({text})") == parts
 
 
 @pytest.mark.parametrize("text", ["", "(", "1,2", '("1,2)', '("1"'])
-def test_other_text_is_refused(text: str) -> None:
+def test_other_text_is_refused(text):
     with pytest.raises(ValueError, match="malformed composite"):
         parse_record(text)
 
 
-def test_composites_are_structs_also_in_each_other_and_in_arrays() -> None:
+def test_composites_are_structs_also_in_each_other_and_in_arrays():
     found = mapping(OUTER, options=STRUCT)
     assert found.schema.kind is ConnectKind.STRUCT
     reported = {"i": {"odd na.me": 'a,\\"b"', "n": [1, None]}, "d": 19782, "q": "'fat'"}
@@ -65,11 +65,11 @@ def test_composites_are_structs_also_in_each_other_and_in_arrays() -> None:
     assert listed.to_pylist()[0][1] is None
 
 
-def test_without_the_option_they_are_as_unknown_types() -> None:
+def test_without_the_option_they_are_as_unknown_types():
     assert mapping(OUTER, options={"include_unknown_datatypes": True}).opaque
 
 
-def test_a_value_from_before_its_type_grew_lacks_the_last_attributes() -> None:
+def test_a_value_from_before_its_type_grew_lacks_the_last_attributes():
     found = mapping(INNER, options=STRUCT)
     assert found.to_connect("(x)") == {"odd na.me": "x", "n": None}
     with pytest.raises(ValueError, match="other attributes"):

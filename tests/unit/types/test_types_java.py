@@ -1,7 +1,6 @@
 """Numbers and hash maps as Java gives them: recorded from OpenJDK 17."""
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,7 @@ def recorded(name: str, separator: str) -> list[list[str]]:
         pytest.param("java_doubles.txt", 989, ">d", ">q", double_text, id="doubles"),
     ],
 )
-def test_numbers_are_written_as_java_writes_them(
-    file: str, count: int, number: str, bits: str, written: Callable[[float], str]
-) -> None:
+def test_numbers_are_written_as_java_writes_them(file, count, number, bits, written):
     rows = recorded(file, " ")
     assert len(rows) == count
     for given, text in rows:
@@ -43,16 +40,16 @@ def test_numbers_are_written_as_java_writes_them(
         (-0.0, "-0.0"),
     ],
 )
-def test_special_numbers_have_names(value: float, text: str) -> None:
+def test_special_numbers_have_names(value, text):
     assert float_text(value) == double_text(value) == text
 
 
-def test_keys_come_in_the_order_of_a_java_hash_map() -> None:
+def test_keys_come_in_the_order_of_a_java_hash_map():
     rows = recorded("java_hash_maps.txt", "\t")
     assert len(rows) == 28
     for inserted, iterated in rows:
         assert java_order(inserted.split("|")) == iterated.split("|")
 
 
-def test_hstore_keeps_the_servers_order_before_java_reorders_it() -> None:
+def test_hstore_keeps_the_servers_order_before_java_reorders_it():
     assert list(parse_hstore('"b"=>"1", "a"=>NULL')) == ["b", "a"]

@@ -12,12 +12,12 @@ from waltap_testing.installed import installed_types
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "types.md"
 
 
-def test_page_of_types_is_current() -> None:
+def test_page_of_types_is_current():
     assert PAGE.read_text(encoding="utf-8") == types_page(Host().types), "run `waltap docs`"
 
 
 @pytest.mark.parametrize("spec", installed_types(), ids=lambda spec: spec.name)
-def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None:
+def test_every_family_is_claimed_by_itself_and_has_samples(spec):
     from waltap.changes.mapping.type_registry import TypeRegistry
 
     registry = TypeRegistry(installed_types())
@@ -27,7 +27,7 @@ def test_every_family_is_claimed_by_itself_and_has_samples(spec: object) -> None
         assert registry.spec(sample.data_type) is spec
 
 
-def test_schema_is_reported_in_one_line() -> None:
+def test_schema_is_reported_in_one_line():
     number = of("int32", "n.Day", parameters=(("a", "1"), ("b", "2")))
     schema = struct({"x": array(number), "m": mapped(TEXT, number)})
     day = "int32 n.Day (a=1, b=2)"

@@ -187,7 +187,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "text", "expected", "options"), CASES)
-def test_value(kind: str, text: str, expected: Any, options: dict[str, Any]) -> None:
+def test_value(kind, text, expected, options):
     name, arguments = split(kind)
     found = mapping(name, *arguments, options=options)
     written = json_of(found, text)
@@ -208,7 +208,7 @@ def split(kind: str) -> tuple[str, list[int]]:
     return name + array, [int(n) for n in rest.rstrip(")").split(",") if n]
 
 
-def test_null_element_of_an_enum_array_is_kept() -> None:
+def test_null_element_of_an_enum_array_is_kept():
     from waltap.changes.decode.relation import DataType, TypeKind
 
     moods = DataType(oid=70_001, schema="public", name="_mood", kind=TypeKind.ARRAY, element=MOOD)
@@ -289,14 +289,12 @@ MALFORMED = [
 
 @pytest.mark.parametrize("text", ["7", "12345", "0", "-1", "-32768"])
 @pytest.mark.parametrize("kind", ["int2", "int4", "int8"])
-def test_integers_of_either_sign_are_checked_without_a_call_into_python(
-    kind: str, text: str
-) -> None:
+def test_integers_of_either_sign_are_checked_without_a_call_into_python(kind, text):
     assert checked_inline(kind, text) == text
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), RANGES)
-def test_integers_reach_from_the_smallest_to_the_largest(kind: str, low: int, high: int) -> None:
+def test_integers_reach_from_the_smallest_to_the_largest(kind, low, high):
     found = mapping(kind)
     assert found.json_column is not None
     for number in (low, high, high // 10, high - 1, 0):
@@ -309,7 +307,7 @@ def test_integers_reach_from_the_smallest_to_the_largest(kind: str, low: int, hi
 
 
 @pytest.mark.parametrize("text", ["1.5", "0.25", "-0.25", "-12.5", "1234567.25", "1.5e-07"])
-def test_floats_of_either_sign_are_checked_without_a_call_into_python(text: str) -> None:
+def test_floats_of_either_sign_are_checked_without_a_call_into_python(text):
     assert checked_inline("float8", text) == text
 
 
@@ -324,7 +322,7 @@ def checked_inline(kind: str, text: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "text"), MALFORMED)
-def test_text_of_another_form_is_refused(kind: str, text: str) -> None:
+def test_text_of_another_form_is_refused(kind, text):
     name, arguments = split(kind)
     found = mapping(name, *arguments)
     with pytest.raises(ValueError):
@@ -343,7 +341,7 @@ MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00")]
 
 @pytest.mark.parametrize(("kind", "text"), MISFITS)
 @pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
-def test_misfit_follows_the_failure_mode(kind: str, text: str, mode: str) -> None:
+def test_misfit_follows_the_failure_mode(kind, text, mode):
     reported: list[tuple[str, str]] = []
     options = {
         "event_converting_failure_handling_mode": mode,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap.errors import ConnectionLost, RetryVerdict, SourceError
+from waltap.errors import ConnectionLost, RetryVerdict
 from waltap_postgres.errors import PublicationGone, SlotInvalidated
 from waltap_yugabyte.errors import (
     ChangeRefused,
@@ -23,7 +23,7 @@ from waltap_yugabyte.server import release
         ("PostgreSQL 15.8 (Debian 15.8-0+deb12u1) on x86_64-pc-linux-gnu", None),
     ],
 )
-def test_scenario_35_a_server_is_known_by_its_version(version: str, found: str | None) -> None:
+def test_scenario_35_a_server_is_known_by_its_version(version, found):
     assert release(version) == found
 
 
@@ -49,7 +49,7 @@ FACTS = {"slot": "s", "publication": "p"}
         ("42704", 'publication "p" does not exist', PublicationGone),
     ],
 )
-def test_errors_of_a_stream(sqlstate: str, words: str, meaning: type[SourceError]) -> None:
+def test_errors_of_a_stream(sqlstate, words, meaning):
     found = YugabyteMeanings().of_stream(sqlstate, words, **FACTS)
     assert type(found) is meaning
     passes = issubclass(meaning, ConnectionLost)

@@ -14,14 +14,14 @@ from waltap_yugabyte.properties import YugabyteProperties
 GIVEN = {"database.dbname": "d", "database.hostname": "a:1,b:2"}
 
 
-def test_libpq_draws_a_host_for_each_connection() -> None:
+def test_libpq_draws_a_host_for_each_connection():
     made = YugabyteProperties.model_validate(GIVEN)
     assert "load_balance_hosts=random" in conninfo(made, role="x")
     in_turn = YugabyteProperties.model_validate(GIVEN | {"yb.load.balance.connections": False})
     assert "load_balance_hosts" not in conninfo(in_turn, role="x")
 
 
-def test_an_older_libpq_gets_the_hosts_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_libpq_gets_the_hosts_in_another_order(monkeypatch):
     """It refuses a connection string with the parameter."""
     monkeypatch.setattr(properties, "balances", lambda: False)
     made = YugabyteProperties.model_validate(GIVEN)
@@ -62,13 +62,13 @@ PARALLEL = {
         ({"decimal.handling.mode": "precise"}, "double, string"),
     ],
 )
-def test_what_cannot_work_is_refused(changed: dict[str, Any], words: str) -> None:
+def test_what_cannot_work_is_refused(changed, words):
     """Scenario 31, of ranges of hash codes; lists of hosts; modes that the connector has not."""
     assert words in "".join(map(str, survey(tables(**changed), Host()).problems))
     assert not survey(tables(**PARALLEL), Host()).problems
 
 
-def test_its_own_defaults() -> None:
+def test_its_own_defaults():
     profile = resolve(tables(), Host())
     properties = profile.connector.properties
     assert (properties.port, properties.user) == (5433, "yugabyte")
