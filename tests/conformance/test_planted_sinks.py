@@ -26,6 +26,9 @@ from waltap_testing.sink_losses import keeping
 from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
 
 FAULTS = Faults()
+IN_ORDER = "test_everything_flushed_is_there_once_and_in_order"
+STOPS = "test_after_a_failed_flush_nothing_is_promised"
+REFUSES = 'raise Refused("the file did not take it") from cause'
 
 
 class Refused(SinkError):
@@ -101,12 +104,27 @@ class Lines(Sink):
                 yield Record(topic, *parts, tuple((n, v.encode()) for n, v in headers))
 
 
-@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
-class LosesTheLast(Lines):
-    def flush(self):
-        head, _, tail = self.pending[:-1].rpartition(b"\n")
-        self.pending = head + b"\n" if head else tail[:0]
-        return super().flush()
+FAULTS.edit(
+    Lines,
+    ("LosesTheLast", IN_ORDER, "view = memoryview(self.pending)", "view = memoryview(b''.join(self.pending.splitlines(keepends=True)[:-1]))"),
+    ("Reorders", IN_ORDER, "in records)", "in sorted(records, key=lambda record: (record.topic, record.key or b'')))"),
+    ("StartsOver", "test_a_sink_opened_again_continues", "self.path.touch()", "self.path.write_bytes(b'')"),
+    ("LeavesTornLines", "test_a_kill_inside_a_write_loses_nothing", "file.truncate(len(whole[0]) + len(whole[1]))", "pass"),
+    ("LeaksOsError", "test_a_destination_that_refuses_loses_nothing", REFUSES, "raise"),
+    ("SwallowsOsError", "test_a_destination_that_refuses_loses_nothing", REFUSES, "self.pending = b''"),
+    ("FlushesAgain", STOPS, "def flush(self):", "def flush(self):\n        self.fail_stop.reset()"),
+    ("TakesMore", STOPS, "self.fail_stop.check()", "pass"),
+    ("EmptyTombstones", "test_records_without_key_and_with_headers_survive", "(record.key, record.value)]", "(record.key, record.value or b'\"\"')]"),
+    ("BreaksText", "test_text_survives", "headers]) +", "headers]).replace('\\u2028'.encode(), b' ') +"),
+    ("SkipsEmptyBatches", "test_an_empty_batch_moves_the_position", "= batch.position", "= batch.position if batch.records else self.accepted"),
+    ("ClosesOnce", "test_close_may_be_called_twice", "(self.file)\n            self.file = None", "(self.file)", OSError),
+    ("PromisesTheFuture", "test_flush_promises_the_last_whole_transaction", "return self.accepted", "return self.accepted and Position(self.accepted.end_lsn + 8)"),
+    ("NamesThePartition", "test_a_batch_without_a_partition_is_promised_without_one", "return self.accepted", "return self.accepted and Positions({'public': self.accepted})"),
+    ("DropsSnapshots", "test_a_snapshot_is_followed_by_the_stream", "self.fail_stop.check()", "if batch.snapshot:\n            return"),
+    ("EmptiesItsBatch", "test_batches_that_come_in_stay_as_they_are", "self.accepted = batch.position", "self.accepted, batch.records = batch.position, []"),
+    ("ExpectsATable", "test_parts_without_rows_move_the_position", "self.fail_stop.check()", "[getattr(p, 'relation', None) or p.changes[0].relation for p in batch.parts]", AttributeError),
+    ("ForgetsItsPosition", "test_a_sink_opened_again_continues", "SinkCapabilities()", "SinkCapabilities(exactly_once=True)"),
+)  # fmt: skip
 
 
 @FAULTS.right
@@ -128,29 +146,12 @@ class ManyPartitions(Lines):
         return self.each or None
 
 
-@FAULTS.found_by("test_positions_of_two_partitions_keep_apart")
-class PromisesTheLastAlone(ManyPartitions):
-    def write(self, batch):
-        self.each = Positions()
-        super().write(batch)
+FAULTS.edit(ManyPartitions, ("PromisesTheLastAlone", "test_positions_of_two_partitions_keep_apart", "self.each.advanced", "Positions().advanced"))  # fmt: skip
 
 
 @FAULTS.found_by("test_positions_of_two_partitions_keep_apart", right=ManyPartitions)
 class ClaimsPartitions(Lines):
     capabilities = SinkCapabilities(partitions=True)
-
-
-@FAULTS.found_by("test_a_batch_without_a_partition_is_promised_without_one")
-class NamesThePartition(Lines):
-    def flush(self):
-        promised = super().flush()
-        return None if promised is None else Positions({"public": promised})
-
-
-@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
-class Reorders(Lines):
-    def block(self, records):
-        return super().block(sorted(records, key=lambda record: (record.topic, record.key or b"")))
 
 
 @FAULTS.found_by("test_a_kill_at_any_step_loses_nothing")
@@ -165,85 +166,6 @@ class PromisesEarly(Lines):
     def close(self):
         super().flush()
         super().close()
-
-
-@FAULTS.found_by("test_a_sink_opened_again_continues")
-class StartsOver(Lines):
-    def open(self):
-        self.path.write_bytes(b"")
-        return super().open()
-
-
-@FAULTS.found_by("test_a_kill_inside_a_write_loses_nothing")
-class LeavesTornLines(Lines):
-    def open(self):
-        self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        return None
-
-
-@FAULTS.found_by("test_a_destination_that_refuses_loses_nothing")
-class LeaksOsError(Lines):
-    def flush(self):
-        try:
-            return super().flush()
-        except Refused as refused:
-            raise refused.__cause__ from None
-
-
-@FAULTS.found_by("test_a_destination_that_refuses_loses_nothing")
-class SwallowsOsError(Lines):
-    def flush(self):
-        try:
-            return super().flush()
-        except Refused:
-            self.pending = b""
-            return self.accepted
-
-
-@FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")
-class FlushesAgain(Lines):
-    def flush(self):
-        self.fail_stop.reset()
-        return super().flush()
-
-
-@FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")
-class TakesMore(Lines):
-    def write(self, batch):
-        self.pending += self.block(batch.records)
-        self.accepted = batch.position
-
-
-@FAULTS.found_by("test_records_without_key_and_with_headers_survive")
-class EmptyTombstones(Lines):
-    def line(self, record):
-        return super().line(Record(record.topic, record.key, record.value or b'""', record.headers))
-
-
-@FAULTS.found_by("test_text_survives")
-class BreaksText(Lines):
-    def line(self, record):
-        return super().line(record).replace(b"\\u2028", b" ").replace("\u2028".encode(), b" ")
-
-
-@FAULTS.found_by("test_an_empty_batch_moves_the_position")
-class SkipsEmptyBatches(Lines):
-    def write(self, batch):
-        if batch.records:
-            super().write(batch)
-
-
-@FAULTS.found_by("test_close_may_be_called_twice", OSError)
-class ClosesOnce(Lines):
-    def close(self):
-        os.close(self.file)
-
-
-@FAULTS.found_by("test_flush_promises_the_last_whole_transaction")
-class PromisesTheFuture(Lines):
-    def flush(self):
-        promised = super().flush()
-        return None if promised is None else Position(promised.end_lsn + 8)
 
 
 @FAULTS.found_by("test_a_schema_change_is_taken_in_mid_stream")
@@ -261,28 +183,6 @@ class FirstColumnsForEver(Lines):
         known = self.columns.setdefault(record.topic, set(value))
         kept = orjson.dumps({name: item for name, item in value.items() if name in known})
         return super().line(Record(record.topic, record.key, kept, record.headers))
-
-
-@FAULTS.found_by("test_a_snapshot_is_followed_by_the_stream")
-class DropsSnapshots(Lines):
-    def write(self, batch):
-        if not batch.snapshot:
-            super().write(batch)
-
-
-@FAULTS.found_by("test_batches_that_come_in_stay_as_they_are")
-class EmptiesItsBatch(Lines):
-    def write(self, batch):
-        super().write(batch)
-        batch.records = []
-
-
-@FAULTS.found_by("test_parts_without_rows_move_the_position", AttributeError)
-class ExpectsATable(Lines):
-    def write(self, batch):
-        tables = [getattr(p, "relation", None) or p.changes[0].relation for p in batch.parts]
-        assert len(tables) == len(batch.parts)
-        super().write(batch)
 
 
 # --- destinations of current rows ---
@@ -386,6 +286,17 @@ class Rows(Sink):
                 yield DeliveredChange(topic.removeprefix("server."), "r", row)
 
 
+FAULTS.edit(
+    Rows,
+    ("ForgetsDeletes", IN_ORDER, "table.pop(key, None)", "pass"),
+    ("ForgetsTruncates", IN_ORDER, "table.clear()", "pass"),
+    ("AsksTheMarker", "test_a_snapshot_is_whole_whichever_tables_are_empty", "return part.complete", "return part.last_marker == 'last'"),
+    ("NeverBeginsAnew", "test_a_snapshot_that_broke_off_is_replaced_by_the_next", "if part.opens:", "if False:"),
+    ("CopiesInPlace", "test_a_kill_at_any_step_loses_nothing", "new.replace(self.path)", "self.path.write_bytes(new.read_bytes())", ValueError),
+    ("FirstVersionWins", IN_ORDER, "else:\n            table[key]", "elif value['op'] in 'cr' or key not in table:\n            table[key]"),
+)  # fmt: skip
+
+
 @FAULTS.right
 class OfChanges(Rows):
     """Current rows of the changes themselves. Right as it is."""
@@ -448,67 +359,15 @@ class OfChanges(Rows):
 
 
 SELDOM = "test_rows_follow_what_comes_seldom"
-FAULTS.plant("LeavesTheOldKey", SELDOM, move=lambda _self, _table, _old, _new: None)
-FAULTS.plant("NullForUnsent", SELDOM, value=lambda _s, _had, v: None if v is UNCHANGED else v)
-FAULTS.plant("ShowsAll", "test_a_hidden_value_is_not_delivered", __init__=lambda self, path, context:
-             OfChanges.__init__(self, path, dataclasses.replace(context, capture=None)))  # fmt: skip
-FAULTS.plant("PassesOverPieces", SELDOM, take_piece=lambda _self, _piece: None)
-
-
-@FAULTS.found_by(SELDOM)
-class TruncatesTheFirst(OfChanges):
-    def take(self, change):
-        if isinstance(change, Truncate):
-            self.table(change.relations[0]).clear()
-        else:
-            super().take(change)
-
-
-@FAULTS.found_by(SELDOM)
-class TakesAPieceForTheTable(OfChanges):
-    def take_piece(self, piece):
-        self.table(piece.relation).clear()
-        super().take_piece(piece)
-
-
-@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
-class ForgetsDeletes(Rows):
-    def apply(self, table, key, value):
-        if value is not None and value["op"] != "d":
-            table[key] = value
-
-
-@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
-class ForgetsTruncates(Rows):
-    def empty(self, table):
-        pass
-
-
-@FAULTS.found_by("test_a_snapshot_is_whole_whichever_tables_are_empty")
-class AsksTheMarker(Rows):
-    def is_complete(self, part):
-        return part.last_marker == "last"
-
-
-@FAULTS.found_by("test_a_snapshot_that_broke_off_is_replaced_by_the_next")
-class NeverBeginsAnew(Rows):
-    def take_rows(self, batch):
-        for part in batch.parts:
-            part.opens = False
-        super().take_rows(batch)
-
-
-@FAULTS.found_by("test_a_kill_at_any_step_loses_nothing", ValueError)
-class CopiesInPlace(Rows):
-    def publish(self, new):
-        self.path.write_bytes(new.read_bytes())
-
-
-@FAULTS.found_by("test_everything_flushed_is_there_once_and_in_order")
-class FirstVersionWins(Rows):
-    def apply(self, table, key, value):
-        if value is None or value["op"] in ("d", "c", "r") or key not in table:
-            super().apply(table, key, value)
+FAULTS.edit(
+    OfChanges,
+    ("LeavesTheOldKey", SELDOM, "table[new] = table.pop(old, {})", "pass"),
+    ("NullForUnsent", SELDOM, "return had if", "return None if"),
+    ("ShowsAll", "test_a_hidden_value_is_not_delivered", "EventPlans(context.events", "EventPlans(dataclasses.replace(context, capture=None).events"),
+    ("PassesOverPieces", SELDOM, "for row in piece.rows:", "for row in ():"),
+    ("TruncatesTheFirst", SELDOM, "in change.relations:", "in change.relations[:1]:"),
+    ("TakesAPieceForTheTable", SELDOM, "def take_piece(self, piece):", "def take_piece(self, piece):\n        self.table(piece.relation).clear()"),
+)  # fmt: skip
 
 
 @FAULTS.found_by("test_a_kill_before_the_offset_is_stored_doubles_nothing", right=Rows)
@@ -532,11 +391,6 @@ class ClaimsExactlyOnce(Lines):
             new.write_text(json.dumps([promised.end_lsn, promised.commit_lsn, promised.index]))
             new.replace(mark)
         return promised
-
-
-@FAULTS.found_by("test_a_sink_opened_again_continues")
-class ForgetsItsPosition(Lines):
-    capabilities = SinkCapabilities(exactly_once=True)
 
 
 # --- a database behind a C driver ---
@@ -665,30 +519,12 @@ def locked(path):
         yield
 
 
-@FAULTS.found_by("test_a_kill_at_any_step_loses_nothing")
-class InTwoTransactions(InOneTransaction):
-    def publish(self):
-        self.link.execute("BEGIN")
-        self.insert()
-        self.link.execute("COMMIT")
-        self.link.execute("BEGIN")
-        self.move()
-        self.link.execute("COMMIT")
-
-
-@FAULTS.found_by("test_a_position_is_of_one_pipeline")
-class OnePositionForAll(InOneTransaction):
-    def __init__(self, path, context):
-        super().__init__(path, context)
-        self.pipeline = "all"
-
-
-@FAULTS.found_by("test_a_new_snapshot_comes_behind_what_was_streamed")
-class EmptiesForASnapshot(InOneTransaction):
-    def take_piece(self, part, rows):
-        if part.opens:
-            self.link.execute("DELETE FROM records")
-        super().take_piece(part, rows)
+FAULTS.edit(
+    InOneTransaction,
+    ("InTwoTransactions", "test_a_kill_at_any_step_loses_nothing", "self.insert()", "self.insert()\n        self.link.execute('COMMIT')\n        self.link.execute('BEGIN')"),
+    ("OnePositionForAll", "test_a_position_is_of_one_pipeline", "context.pipeline", "'all'"),
+    ("EmptiesForASnapshot", "test_a_new_snapshot_comes_behind_what_was_streamed", "if part.opens:", "if part.opens:\n            self.link.execute('DELETE FROM records')"),
+)  # fmt: skip
 
 
 @FAULTS.found_by("test_a_snapshot_of_another_server_is_followed_by_its_stream")
@@ -722,10 +558,7 @@ class KnowsItsFile(InOneTransaction):
         return dataclasses.replace(super().rig(folder), keep=keeping(folder / "records.sqlite"))
 
 
-@FAULTS.found_by("test_a_loss_beneath_an_open_sink_is_noticed")
-class WritesOn(KnowsItsFile):
-    def publish(self):
-        InOneTransaction.publish(self)
+FAULTS.edit(KnowsItsFile, ("WritesOn", "test_a_loss_beneath_an_open_sink_is_noticed", 'raise Refused("the database was replaced")', "pass"))  # fmt: skip
 
 
 @FAULTS.found_by("test_a_destination_that_lost_something_is_noticed_when_opened")
@@ -771,7 +604,7 @@ class RefusesARepair(RefusesWithoutALoss):
     pass
 
 
-@FAULTS.found_by("test_after_a_failed_flush_nothing_is_promised")
+@FAULTS.found_by(STOPS)
 class NeverStops(InOneTransaction):
     """Gives up what was not taken, and goes on: a flush without rows would promise their position."""
 

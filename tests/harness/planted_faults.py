@@ -10,13 +10,19 @@
 
     FAULTS.plant("SkipsEmpty", "test_an_empty_batch_moves_the_position", write=...)  # the same in one line
 
+    FAULTS.edit(Lines, ("StartsOver", "test_a_sink_opened_again_continues", "touch()", "write_text('')"))
+
     class TestPlantedSinks(FindsFaults): ...
 
 The promise must fail on the faulty plugin, and hold on the right one that the fault was planted in.
 """
 
+import functools
 import inspect
 import itertools
+import re
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +80,25 @@ class Faults(list[Fault]):
         """Add the right plugin, or another ``base``, with ``members`` in the place of its own."""
         plugin = type(name, (base or self._right[-1],), members)
         return self.found_by(promise, *raises)(plugin)
+
+    def edit(self, right: Any, *rows: tuple[Any, ...]) -> None:
+        """Add ``right`` once a row (name, promise, old text, new text, what is raised …): its source holds
+        the old text once, and the new in its place."""
+        for name, promise, old, new, *raises in rows:
+            source, made = source_of(right), dict[str, Any]()
+            assert source.count(old) == 1, (name, old)
+            code = compile(source.replace(old, new), inspect.getfile(right), "exec")
+            exec(code, vars(sys.modules[right.__module__]), made)  # noqa: S102
+            plugin = made[right.__name__]
+            plugin.__name__ = name
+            self.found_by(promise, *raises, right=right)(plugin)
+
+
+@functools.cache
+def source_of(plugin: Any) -> str:
+    """Return the source of a class or function without its decorators."""
+    source = textwrap.dedent(inspect.getsource(plugin))
+    return source[re.search(r"^(class|def) ", source, re.MULTILINE).start() :]
 
 
 class FindsFaults:
