@@ -12,7 +12,6 @@ from tests.conformance.test_channels_conform import rig_of_a_file
 from tests.harness.http_receiver import notification_of
 from tests.harness.planted_faults import Faults, FindsFaults
 
-from waltap.changes.transactions.transaction import Notification
 from waltap.errors import OffsetError
 from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset, decoded, encoded
 from waltap.ports.signals.signal import Signal, SignalUnusable
@@ -60,67 +59,17 @@ class FileSignals:
         pass
 
 
-@SIGNALS.found_by("test_a_signal_arrives_once")
-class HandsOldSignalsToTheNextRun(FileSignals):
-    def __init__(self, path):
-        super().__init__(path)
-        self.read = 0
-
-    def poll(self):
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        new, self.read = lines[self.read :], len(lines)
-        return [signal for signal in map(self.parse, new) if signal is not None]
-
-
-@SIGNALS.found_by("test_what_is_no_signal_is_left_out", ValueError)
-class StopsAtNonsense(FileSignals):
-    def parse(self, line):
-        item = json.loads(line)
-        return Signal(item["id"], item["type"], json.dumps(item["data"]))
-
-
-@SIGNALS.found_by("test_a_signal_sent_before_the_start_is_not_lost")
-class ForgetsWhatWaited(FileSignals):
-    def __init__(self, path):
-        super().__init__(path)
-        self.path.write_text("")
-
-
-@SIGNALS.found_by("test_no_signal_is_an_empty_list_at_once")
-class WaitsForASignal(FileSignals):
-    def poll(self):
-        found = super().poll()
-        if not found:
-            time.sleep(1.2)
-        return found
-
-
-@SIGNALS.found_by("test_signals_arrive_whole_and_in_order")
-class TurnsTheOrderAround(FileSignals):
-    def poll(self):
-        return list(reversed(super().poll()))
-
-
-@SIGNALS.found_by("test_signals_with_one_id_all_arrive")
-class TakesAnIdForTheSignal(FileSignals):
-    def __init__(self, path):
-        super().__init__(path)
-        self.seen = set()
-
-    def poll(self):
-        new = [signal for signal in super().poll() if signal.identifier not in self.seen]
-        self.seen |= {signal.identifier for signal in new}
-        return new
-
-
-@SIGNALS.found_by("test_the_rest_comes_in_the_next_run")
-class KeepsTheRestInMemory(FileSignals):
-    rest = ()
-
-    def poll(self):
-        self.rest = [*self.rest, *super().poll()]
-        first, self.rest = self.rest[:1], self.rest[1:]
-        return first
+LINES = 'lines = self.path.read_text().splitlines()\n        self.path.write_text("")'
+SIGNALS.edit(
+    FileSignals,
+    ("HandsOldSignalsToTheNextRun", "test_a_signal_arrives_once", LINES, "every = self.path.read_text().splitlines()\n        lines, self.read = every[getattr(self, 'read', 0) :], len(every)"),
+    ("StopsAtNonsense", "test_what_is_no_signal_is_left_out", "return None", "raise", ValueError),
+    ("ForgetsWhatWaited", "test_a_signal_sent_before_the_start_is_not_lost", "self.path = Path(path)", "self.path = Path(path)\n        self.path.write_text('')"),
+    ("WaitsForASignal", "test_no_signal_is_an_empty_list_at_once", "if not self.path.exists():", "if not self.path.exists() or not self.path.read_text():\n            time.sleep(1.2)"),
+    ("TurnsTheOrderAround", "test_signals_arrive_whole_and_in_order", "map(self.parse, lines)", "map(self.parse, lines[::-1])"),
+    ("TakesAnIdForTheSignal", "test_signals_with_one_id_all_arrive", "[signal for signal in map(self.parse, lines) if signal is not None]", "list({signal.identifier: signal for signal in map(self.parse, lines) if signal}.values())"),
+    ("KeepsTheRestInMemory", "test_the_rest_comes_in_the_next_run", LINES, "self.rest = [*getattr(self, 'rest', ()), *self.path.read_text().splitlines()]\n        self.path.write_text('')\n        lines, self.rest = self.rest[:1], self.rest[1:]"),
+)  # fmt: skip
 
 
 @SIGNALS.found_by("test_no_signal_is_an_empty_list_at_once")
@@ -195,10 +144,8 @@ NOTIFICATIONS = Faults()
 class FileNotifications:
     """One JSON object per line. Right as it is."""
 
-    mode = "a"
-
     def __init__(self, path):
-        self.file = Path(path).open(self.mode)
+        self.file = Path(path).open("a")
 
     def send(self, notification):
         item = {
@@ -214,56 +161,17 @@ class FileNotifications:
         self.file.close()
 
 
-@NOTIFICATIONS.found_by("test_a_later_channel_adds")
-class OverwritesTheLastRun(FileNotifications):
-    mode = "w"
-
-
-@NOTIFICATIONS.found_by("test_notifications_arrive_whole_and_in_order")
-class DropsAdditionalData(FileNotifications):
-    def send(self, notification):
-        super().send(
-            Notification(
-                identifier=notification.identifier,
-                aggregate_type=notification.aggregate_type,
-                kind=notification.kind,
-                timestamp=notification.timestamp,
-            )
-        )
-
-
-@NOTIFICATIONS.found_by("test_nothing_arrives_unsent")
-class SaysHello(FileNotifications):
-    def __init__(self, path):
-        super().__init__(path)
-        self.send(Notification(identifier="0", aggregate_type="Channel", kind="OPENED"))
-
-
-@NOTIFICATIONS.found_by("test_many_notifications_arrive")
-class LosesWhatIsMuch(FileNotifications):
-    def __init__(self, path):
-        super().__init__(path)
-        self.left = 500
-
-    def send(self, notification):
-        self.left -= 1
-        if self.left >= 0:
-            super().send(notification)
-
-
-@NOTIFICATIONS.found_by("test_close_may_be_called_twice", ValueError)
-class ClosesOnlyOnce(FileNotifications):
-    def close(self):
-        if self.file.closed:
-            raise ValueError("closed already")
-        super().close()
-
-
-@NOTIFICATIONS.found_by("test_notifications_arrive_whole_and_in_order")
-class ChangesWhatItWasGiven(FileNotifications):
-    def send(self, notification):
-        super().send(notification)
-        (notification.additional_data or {}).pop("connector_name", None)
+ARRIVE = "test_notifications_arrive_whole_and_in_order"
+SENT = 'self.file.write(json.dumps(item) + "\\n")'
+NOTIFICATIONS.edit(
+    FileNotifications,
+    ("OverwritesTheLastRun", "test_a_later_channel_adds", 'open("a")', 'open("w")'),
+    ("DropsAdditionalData", ARRIVE, "notification.additional_data,", "None,"),
+    ("SaysHello", "test_nothing_arrives_unsent", 'open("a")', 'open("a")\n        self.file.write(\'{"id":"0","aggregate_type":"Channel","type":"OPENED","additional_data":null,"timestamp":0}\\n\')'),
+    ("LosesWhatIsMuch", "test_many_notifications_arrive", SENT, f"_ = self.file.tell() > 30_000 or {SENT}"),
+    ("ClosesOnlyOnce", "test_close_may_be_called_twice", "self.file.close()", "self.file.flush()\n        self.file.close()", ValueError),
+    ("ChangesWhatItWasGiven", ARRIVE, SENT, f"{SENT}\n        (notification.additional_data or {{}}).pop('connector_name', None)"),
+)  # fmt: skip
 
 
 class TestPlantedNotificationChannels(FindsFaults):
@@ -330,39 +238,25 @@ class OneFile(OffsetStore):
         self.path.unlink(missing_ok=True)
 
 
-@STORES.found_by("test_a_kill_at_any_step_leaves_the_old_or_the_new", OffsetError)
-@STORES.found_by("test_a_reader_beside_the_writer_sees_whole_offsets", OffsetError)
-@STORES.found_by("test_a_full_disk_is_an_error_and_keeps_the_old", OffsetError)
-class WritesInPlace(OneFile):
-    def store(self, offset):
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.put(self.path, encoded(offset))
-        except OSError as cause:
-            raise Unreadable("not stored") from cause
-
-
-@STORES.found_by("test_a_kill_at_any_step_leaves_the_old_or_the_new")
-class RemovesFirst(OneFile):
-    def store(self, offset):
-        self.path.unlink(missing_ok=True)
-        super().store(offset)
-
-
-@STORES.found_by("test_a_torn_file_is_refused")
-@STORES.found_by("test_a_newer_version_is_refused")
-class ReadsDamageAsNothing(OneFile):
-    def parse(self, data):
-        try:
-            return super().parse(data)
-        except Unreadable:
-            return None
-
-
-@STORES.found_by("test_a_damaged_file_is_refused_or_read", msgspec.DecodeError)
-class LeaksDecodingErrors(OneFile):
-    def parse(self, data):
-        return msgspec.json.decode(data, type=Offset)
+KILLED = "test_a_kill_at_any_step_leaves_the_old_or_the_new"
+STORED = "test_what_is_stored_is_loaded"
+TRY = "def store(self, offset):"
+IN_PLACE = ('self.path.with_suffix(".new")', "self.path")
+DAMAGE = ('raise Unreadable("damaged") from cause', "return None")
+STORES.edit(
+    OneFile,
+    ("WritesInPlace", KILLED, *IN_PLACE, OffsetError),
+    ("WritesInPlace", "test_a_reader_beside_the_writer_sees_whole_offsets", *IN_PLACE, OffsetError),
+    ("WritesInPlace", "test_a_full_disk_is_an_error_and_keeps_the_old", *IN_PLACE, OffsetError),
+    ("RemovesFirst", KILLED, TRY, f"{TRY}\n        self.path.unlink(missing_ok=True)"),
+    ("ReadsDamageAsNothing", "test_a_torn_file_is_refused", *DAMAGE),
+    ("ReadsDamageAsNothing", "test_a_newer_version_is_refused", *DAMAGE),
+    ("LeaksDecodingErrors", "test_a_damaged_file_is_refused_or_read", "decoded(data)\n        except ValueError", "msgspec.json.decode(data, type=Offset)\n        except ZeroDivisionError", msgspec.DecodeError),
+    ("LosesTheIndexInTheTransaction", STORED, "encoded(offset)", "encoded(offset.with_sole(position=msgspec.structs.replace(offset.sole.position, commit_lsn=0, index=0)))"),
+    ("KeepsTheFirstPartitionOnly", STORED, "encoded(offset)", "encoded(msgspec.structs.replace(offset, partitions=dict(list(offset.partitions.items())[:1])))"),
+    ("ClearsOnlyWhatIsThere", "test_clear_forgets", "missing_ok=True", "", OSError),
+    ("SharesOneFile", "test_pipelines_keep_apart", "Path(home) /", "(Path(home).parents[0] if 'another' in home else Path(home)) /"),
+)  # fmt: skip
 
 
 @STORES.found_by("test_the_next_run_finds_it")
@@ -378,20 +272,6 @@ class ReturnsBeforeItIsStored(OneFile):
 
     def load(self):
         return self.waiting or super().load()
-
-
-@STORES.found_by("test_what_is_stored_is_loaded")
-class LosesTheIndexInTheTransaction(OneFile):
-    def store(self, offset):
-        position = msgspec.structs.replace(offset.sole.position, commit_lsn=0, index=0)
-        super().store(offset.with_sole(position=position))
-
-
-@STORES.found_by("test_what_is_stored_is_loaded")
-class KeepsTheFirstPartitionOnly(OneFile):
-    def store(self, offset):
-        first = dict(list(offset.partitions.items())[:1])
-        super().store(msgspec.structs.replace(offset, partitions=first))
 
 
 def losing(kind, field):
@@ -412,11 +292,7 @@ def losing(kind, field):
 for _kind in (Offset, PartitionOffset):
     for _field in msgspec.structs.fields(_kind):
         if _field.default is not msgspec.NODEFAULT and _field.name != "version":
-            STORES.plant(
-                f"Loses_{_field.name}",
-                "test_what_is_stored_is_loaded",
-                store=losing(_kind, _field),
-            )
+            STORES.plant(f"Loses_{_field.name}", STORED, store=losing(_kind, _field))
 
 
 @STORES.found_by("test_what_another_process_stored_is_loaded")
@@ -446,7 +322,7 @@ class StoresOnlyWhatIsNew(OneFile):
         self.known = offset
 
 
-@STORES.found_by("test_a_kill_at_any_step_leaves_the_old_or_the_new")
+@STORES.found_by(KILLED)
 class KeepsWhatItsProcessStored(OneFile):
     known = {}
 
@@ -458,18 +334,6 @@ class KeepsWhatItsProcessStored(OneFile):
     def store(self, offset):
         super().store(offset)
         self.known[self.path] = offset
-
-
-@STORES.found_by("test_clear_forgets", OSError)
-class ClearsOnlyWhatIsThere(OneFile):
-    def clear(self):
-        self.path.unlink()
-
-
-@STORES.found_by("test_pipelines_keep_apart")
-class SharesOneFile(OneFile):
-    def __init__(self, _properties, home):
-        super().__init__(None, Path(home).parents[0] if "another" in home else home)
 
 
 @STORES.found_by("test_an_offset_replaces_all_of_the_one_before")

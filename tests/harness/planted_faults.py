@@ -81,6 +81,12 @@ class Faults(list[Fault]):
         plugin = type(name, (base or self._right[-1],), members)
         return self.found_by(promise, *raises)(plugin)
 
+    def make(self, *rows: tuple[Any, ...], right: Any = None) -> None:
+        """Add plugins of one expression, a row (name, promise, plugin, what is raised …) each."""
+        for name, promise, plugin, *raises in rows:
+            plugin.__name__ = name
+            self.found_by(promise, *raises, right=right)(plugin)
+
     def edit(self, right: Any, *rows: tuple[Any, ...]) -> None:
         """Add ``right`` once a row (name, promise, old text, new text, what is raised …): its source holds
         the old text once, and the new in its place."""
@@ -89,9 +95,7 @@ class Faults(list[Fault]):
             assert source.count(old) == 1, (name, old)
             code = compile(source.replace(old, new), inspect.getfile(right), "exec")
             exec(code, vars(sys.modules[right.__module__]), made)  # noqa: S102
-            plugin = made[right.__name__]
-            plugin.__name__ = name
-            self.found_by(promise, *raises, right=right)(plugin)
+            self.make((name, promise, made[right.__name__], *raises), right=right)
 
 
 @functools.cache
