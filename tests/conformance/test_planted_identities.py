@@ -1,5 +1,6 @@
 """Replica identities, snapshot modes and types with one planted fault each: their suites find every one."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -40,67 +41,40 @@ IDENTITIES.right(FullIdentity)
 IDENTITIES.right(DefaultIdentity)
 
 
-@IDENTITIES.found_by("test_before_says_nothing_the_server_did_not")
-class FoldsAbsentIntoNull(DefaultIdentity):
-    def update(self, message):
-        images = super().update(message)
-        if images.before is not None:
-            images.before = tuple(None if v is ABSENT else v for v in images.before)
-        return images
+def images(method, base=DefaultIdentity, **fields):
+    """Return members with one in the place of ``method``: ``fields``, each made of images and message, are its own."""
+
+    def altered(self, message):
+        found = getattr(base, method)(self, message)
+        for name, make in fields.items() if found is not None else ():
+            setattr(found, name, make(found, message))
+        return found
+
+    return {"base": base, method: altered}
 
 
-@IDENTITIES.found_by("test_unchanged_is_a_value_of_before_or_stays_unchanged")
-class FoldsUnchangedIntoNull(DefaultIdentity):
-    def update(self, message):
-        images = super().update(message)
-        images.after = tuple(None if v is UNCHANGED else v for v in images.after)
-        return images
+def folded(marker, row):
+    return row and tuple(None if value is marker else value for value in row)
 
 
-@IDENTITIES.found_by("test_unchanged_is_a_value_of_before_or_stays_unchanged")
-class ForgetsToFillUnchanged(FullIdentity):
-    def update(self, message):
-        return RowImages(message.old, message.new, message.old)
-
-
-@IDENTITIES.found_by("test_a_changed_key_is_seen_where_it_can_be")
-class MissesKeyChanges(DefaultIdentity):
-    def update(self, message):
-        images = super().update(message)
-        images.old_key = None
-        return images
-
-
-@IDENTITIES.found_by("test_before_says_nothing_the_server_did_not")
-class InventsBefore(DefaultIdentity):
-    def update(self, message):
-        images = super().update(message)
-        if images.before is None:
-            images.before = message.new
-        return images
-
-
-@IDENTITIES.found_by("test_a_delete_is_dropped_only_without_old_tuple")
-class DropsDeletes(DefaultIdentity):
-    def delete(self, message):
-        return None
-
-
-@IDENTITIES.found_by("test_before_is_there_when_the_whole_row_was_sent")
-class KeepsOnlyTheKeyOfAFullRow(FullIdentity):
-    def update(self, message):
-        images = super().update(message)
-        images.before = (message.old[0], ABSENT, ABSENT)
-        return images
-
-
-@IDENTITIES.found_by("test_images_are_as_long_as_the_relation")
-class GivesShortImages(DefaultIdentity):
-    def delete(self, message):
-        images = super().delete(message)
-        if images is not None:
-            images.before = images.before[:1]
-        return images
+SAYS_NOTHING = "test_before_says_nothing_the_server_did_not"
+FILLS = "test_unchanged_is_a_value_of_before_or_stays_unchanged"
+IDENTIFIES = "test_a_row_is_identified_by_columns_that_there_are"
+for _name, _promise, _members in (
+    ("FoldsAbsentIntoNull", SAYS_NOTHING, images("update", before=lambda i, _: folded(ABSENT, i.before))),
+    ("FoldsUnchangedIntoNull", FILLS, images("update", after=lambda i, _: folded(UNCHANGED, i.after))),
+    ("ForgetsToFillUnchanged", FILLS, images("update", FullIdentity, after=lambda _, m: m.new)),
+    ("MissesKeyChanges", "test_a_changed_key_is_seen_where_it_can_be", images("update", old_key=lambda *_: None)),
+    ("InventsBefore", SAYS_NOTHING, images("update", before=lambda i, m: i.before or m.new)),
+    ("DropsDeletes", "test_a_delete_is_dropped_only_without_old_tuple", {"delete": lambda *_: None}),
+    ("KeepsOnlyTheKeyOfAFullRow", "test_before_is_there_when_the_whole_row_was_sent", images("update", FullIdentity, before=lambda _, m: (m.old[0], ABSENT, ABSENT))),
+    ("GivesShortImages", "test_images_are_as_long_as_the_relation", images("delete", before=lambda i, _: i.before[:1])),
+    ("HasAnAfterOfADelete", "test_a_delete_has_no_after_and_its_key", images("delete", after=lambda i, _: i.before)),
+    ("WarnsWithoutRemedy", "test_warnings_say_what_mends_them", {"warnings": lambda relation: [IdentityWarning(relation.name, "something is wrong", " ")]}),
+    ("IdentifiesByNames", IDENTIFIES, {"identifying": ("id",)}),
+    ("IdentifiesByAnotherColumn", IDENTIFIES, {"identifying": (1,)}),
+):  # fmt: skip
+    IDENTITIES.plant(_name, _promise, **_members)
 
 
 @IDENTITIES.found_by("test_messages_are_left_as_they_are")
@@ -110,38 +84,12 @@ class ChangesMessages(DefaultIdentity):
         return super().update(message)
 
 
-@IDENTITIES.found_by("test_a_delete_has_no_after_and_its_key")
-class HasAnAfterOfADelete(DefaultIdentity):
-    def delete(self, message):
-        images = super().delete(message)
-        if images is not None:
-            images.after = images.before
-        return images
-
-
-@IDENTITIES.found_by("test_warnings_say_what_mends_them")
-class WarnsWithoutRemedy(DefaultIdentity):
-    @classmethod
-    def warnings(cls, relation):
-        return [IdentityWarning(relation.name, "something is wrong", " ")]
-
-
 @IDENTITIES.found_by(
     "test_identities_that_see_no_key_change_give_no_old_key", right=NothingIdentity
 )
 class SeesWhatItDenies(NothingIdentity):
     def update(self, message):
         return RowImages(None, message.new, message.old or None)
-
-
-@IDENTITIES.found_by("test_a_row_is_identified_by_columns_that_there_are")
-class IdentifiesByNames(DefaultIdentity):
-    identifying = ("id",)
-
-
-@IDENTITIES.found_by("test_a_row_is_identified_by_columns_that_there_are")
-class IdentifiesByAnotherColumn(DefaultIdentity):
-    identifying = (1,)
 
 
 @IDENTITIES.found_by("test_images_of_one_message_are_its_own")
@@ -197,55 +145,10 @@ class Initial(Snapshotter):
         return True
 
 
-@MODES.found_by("test_an_interrupted_snapshot_is_not_passed_over")
-@MODES.found_by("test_it_does_what_its_table_says")
-class PassesOverAnInterruptedSnapshot(Initial):
-    def takes_snapshot(self, known):
-        return not known.offset
-
-
-@MODES.found_by("test_answers_do_not_depend_on_what_was_asked_before")
-class AnswersDependOnThePast(Initial):
-    asked = 0
-
-    def takes_snapshot(self, known):
-        self.asked += 1
-        return self.asked == 1 or super().takes_snapshot(known)
-
-
-@MODES.found_by("test_recovery_of_a_lost_position_is_a_snapshot")
-class SaysThatItRecovers(Initial):
-    def recovers_lost_position(self):
-        return True
-
-
-@MODES.found_by("test_every_answer_is_a_bool_or_a_snapshot_error", KeyError)
-class PartialPredicate(Initial):
-    def takes_snapshot(self, known):
-        return {
-            SnapshotFacts(offset=False, snapshot_incomplete=False, position_available=True): True
-        }[known]
-
-
-@MODES.found_by("test_every_table_is_read_or_not")
-class ReadsOtherTablesWhenAskedAgain(Initial):
-    asked = 0
-
-    def reads(self, relation, start):
-        self.asked += 1
-        return self.asked % 3 != 0
-
-
-@MODES.found_by("test_a_table_is_read_by_one_select")
-class ReadsByOtherThanASelect(Initial):
-    def query(self, relation, start):
-        return f"DELETE FROM {relation.name} RETURNING *"
-
-
-@MODES.found_by("test_a_lock_is_a_statement")
-class LocksByOtherThanAStatement(Initial):
-    def lock(self, relation, start):
-        return [f"LOCK TABLE {relation.name}"]
+def in_turn():
+    """Return what says at every third question that a table is not read."""
+    numbers = itertools.count(1)
+    return lambda *_: next(numbers) % 3 != 0
 
 
 def selects(text):
@@ -258,31 +161,41 @@ def selects(text):
 
 
 READ = "test_a_table_is_read_by_one_select"
-MODES.plant("QuotesNothing", READ, query=selects("SELECT * FROM {bare}"))
-MODES.plant("DoublesNoQuotes", READ, query=selects("SELECT * FROM {quoted}"))
-MODES.plant("QuotesNoColumns", READ, query=selects("SELECT {column} FROM {good}"))
-MODES.plant("ReadsAnotherTable", READ, query=selects("SELECT * FROM public.customers"))
 LOCKS = "test_a_lock_is_a_statement"
-MODES.plant("LocksNothing", LOCKS, lock=selects("SELECT 1 FROM {good}"))
-MODES.plant("LocksOutReaders", LOCKS, lock=selects("LOCK TABLE {good}"))
-MODES.plant(
-    "SaysThatItLocksOutReaders",
-    LOCKS,
-    lock=selects("LOCK TABLE {good} IN ACCESS EXCLUSIVE MODE"),
-)
-MODES.plant("ReadsByTwoStatements", READ, query=selects("SELECT 1; SELECT * FROM {good}"))
-MODES.plant("LocksWithoutQuotes", LOCKS, lock=selects("LOCK TABLE {bare} IN SHARE MODE"))
-MODES.plant(
-    "AsksItsFactsForMore",
-    "test_every_answer_is_a_bool_or_a_snapshot_error",
-    AttributeError,
-    resumes=lambda _self, known: known.of_yesterday,
-)
-MODES.plant(
-    "KnowsNoReconnection",
-    "test_every_answer_is_a_bool_or_a_snapshot_error",
-    takes_snapshot=lambda _self, known: None if known.reconnects else not known.offset,
-)
+ANSWERS = "test_every_answer_is_a_bool_or_a_snapshot_error"
+FIRST = SnapshotFacts(offset=False, snapshot_incomplete=False, position_available=True)
+for _name, _promise, _members in (
+    ("PassesOverAnInterruptedSnapshot", "test_an_interrupted_snapshot_is_not_passed_over", {"takes_snapshot": lambda _, known: not known.offset}),
+    ("PassesOverAnInterruptedSnapshot", "test_it_does_what_its_table_says", {"takes_snapshot": lambda _, known: not known.offset}),
+    ("SaysThatItRecovers", "test_recovery_of_a_lost_position_is_a_snapshot", {"recovers_lost_position": lambda _: True}),
+    ("KnowsNoReconnection", ANSWERS, {"takes_snapshot": lambda _, known: None if known.reconnects else not known.offset}),
+    ("ReadsOtherTablesWhenAskedAgain", "test_every_table_is_read_or_not", {"reads": in_turn()}),
+    ("ReadsByOtherThanASelect", READ, {"query": selects("DELETE FROM {bare} RETURNING *")}),
+    ("QuotesNothing", READ, {"query": selects("SELECT * FROM {bare}")}),
+    ("DoublesNoQuotes", READ, {"query": selects("SELECT * FROM {quoted}")}),
+    ("QuotesNoColumns", READ, {"query": selects("SELECT {column} FROM {good}")}),
+    ("ReadsAnotherTable", READ, {"query": selects("SELECT * FROM public.customers")}),
+    ("ReadsByTwoStatements", READ, {"query": selects("SELECT 1; SELECT * FROM {good}")}),
+    ("LocksByOtherThanAStatement", LOCKS, {"lock": lambda *_: ["LOCK TABLE t"]}),
+    ("LocksNothing", LOCKS, {"lock": selects("SELECT 1 FROM {good}")}),
+    ("LocksOutReaders", LOCKS, {"lock": selects("LOCK TABLE {good}")}),
+    ("SaysThatItLocksOutReaders", LOCKS, {"lock": selects("LOCK TABLE {good} IN ACCESS EXCLUSIVE MODE")}),
+    ("LocksWithoutQuotes", LOCKS, {"lock": selects("LOCK TABLE {bare} IN SHARE MODE")}),
+    ("AsksForAnUnknownIsolation", "test_an_isolation_is_one_that_there_is", {"isolation": lambda *_: "SERIALIZABLE READ ONLY"}),
+    ("TableWithoutALine", "test_the_truth_table_is_total", {"table": TABLE.rsplit("yes     yes         yes", 1)[0]}),
+):  # fmt: skip
+    MODES.plant(_name, _promise, **_members)
+MODES.plant("AsksItsFactsForMore", ANSWERS, AttributeError, resumes=lambda _, known: known.of_yesterday)  # fmt: skip
+MODES.plant("PartialPredicate", ANSWERS, KeyError, takes_snapshot=lambda _, known: {FIRST: True}[known])  # fmt: skip
+
+
+@MODES.found_by("test_answers_do_not_depend_on_what_was_asked_before")
+class AnswersDependOnThePast(Initial):
+    asked = 0
+
+    def takes_snapshot(self, known):
+        self.asked += 1
+        return self.asked == 1 or super().takes_snapshot(known)
 
 
 @MODES.found_by(READ)
@@ -292,12 +205,6 @@ class SelectsInTurn(Initial):
     def query(self, relation, start):
         self.asked += 1
         return f"TABLE {sql_name(relation.schema, relation.table)}" if self.asked % 2 else None
-
-
-@MODES.found_by("test_an_isolation_is_one_that_there_is")
-class AsksForAnUnknownIsolation(Initial):
-    def isolation(self, start):
-        return "SERIALIZABLE READ ONLY"
 
 
 @MODES.found_by("test_a_snapshot_begins_and_is_over")
@@ -311,11 +218,6 @@ class KeepsWhatAnInterruptedSnapshotLeft(Initial):
     def after(self, start, *, completed):
         if completed:
             self.tables = None
-
-
-@MODES.found_by("test_the_truth_table_is_total")
-class TableWithoutALine(Initial):
-    table = TABLE.rsplit("yes     yes         yes", 1)[0]
 
 
 class TestPlantedSnapshotters(FindsFaults):
@@ -379,23 +281,8 @@ def semver():
     return spec()
 
 
-@TYPES.found_by("test_json_says_what_the_connect_value_says")
-def json_says_another():
-    return mapped(to_json=lambda text: '{"major":1,"minor":0,"patch":0}')
-
-
-@TYPES.found_by("test_values_fit_the_schema")
-def schema_says_text():
-    return spec(schema=Schema(kind=ConnectKind.STRING))
-
-
 def in_arrow(read):
     return mapped(arrow=converted("semver", arrow, read))
-
-
-@TYPES.found_by("test_arrow_says_what_the_connect_value_says")
-def arrow_swaps_members():
-    return in_arrow(lambda text: dict(zip(PARTS[::-1], parse(text).values(), strict=True)))
 
 
 @TYPES.found_by("test_malformed_text_has_no_arrow_form")
@@ -409,21 +296,6 @@ def arrow_makes_null_of_what_it_cannot_read():
     return in_arrow(quiet)
 
 
-@TYPES.found_by("test_it_claims_its_type_and_no_other")
-def claims_everything():
-    return spec(claims=lambda _type: True)
-
-
-@TYPES.found_by("test_malformed_text_is_a_value_error", KeyError)
-def malformed_text_is_a_key_error():
-    return spec(parse=lambda text: {"1.2.3": parse("1.2.3"), "0.10.0": parse("0.10.0")}[text])
-
-
-@TYPES.found_by("test_null_is_written_as_the_schema_allows")
-def zero_of_another_shape():
-    return mapped(fallback={"major": "0"})
-
-
 @TYPES.found_by("test_it_claims_its_type_and_no_other", KeyError)
 def asks_an_enum_for_more():
     def claims(data_type):
@@ -432,16 +304,6 @@ def asks_an_enum_for_more():
         return data_type.name == "semver"
 
     return spec(claims=claims)
-
-
-@TYPES.found_by("test_it_claims_its_type_and_no_other")
-def claims_every_domain():
-    return spec(claims=lambda t: t.name == "semver" or t.kind is TypeKind.DOMAIN)
-
-
-@TYPES.found_by("test_samples_are_values_of_the_type")
-def has_samples_of_another():
-    return spec(samples=[TypeSample.of_extension("semverr", "1.2.3")])
 
 
 @TYPES.found_by("test_a_required_column_has_the_same_values")
@@ -461,6 +323,19 @@ def default_is_the_text():
         return replace(made, schema=schema)
 
     return replace(spec(), build=build)
+
+
+CLAIMS = "test_it_claims_its_type_and_no_other"
+TYPES.make(
+    ("json_says_another", "test_json_says_what_the_connect_value_says", lambda: mapped(to_json=lambda _: '{"major":1,"minor":0,"patch":0}')),
+    ("schema_says_text", "test_values_fit_the_schema", lambda: spec(schema=Schema(kind=ConnectKind.STRING))),
+    ("arrow_swaps_members", "test_arrow_says_what_the_connect_value_says", lambda: in_arrow(lambda text: dict(zip(PARTS[::-1], parse(text).values(), strict=True)))),
+    ("claims_everything", CLAIMS, lambda: spec(claims=lambda _type: True)),
+    ("claims_every_domain", CLAIMS, lambda: spec(claims=lambda t: t.name == "semver" or t.kind is TypeKind.DOMAIN)),
+    ("malformed_text_is_a_key_error", "test_malformed_text_is_a_value_error", lambda: spec(parse=lambda text: {each: parse(each) for each in ("1.2.3", "0.10.0")}[text]), KeyError),
+    ("zero_of_another_shape", "test_null_is_written_as_the_schema_allows", lambda: mapped(fallback={"major": "0"})),
+    ("has_samples_of_another", "test_samples_are_values_of_the_type", lambda: spec(samples=[TypeSample.of_extension("semverr", "1.2.3")])),
+)  # fmt: skip
 
 
 class TestPlantedTypes(FindsFaults):
