@@ -45,94 +45,62 @@ class Right(JsonFormat):
         return change
 
 
-class OfValues(Right):
-    def of(self, record):
-        return msgspec.structs.replace(record, value=record.value and self.value(record.value))
+def record(**fields):
+    """Return an ``of`` that makes fields of a record of it."""
+    return {"of": lambda _, r: msgspec.structs.replace(r, **{n: make(r) for n, make in fields.items()})}  # fmt: skip
 
 
-@FAULTS.found_by("test_any_text_is_rendered_faithfully", ValueError)
-class WritesRawControlCharacters(OfValues):
-    r"""As they are, where JSON wants \u00XX."""
-
-    def value(self, value):
-        return value.replace(b"\\u0001", b"\x01")
+def left_out(when):
+    return {"of": lambda _, record: None if when(record, record.value or b"") else record}
 
 
-@FAULTS.found_by("test_any_text_is_rendered_faithfully")
-class CutsLongTexts(Right):
-    """Like the limit of a destination, and for updates alone."""
+def updates(value):
+    """Return a ``change`` of each value that an update has."""
 
-    def change(self, change):
+    def change(_self, change):
         if not isinstance(change, Update):
             return change
-        new = tuple(value[:1_000_000] if isinstance(value, str) else value for value in change.new)
-        return msgspec.structs.replace(change, new=new)
+        return msgspec.structs.replace(change, new=tuple(map(value, change.new)))
+
+    return {"change": change}
 
 
-@FAULTS.found_by("test_logical_messages_give_records")
-class DropsMessages(Right):
-    def of(self, record):
-        return None if b'"op":"m"' in (record.value or b"") else record
+def context(**fields):
+    def init(self, properties, context):
+        JsonFormat.__init__(self, properties, replace(context, **fields))
+
+    return {"__init__": init}
 
 
-@FAULTS.found_by("test_any_identifier_is_rendered_validly", ValueError)
-class WritesNamesUnescaped(OfValues):
-    def value(self, value):
-        return value.replace(b'\\"', b'"')
+def rendered(before=lambda parts: parts, after=lambda records: records):
+    return {"render": lambda self, parts, now: after(Right.render(self, before(parts), now))}
 
 
-@FAULTS.found_by("test_the_same_parts_give_the_same_bytes")
-class RendersByMood(OfValues):
-    def __init__(self, properties, context):
-        super().__init__(properties, context)
-        self.numbers = itertools.count()
-
-    def value(self, _value):
-        return b'{"n":%d}' % next(self.numbers)
-
-
-@FAULTS.found_by("test_parts_may_come_in_any_number_of_calls")
-class LosesTombstonesAtTheEnd(Right):
-    """Holds a tombstone back until the next record of the call."""
-
-    def render(self, parts, now):
-        records = super().render(parts, now)
-        return records[:-1] if records and records[-1].value is None else records
-
-
-@FAULTS.found_by("test_a_row_has_one_key_all_its_life")
-class KeysDeletesOtherwise(Right):
-    def of(self, record):
-        if b'"op":"d"' not in (record.value or b""):
-            return record
-        return msgspec.structs.replace(record, key=record.key and b" " + record.key)
-
-
-@FAULTS.found_by("test_a_tombstone_follows_its_delete_alone")
-class TombstonesFirst(Right):
-    def render(self, parts, now):
-        return sorted(super().render(parts, now), key=lambda record: record.value is not None)
-
-
-@FAULTS.found_by("test_null_and_unchanged_differ")
-class FoldsUnchangedIntoNull(Right):
-    def change(self, change):
-        if not isinstance(change, Update):
-            return change
-        new = tuple(None if value is UNCHANGED else value for value in change.new)
-        return msgspec.structs.replace(change, new=new)
-
-
-@FAULTS.found_by("test_a_changed_key_ends_the_old_row_and_begins_the_new")
-class ForgetsTheOldKey(Right):
-    def of(self, record):
-        return None if any(name == "__debezium.newkey" for name, _ in record.headers) else record
-
-
-@FAULTS.found_by("test_tables_have_different_topics")
-class SendsAllToOneTopic(Right):
-    def of(self, record):
-        return msgspec.structs.replace(record, topic="everything")
+TEXT = "test_any_text_is_rendered_faithfully"
+RECORDS = "test_every_change_of_a_row_gives_a_record"
+NUMBERS = itertools.count()
+EVERYTHING = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "server"}))
+for name, promise, members, *raises in (
+    ("WritesRawControlCharacters", TEXT, record(value=lambda r: r.value and r.value.replace(b"\\u0001", b"\x01")), ValueError),
+    ("CutsLongTexts", TEXT, updates(lambda value: value[:1_000_000] if isinstance(value, str) else value)),
+    ("DropsMessages", "test_logical_messages_give_records", left_out(lambda _, value: b'"op":"m"' in value)),
+    ("WritesNamesUnescaped", "test_any_identifier_is_rendered_validly", record(value=lambda r: r.value and r.value.replace(b'\\"', b'"')), ValueError),
+    ("RendersByMood", "test_the_same_parts_give_the_same_bytes", record(value=lambda r: r.value and b'{"n":%d}' % next(NUMBERS))),
+    ("LosesTombstonesAtTheEnd", "test_parts_may_come_in_any_number_of_calls", rendered(after=lambda r: r[:-1] if r and r[-1].value is None else r)),
+    ("KeysDeletesOtherwise", "test_a_row_has_one_key_all_its_life", record(key=lambda r: r.key and (b" " if b'"op":"d"' in (r.value or b"") else b"") + r.key)),
+    ("TombstonesFirst", "test_a_tombstone_follows_its_delete_alone", rendered(after=lambda records: sorted(records, key=lambda r: r.value is not None))),
+    ("FoldsUnchangedIntoNull", "test_null_and_unchanged_differ", updates(lambda value: None if value is UNCHANGED else value)),
+    ("ForgetsTheOldKey", "test_a_changed_key_ends_the_old_row_and_begins_the_new", left_out(lambda r, _: any(name == "__debezium.newkey" for name, _ in r.headers))),
+    ("SendsAllToOneTopic", "test_tables_have_different_topics", record(topic=lambda _: "everything")),
+    ("WritesWhatTheProfileHides", "test_a_hidden_value_is_nowhere", context(capture=EVERYTHING)),
+    ("WritesWhatTheProfileHides", "test_what_a_profile_leaves_out_gives_no_record", context(capture=EVERYTHING)),
+    ("ChoosesTheTopic", "test_a_topic_is_the_one_of_a_transform_else_of_a_plugin", context(choose_topic=lambda _relation: None)),
+    ("TopicsAreBytes", "test_everything_is_valid", record(topic=lambda r: r.topic.encode())),
+    ("ForgetsOnlyWhatItKnows", "test_a_forgotten_relation_gives_the_same_bytes", {"forget": lambda _, oid: {}[oid]}, KeyError),
+    ("SendsNoRowsReadBesideTheStream", RECORDS, rendered(before=lambda parts: [p for p in parts if getattr(p, "kind", "initial") == "initial"])),
+    ("DropsRowsWithoutKey", RECORDS, left_out(lambda r, value: not r.key and b'"op"' in value)),
+):  # fmt: skip
+    FAULTS.plant(name, promise, *raises, **members)
 
 
 @FAULTS.found_by("test_a_schema_change_in_mid_batch_is_followed")
@@ -148,45 +116,6 @@ class KeepsTheFirstCodec(Right):
             return change
         relation = self.first.setdefault(change.relation.name, change.relation)
         return Insert(relation, change.lsn, change.new[: len(relation.columns)])
-
-
-@FAULTS.found_by("test_a_hidden_value_is_nowhere")
-@FAULTS.found_by("test_what_a_profile_leaves_out_gives_no_record")
-class WritesWhatTheProfileHides(Right):
-    def __init__(self, properties, context):
-        everything = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "server"}))
-        super().__init__(properties, replace(context, capture=everything))
-
-
-@FAULTS.found_by("test_a_topic_is_the_one_of_a_transform_else_of_a_plugin")
-class ChoosesTheTopic(Right):
-    def __init__(self, properties, context):
-        super().__init__(properties, replace(context, choose_topic=lambda _relation: None))
-
-
-@FAULTS.found_by("test_everything_is_valid")
-class TopicsAreBytes(Right):
-    def of(self, record):
-        return msgspec.structs.replace(record, topic=record.topic.encode())
-
-
-@FAULTS.found_by("test_a_forgotten_relation_gives_the_same_bytes", KeyError)
-class ForgetsOnlyWhatItKnows(Right):
-    def forget(self, oid):
-        raise KeyError(oid)
-
-
-@FAULTS.found_by("test_every_change_of_a_row_gives_a_record")
-class SendsNoRowsReadBesideTheStream(Right):
-    def render(self, parts, now):
-        initial = [part for part in parts if getattr(part, "kind", "initial") == "initial"]
-        return super().render(initial, now)
-
-
-@FAULTS.found_by("test_every_change_of_a_row_gives_a_record")
-class DropsRowsWithoutKey(Right):
-    def of(self, record):
-        return record if record.key or b'"op"' not in (record.value or b"") else None
 
 
 @FAULTS.found_by("test_parts_are_left_as_they_are")
