@@ -2,7 +2,6 @@
 
 import itertools
 
-import msgspec
 from msgspec.structs import replace
 from tests.harness.planted_faults import Faults, FindsFaults
 from tests.harness.schemas import TEXT
@@ -35,13 +34,13 @@ def inserts(batch):
 
 def filtered(batch, keep):
     parts = [
-        msgspec.structs.replace(part, changes=[c for c in part.changes if keep(c)])
+        replace(part, changes=[c for c in part.changes if keep(c)])
         if isinstance(part, TransactionPart)
         else part
         for part in batch.parts
     ]
     left = sum(len(getattr(p, "changes", getattr(p, "rows", ()))) for p in parts)
-    return msgspec.structs.replace(batch, parts=parts, events=left)
+    return replace(batch, parts=parts, events=left)
 
 
 def made(plugin):
@@ -55,147 +54,75 @@ def only_inserts(batch):
     return filtered(batch, lambda change: isinstance(change, Insert))
 
 
-@CHANGES.found_by("test_the_position_is_left_alone")
-def moves_the_position(batch):
-    last = max((part.end_lsn for part in transactions(batch)), default=0)
-    return msgspec.structs.replace(batch, position=Position(last))
+def altering(found_in, alter):
+    """Return a transform that alters each of what ``found_in`` gives of a batch."""
+
+    def transform(batch):
+        for each in found_in(batch):
+            alter(each)
+        return batch
+
+    return transform
 
 
-@CHANGES.found_by("test_every_part_stays_in_its_place")
-def drops_empty_transactions(batch):
-    found = only_inserts(batch)
-    found.parts = [part for part in found.parts if getattr(part, "changes", True)]
-    return found
+def truncates(batch):
+    return [c for part in transactions(batch) for c in part.changes if isinstance(c, Truncate)]
 
 
-@CHANGES.found_by("test_changes_keep_their_order_and_none_is_invented")
-def sorts_changes(batch):
-    for part in transactions(batch):
-        part.changes.sort(key=lambda change: -change.lsn)
-    return batch
+def of_its_own(kind, each):
+    """Return another ``kind`` with fields of ``each``, those that a version of waltap did not have left out."""
+    names = {
+        Batch: "parts position events ends_transaction snapshot",
+        SnapshotRows: "relation rows ts lsn xid kind opens complete first_marker last_marker",
+    }
+    return kind(**{name: getattr(each, name) for name in names[kind].split()})
 
 
-@CHANGES.found_by("test_changes_keep_their_order_and_none_is_invented")
-def doubles_changes(batch):
-    for part in transactions(batch):
-        part.changes = [c for change in part.changes for c in (change, change)]
-    return batch
+def with_parts(batch, kind, make):
+    """Return the batch with what ``make`` gives for each part of a ``kind``."""
+    parts = [make(part) if isinstance(part, kind) else part for part in batch.parts]
+    return replace(batch, parts=parts)
 
 
-@CHANGES.found_by("test_events_are_counted")
-def miscounts_events(batch):
-    return msgspec.structs.replace(only_inserts(batch), events=batch.events)
+def masked(change):
+    return replace(change, new=(*change.new[:2], "***")) if isinstance(change, Insert) else change
 
 
-@CHANGES.found_by("test_rows_fit_their_relation")
-def cuts_rows_but_not_relations(batch):
-    for change in inserts(batch):
-        change.new = change.new[:-1]
-    return batch
-
-
-@CHANGES.found_by("test_a_relation_stays_the_same_object")
-def makes_relations_per_row(batch):
-    for change in inserts(batch):
-        change.relation = msgspec.structs.replace(change.relation)
-    return batch
-
-
-@CHANGES.found_by("test_cutting_batches_otherwise_makes_no_difference")
-def keeps_every_other_of_a_batch(batch):
-    numbers = itertools.count()
-    return filtered(batch, lambda _change: next(numbers) % 2 == 0)
-
-
-@CHANGES.found_by("test_the_position_is_left_alone")
-def makes_a_batch_of_its_own(batch):
-    return Batch(
-        parts=batch.parts,
-        position=batch.position,
-        events=batch.events,
-        ends_transaction=batch.ends_transaction,
-        snapshot=batch.snapshot,
-    )
-
-
-@CHANGES.found_by("test_every_part_stays_in_its_place")
-def makes_pieces_of_its_own(batch):
-    def own(part):
-        if not isinstance(part, SnapshotRows):
-            return part
-        kept = (
-            "relation",
-            "rows",
-            "ts",
-            "lsn",
-            "xid",
-            "kind",
-            "opens",
-            "complete",
-            "first_marker",
-            "last_marker",
-        )
-        return SnapshotRows(**{name: getattr(part, name) for name in kept})
-
-    return msgspec.structs.replace(batch, parts=[own(part) for part in batch.parts])
-
-
-@CHANGES.found_by("test_every_part_stays_in_its_place")
-def forgets_the_origin(batch):
-    parts = [
-        msgspec.structs.replace(p, origin=None) if isinstance(p, TransactionPart) else p
-        for p in batch.parts
-    ]
-    return msgspec.structs.replace(batch, parts=parts)
-
-
-@CHANGES.found_by("test_changes_that_come_in_stay_as_they_are")
-def changes_the_changes_themselves(batch):
-    for change in inserts(batch):
-        change.new = (*change.new[:2], "***")
-    return batch
-
-
-@CHANGES.found_by("test_rows_fit_their_relation", ValueError)
-def expects_one_truncated_table(batch):
-    for part in transactions(batch):
-        for change in part.changes:
-            if isinstance(change, Truncate):
-                (_one,) = change.relations
-    return batch
-
-
-@CHANGES.found_by("test_rows_of_a_snapshot_become_what_inserts_become")
-def masks_the_stream_alone(batch):
-    for part in transactions(batch):
-        part.changes = [
-            msgspec.structs.replace(change, new=(*change.new[:2], "***"))
-            if isinstance(change, Insert)
-            else change
-            for change in part.changes
-        ]
-    return batch
+PLACE = "test_every_part_stays_in_its_place"
+ORDER = "test_changes_keep_their_order_and_none_is_invented"
+CHANGES.make(
+    ("moves_the_position", "test_the_position_is_left_alone", lambda batch: replace(batch, position=Position(max((part.end_lsn for part in transactions(batch)), default=0)))),
+    ("drops_empty_transactions", PLACE, lambda batch: replace(found := only_inserts(batch), parts=[part for part in found.parts if getattr(part, "changes", True)])),
+    ("sorts_changes", ORDER, altering(transactions, lambda part: part.changes.sort(key=lambda change: -change.lsn))),
+    ("doubles_changes", ORDER, altering(transactions, lambda part: setattr(part, "changes", [c for change in part.changes for c in (change, change)]))),
+    ("miscounts_events", "test_events_are_counted", lambda batch: replace(only_inserts(batch), events=batch.events)),
+    ("cuts_rows_but_not_relations", "test_rows_fit_their_relation", altering(inserts, lambda change: setattr(change, "new", change.new[:-1]))),
+    ("makes_relations_per_row", "test_a_relation_stays_the_same_object", altering(inserts, lambda change: setattr(change, "relation", replace(change.relation)))),
+    ("keeps_every_other_of_a_batch", "test_cutting_batches_otherwise_makes_no_difference", lambda batch: filtered(batch, lambda _, numbers=itertools.count(): next(numbers) % 2 == 0)),
+    ("makes_a_batch_of_its_own", "test_the_position_is_left_alone", lambda batch: of_its_own(Batch, batch)),
+    ("makes_pieces_of_its_own", PLACE, lambda batch: with_parts(batch, SnapshotRows, lambda part: of_its_own(SnapshotRows, part))),
+    ("forgets_the_origin", PLACE, lambda batch: with_parts(batch, TransactionPart, lambda part: replace(part, origin=None))),
+    ("changes_the_changes_themselves", "test_changes_that_come_in_stay_as_they_are", altering(inserts, lambda change: setattr(change, "new", masked(change).new))),
+    ("expects_one_truncated_table", "test_rows_fit_their_relation", altering(truncates, lambda change: [one for (one,) in (change.relations,)]), ValueError),
+    ("masks_the_stream_alone", "test_rows_of_a_snapshot_become_what_inserts_become", altering(transactions, lambda part: setattr(part, "changes", [*map(masked, part.changes)]))),
+)  # fmt: skip
 
 
 def masks_rows(batch, names=("new", "old")):
-    def masked(change):
+    def hidden(change):
         rows = {name: getattr(change, name, ()) for name in names}
         new = {name: (*row[:2], "***") for name, row in rows.items() if row}
-        return msgspec.structs.replace(change, **new)
+        return replace(change, **new)
 
     for part in batch.parts:
         if isinstance(part, SnapshotRows):
             part.rows = [(*row[:2], "***") for row in part.rows]
         else:
-            part.changes = [masked(change) for change in part.changes]
+            part.changes = [hidden(change) for change in part.changes]
     return batch
 
 
-@CHANGES.found_by("test_a_value_is_hidden_everywhere", right=masks_rows)
-def masks_new_rows_alone(batch):
-    return masks_rows(batch, names=("new",))
-
-
+CHANGES.make(("masks_new_rows_alone", "test_a_value_is_hidden_everywhere", lambda batch: masks_rows(batch, names=("new",))), right=masks_rows)  # fmt: skip
 MADE = itertools.count()
 
 
@@ -233,11 +160,6 @@ def leaves_the_tombstone_behind(events):
     return events
 
 
-@EVENTS.found_by("test_cutting_batches_otherwise_makes_no_difference")
-def keeps_the_first_of_each_batch(events):
-    return events[:1]
-
-
 @EVENTS.right
 def masks(events, operations="crud", rows=("before", "after")):
     for event in events:
@@ -247,19 +169,16 @@ def masks(events, operations="crud", rows=("before", "after")):
     return events
 
 
-@EVENTS.found_by("test_a_value_is_hidden_everywhere", right=masks)
-def masks_what_is_streamed(events):
-    return masks(events, operations="cud")
-
-
-@EVENTS.found_by("test_a_value_is_hidden_everywhere", right=masks)
-def masks_new_rows(events):
-    return masks(events, rows=("after",))
-
-
-@EVENTS.found_by("test_what_comes_out_is_written_and_read", EventTransformFailed)
-def turns_events_round(events):
-    return events[::-1]
+EVENTS.make(
+    ("masks_what_is_streamed", "test_a_value_is_hidden_everywhere", lambda events: masks(events, operations="cud")),
+    ("masks_new_rows", "test_a_value_is_hidden_everywhere", lambda events: masks(events, rows=("after",))),
+    right=masks,
+)  # fmt: skip
+EVENTS.make(
+    ("keeps_the_first_of_each_batch", "test_cutting_batches_otherwise_makes_no_difference", lambda events: events[:1]),
+    ("turns_events_round", "test_what_comes_out_is_written_and_read", lambda events: events[::-1], EventTransformFailed),
+    right=nothing_changed,
+)  # fmt: skip
 
 
 @EVENTS.found_by("test_what_comes_out_is_written_and_read")
@@ -304,25 +223,11 @@ def changes_what_it_was_given(records):
     return records
 
 
-@RECORDS.found_by("test_a_record_that_is_unfit_has_an_error", KeyError)
-def lets_out_an_error_of_its_own(records):
-    return [each for each in records if each.value["op"] != "d"]
-
-
 @RECORDS.found_by("test_it_is_for_some_records")
 def is_for_nothing(records):
     if records:
         raise RecordUnfit("nothing is right")
     return []
-
-
-@RECORDS.found_by("test_results_of_a_schema_are_cached")
-def makes_a_schema_for_each_record(records):
-    def of(each):
-        value = {**each.value, "extra": ""}
-        return replace(each, value_schema=longer(each.value_schema), value=value)
-
-    return changed(records, of)
 
 
 @RECORDS.found_by("test_what_comes_out_fits_its_schemas")
@@ -337,37 +242,12 @@ class AddsAFieldToTheSchemaAlone:
         return self.kept.setdefault(id(schema), (schema, longer(schema)))[1]
 
 
-@RECORDS.found_by("test_what_comes_out_fits_its_schemas")
-def leaves_no_topic(records):
-    return [replace(each, topic="") for each in records]
-
-
-@RECORDS.found_by("test_cutting_batches_otherwise_makes_no_difference")
-def keeps_the_first_record_of_each_batch(records):
-    return records[:1]
-
-
 def hides_rows(records, operations="cr"):
     def of(each):
         hidden = (each.value.get("op") or "-") in operations
         return replace(each, value={**each.value, "after": None}) if hidden else each
 
     return changed(records, of)
-
-
-@RECORDS.found_by("test_a_value_is_hidden_everywhere", right=hides_rows)
-def hides_rows_of_the_stream(records):
-    return hides_rows(records, operations="c")
-
-
-@RECORDS.found_by("test_records_come_out_in_a_list")
-def gives_something_to_iterate(records):
-    return tuple(records)
-
-
-@RECORDS.found_by("test_no_records_stay_none")
-def gives_something_of_nothing(records):
-    return records or [None]
 
 
 @RECORDS.found_by("test_the_same_records_give_the_same")
@@ -377,6 +257,17 @@ class RemembersAnEarlierRun:
 
     def __call__(self, records):
         return [replace(each, topic=f"{each.topic}.{self.number}") for each in records]
+
+
+RECORDS.make(("hides_rows_of_the_stream", "test_a_value_is_hidden_everywhere", lambda records: hides_rows(records, operations="c")), right=hides_rows)  # fmt: skip
+RECORDS.make(
+    ("lets_out_an_error_of_its_own", "test_a_record_that_is_unfit_has_an_error", lambda records: [each for each in records if each.value["op"] != "d"], KeyError),
+    ("makes_a_schema_for_each_record", "test_results_of_a_schema_are_cached", lambda records: changed(records, lambda r: replace(r, value_schema=longer(r.value_schema), value={**r.value, "extra": ""}))),
+    ("leaves_no_topic", "test_what_comes_out_fits_its_schemas", lambda records: [replace(each, topic="") for each in records]),
+    ("keeps_the_first_record_of_each_batch", "test_cutting_batches_otherwise_makes_no_difference", lambda records: records[:1]),
+    ("gives_something_to_iterate", "test_records_come_out_in_a_list", lambda records: tuple(records)),
+    ("gives_something_of_nothing", "test_no_records_stay_none", lambda records: records or [None]),
+)  # fmt: skip
 
 
 class TestPlantedRecordTransforms(FindsFaults):
