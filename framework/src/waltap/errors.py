@@ -93,7 +93,7 @@ class RetryVerdict(enum.Enum):
 
 
 class _ErrorText(NamedTuple):
-    """A text of a row of ``errors.toml``, read when it is first wanted."""
+    """A text in ``errors.toml`` that is read at first use."""
 
     package: str
     code: str
@@ -357,7 +357,7 @@ class DecodeError(RecordError):
         super().__init__(text, decoder=decoder, lsn=lsn, offset=offset)
 
     def advice(self) -> str:
-        """Return the remedy: invalid UTF-8 is a fault of the data, not the decoder."""
+        """Return the remedy; invalid UTF-8 is the data's fault."""
         return NOT_UTF8 if "UTF-8" in self.expected else super().advice()
 
 

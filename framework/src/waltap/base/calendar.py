@@ -1,4 +1,4 @@
-"""Count days of any year, as Python's dates end with the years 1 and 9999.
+"""Count days of any year; Python's dates end with 9999.
 
 Years are astronomical: the year 0 is 1 BC. The calendar is the proleptic Gregorian one, or the
 Julian one, which was in force until 4 October 1582.

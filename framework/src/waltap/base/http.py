@@ -50,7 +50,7 @@ class HttpAnswer:
 
 
 class HttpClient:
-    """A client whose requests end by a deadline, or soon after the run stops.
+    """End every request by a deadline, or after the run's stop.
 
     ``options`` go to `httpx.Client`. Proxies come from the environment.
     """
@@ -101,7 +101,7 @@ class HttpClient:
 
 
 def _skipped(answer: httpx.Response, most: int) -> bytes:
-    """Read a body without keeping it; the status counts even if the body never ends."""
+    """Read a body without keeping it; it may have no end."""
     size = 0
     with suppress(httpx.TimeoutException):
         for piece in answer.iter_raw():

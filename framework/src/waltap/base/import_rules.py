@@ -53,7 +53,7 @@ def on_first_use(package: str) -> Callable[[str], Any]:
 
 
 class _LaterModule:
-    """A module that is imported when one of its names is first used."""
+    """A module that is imported at its first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -43,14 +43,14 @@ class SecretRefresh:
 
 
 def holds_placeholder(value: object) -> bool:
-    """Return whether ``value`` is a text with a placeholder, or a list with one."""
+    """Return whether a text or list has a placeholder."""
     if isinstance(value, list | tuple):
         return any(map(holds_placeholder, value))
     return isinstance(value, str) and PLACEHOLDER.search(value) is not None
 
 
 def fill(value: Any, folder: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return a text or list with its placeholders filled in, and its secrets.
+    """Fill placeholders of a text or list; return its secrets, too.
 
     Raises: SecretMissing.
     """
@@ -70,7 +70,7 @@ def fill(value: Any, folder: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def contents(path: Path) -> bytes:
-    """Return the bytes of a file. Raises: OSError, also for a device that has no end."""
+    """Return a file's bytes. Raises: OSError, also for endless devices."""
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:

@@ -70,7 +70,7 @@ class UnusableResult(TypeError):
 
 
 def _name_of(culprit: object) -> tuple[str, str]:
-    """Return the module and the name of a function, a class or an object's class."""
+    """Return the module and name of a function or class."""
     reference = getattr(culprit, "reference", None)
     if isinstance(reference, str):
         module, _, name = reference.partition(":")
@@ -80,7 +80,7 @@ def _name_of(culprit: object) -> tuple[str, str]:
 
 
 def usable(given: T, kinds: type | tuple[type, ...], culprit: object, call: str = "") -> T:
-    """Return ``given``, the result of a plugin's code, if it is of ``kinds``.
+    """Return ``given``, a plugin's result, if it is of ``kinds``.
 
     Raises: UnusableResult.
     """

@@ -1,4 +1,4 @@
-"""Bound the memory that the allocators of this process keep after it is freed."""
+"""Bound the freed memory that this process's allocators keep."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ _RETAINED_BYTES: Final = 8 << 20
 
 
 def configure_allocators() -> None:
-    """Set the memory that malloc keeps, and the variables of Arrow and numpy.
+    """Set the limits of malloc, Arrow and numpy.
 
     Both read their variables when they are imported.
     """
@@ -35,7 +35,7 @@ def configure_allocators() -> None:
 
 
 def return_free_memory() -> None:
-    """Return the pages to the system that malloc has free between used ones.
+    """Return malloc's free pages to the system.
 
     A snapshot of 5,000 tables leaves some 5 MiB of them. It takes half a millisecond.
     """

@@ -52,7 +52,7 @@ def identifier_of(name: str) -> str:
 
 
 def _split(value: object) -> object:
-    r"""Split a comma list without blanks around entries; ``\,`` is a comma in an entry."""
+    r"""Split a comma list; ``\,`` is a comma in an entry."""
     if not isinstance(value, str):
         return value
     parts = (part.replace("\0", ",").strip() for part in value.replace("\\,", "\0").split(","))
@@ -95,7 +95,7 @@ def declare(
     reach: tuple[Reach, ...] = REACHES,
     **checks: Any,
 ) -> Any:
-    """Declare one property as the default of a field of a `Properties` model.
+    """Declare a property as default of a `Properties` field.
 
     A property without ``default`` is required, unless its type has one (`Maybe`). ``checks`` are
     pydantic's (``ge``, …). A ``pattern`` must match the whole value.
@@ -204,7 +204,7 @@ class Properties(BaseModel):
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def renewal(self, field: str) -> SecretRefresh | None:
-        """Return the origin of a ``renewed`` field's value, None without one in a profile."""
+        """Return the origin of a ``renewed`` field's value, or None."""
         return self._renewals.get(field)
 
     def keep_renewals(self, renewals: Mapping[str, SecretRefresh]) -> None:
@@ -265,7 +265,7 @@ class Properties(BaseModel):
 
 
 def _veiled(name: str, value: Any) -> Any:
-    """Return a value of a family or list, hidden in a ``repr`` if it looks secret."""
+    """Hide a value that looks secret, for a ``repr``."""
     if isinstance(value, str) and (looks_secret(name) or masked(value) != value):
         return Secret(value)
     return value
@@ -321,7 +321,7 @@ class PropertyDeclaration:
         return None if self.required else self.info.get_default(call_default_factory=True)
 
     def profile_default_of(self, pipeline: str) -> object:
-        """Return the default in a waltap profile of ``pipeline``, None for the usual one."""
+        """Return a profile's own default of ``pipeline``, or None."""
         return identifier_of(pipeline) if self.pipeline_name else self.profile_default
 
     @property

@@ -159,7 +159,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def whole_address(text: str | None) -> str | None:
-    """Return an address, with or without a scheme, unchanged if its parts can be read.
+    """Return an address unchanged if its parts can be read.
 
     Raises: ValueError, which quotes no part of it: the address may contain a password.
     """
@@ -177,7 +177,7 @@ def whole_address(text: str | None) -> str | None:
 
 
 def header_value(text: str | None) -> str | None:
-    """Return the value of an HTTP header unchanged if HTTP can send it.
+    """Return a header's value unchanged if HTTP can send it.
 
     Raises: ValueError, which quotes no part of it.
     """

@@ -1,4 +1,4 @@
-"""Write amounts, times, tables and near names for people, and texts for SQL."""
+"""Write amounts, times and tables for people, texts for SQL."""
 
 import difflib
 import re
@@ -40,7 +40,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 table" or "2,000 tables"."""
+    """Return a number with its noun, such as "2,000 tables"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -50,7 +50,7 @@ def full_in(seconds: float) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, "" if its own code cannot give one."""
+    """Return an exception's text, "" if its own code fails."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - a plugin's exception: it is reported without a text

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def exit_code(error: WaltapError) -> int:
-    """Return 2 for bad configuration, 3 if a retry may help, else 1."""
+    """Return 2 for bad configuration, 3 for retry, else 1."""
     if isinstance(error, ConfigurationError | PluginError):
         return 2
     return 1 if error.retry is RetryVerdict.NEVER else 3
@@ -146,7 +146,7 @@ def conceal() -> None:
 
 
 def concealed(words: list[str]) -> list[str]:
-    """Return the arguments ``words`` with stars for secrets, each as long as it was."""
+    """Return ``words`` with stars of equal length for secrets."""
     found: list[str] = []
     for number, word in enumerate(words):
         setting = word.removeprefix(f"{SETTINGS}=")
@@ -291,7 +291,7 @@ class CommandGroup(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises: as it does; a usage error then quotes no secret."""
+        """Run the command; usage errors quote no secret."""
         try:
             return super().invoke(ctx)
         except USAGE_ERROR as error:
@@ -299,7 +299,7 @@ class CommandGroup(TyperGroup):
             raise
 
     def plugin_command(self, name: str) -> Any:
-        """Return a command of a plugin, None when no plugin has it. Raises: HookRaised."""
+        """Return a plugin's command, or None. Raises: HookRaised."""
         spec = self._host.commands.get(name)
         if spec is None:
             return None

@@ -68,7 +68,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def read(source: str) -> "RawProfile":
-    """Return the profile in a file, or the one a database's URI describes.
+    """Return the profile in a file or database URI.
 
     Raises: ConfigurationError.
     """
@@ -83,7 +83,7 @@ def read(source: str) -> "RawProfile":
 
 
 def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
-    """Return the profile of a pipeline that does not run, and the plugins.
+    """Return an idle pipeline's profile, and the plugins.
 
     Sink and format may be missing, with their plugins. Raises: ConfigurationError.
     """
@@ -97,7 +97,7 @@ def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
 def resolved(
     source: str, set_: list[str] | None, sink: str | None = None
 ) -> "tuple[Profile, Host, RawProfile]":
-    """Return the profile for a command that writes nowhere; it need not have a sink.
+    """Return the profile, even without sink, for a reading command.
 
     Raises: ConfigurationError.
     """

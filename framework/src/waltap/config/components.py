@@ -58,7 +58,7 @@ MakeComponent = Callable[[str, Any, Namespace], Component[Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTables:
-    """Read tables of a profile that describe one component each, by their ``type``."""
+    """Read a profile's tables of one component each, by ``type``."""
 
     raw: RawProfile
     findings: ValidationResult
@@ -274,7 +274,7 @@ class FormatResolver:
     def _specs(
         self, choice: SelectionProperties, typed: GivenProperty | None
     ) -> list[FormatSpec | None]:
-        """Return the format of each part of records, None for one that there is not."""
+        """Return the format of each record part, or None."""
         default = str(typed.value) if typed else None
         choices = [("format.type", default or DEFAULT_FORMAT)] * 2
         if choice.value_converter is not None:

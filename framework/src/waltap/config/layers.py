@@ -148,7 +148,7 @@ def load(path: Path) -> RawProfile:
 
 
 def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfile:
-    """Return the profile in nested tables, a parsed TOML file or a dict."""
+    """Return the profile in nested tables or a dict."""
     raw = RawProfile(origin=origin)
     for section, content in tables.items():
         where = f"{origin} [{section}]"
@@ -317,7 +317,7 @@ def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
 
 
 def _take_lists(raw: RawProfile) -> None:
-    """Move the sink, and everything that a list names, out of the flat namespace."""
+    """Move the sink and listed names out of the namespace."""
     raw.sink |= _cut_out(raw.settings, SINK_PREFIX)
     if "type" in raw.sink:
         raw.types["sink"] = raw.sink.pop("type")
@@ -396,7 +396,7 @@ def _cut_out(settings: dict[str, GivenProperty], prefix: str) -> dict[str, Given
 
 
 def _text(value: object) -> str:
-    """Return a JSON scalar as the text that Kafka Connect makes of it."""
+    """Return a JSON scalar as Kafka Connect's text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -89,7 +89,7 @@ class CatalogNames:
         *,
         exact: bool = False,
     ) -> bool:
-        """Return whether ``pattern`` matches a name of a kind, as ``called`` renames it.
+        """Return whether ``pattern`` matches a name after ``called``.
 
         ``exact``: case counts.
         """

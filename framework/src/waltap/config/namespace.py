@@ -309,7 +309,7 @@ class Namespace:
         self._claimed.add(name)
 
     def written(self, name: str) -> str | None:
-        """Return the written form of a property's name, None for an unknown one."""
+        """Return a property's written name, or None."""
         return f"{self._prefix}{name}" if name in self._declared else None
 
     def leftovers(
@@ -391,14 +391,14 @@ class Namespace:
         return next((key for key, each in self.settings.items() if each is setting), setting.name)
 
     def _own_name(self, setting: GivenProperty) -> str:
-        """Return the name of a setting as its user wrote it, with its prefix."""
+        """Return a setting's name as its user wrote it."""
         is_full = setting.full_name or setting.name.startswith((self._prefix or "\0", SINK_PREFIX))
         return setting.name if is_full else f"{self._prefix}{setting.name}"
 
     def _native_name(
         self, setting: GivenProperty, declaration: PropertyDeclaration | None
     ) -> str | None:
-        """Return the name of a setting in a waltap profile, None if it is the same."""
+        """Return a setting's name in a waltap profile, if different."""
         key = self._key(setting)
         name = declaration.name if declaration is not None and key in declaration.names else key
         native = f"{self._native or self._prefix}{name}"
@@ -534,7 +534,7 @@ def _unfit(value: object) -> str | None:
 
 
 def _fitting(value: object, declaration: PropertyDeclaration) -> object:
-    """Return ``value`` in the declared type's form: TOML may have 5432 for a text."""
+    """Return ``value`` in its declared type: TOML may have numbers."""
     if declaration.choices or declaration.words:
         return declaration.chosen(value)
     annotation: Any = declaration.info.annotation

@@ -87,7 +87,7 @@ class SinkBranchProperties(Properties):
 
 
 class EngineProperties(Properties):
-    """How one pipeline runs: batches, waits, retries, and where it keeps its state."""
+    """How one pipeline runs: batches, waits, retries and state."""
 
     batch_events: Positive = declare(
         "max.batch.size",

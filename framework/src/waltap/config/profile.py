@@ -30,7 +30,7 @@ S = TypeVar("S", bound=Spec)
 
 @dataclass(frozen=True, slots=True)
 class Component(Generic[S]):
-    """A spec and the validated properties for its factory, if it has any."""
+    """A spec and validated properties for its factory."""
 
     spec: S
     properties: Properties | None = None

@@ -304,7 +304,7 @@ class _ProfileResolver:
             self._sink.leftovers(likely=not sink)
 
     def _other_component(self, name: str) -> KnownProperty | None:
-        """Return a property of a component that the profile does not choose, by its name."""
+        """Return a property, by name, of an unused component."""
         for kind in SHARING:
             for spec in self._host.specs(kind):
                 if spec.properties is None:
@@ -385,7 +385,7 @@ class _ProfileResolver:
         return found
 
     def _written(self, property_name: str) -> str:
-        """Return the name of the property that the user wrote in the file."""
+        """Return the property's name in the user's file."""
         section = property_name.removesuffix(".type").removeprefix("waltap.")
         setting = self._flat.settings.get(property_name) or self._types.get(section)
         return setting.name if setting is not None and setting.full_name else property_name
@@ -476,7 +476,7 @@ class _ProfileResolver:
         return spec
 
     def _branches(self) -> list[SinkBranchProfile | None]:
-        """Return the sinks of a profile with several; none if an argument names one."""
+        """Return several sinks; none if an argument names one."""
         if self._sink_argument is not None or self._at_rest:
             return []
         raw = replace(self._raw, settings=self._flat.settings, types=self._types)
@@ -497,7 +497,7 @@ class _ProfileResolver:
     def _channels(
         self, kind: type[S], names: tuple[str, ...], property_name: str
     ) -> tuple[Component[S], ...]:
-        """Return the channels of a comma list, except the engine's own and Java's."""
+        """Return the listed channels that are plugins."""
         found: dict[str, Component[S] | None] = {}
         own = {channel for each, channel in OWN_CHANNELS if each is kind}
         known = sorted({*own, *self._names(kind)})

@@ -1,1 +1,1 @@
-"""Turn events and rows into bytes: JSON and the contract of formats. Sans-IO."""
+"""Turn events and rows into bytes. Sans-IO."""

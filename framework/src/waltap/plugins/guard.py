@@ -117,7 +117,7 @@ def _begun(
 
 
 def _ended(wrapper: Wrapper, result: Any, raised: BaseException | None) -> Any:
-    """Resume a wrapper with the wrapped result or error, up to its end."""
+    """Resume a wrapper with the result or error."""
     try:
         if raised is None:
             wrapper.send(result)

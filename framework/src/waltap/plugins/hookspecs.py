@@ -185,7 +185,7 @@ def choose_topic(relation: "Relation") -> str | None:
 
 @hookspec(firstresult=True)
 def choose_password(host: str, port: int, user: str, database: str) -> str | None:
-    """Return the password of a connection to the source, such as a signed token.
+    """Return a password for the source, such as a token.
 
     Called before each new connection, so a token may be short-lived; None: the profile's password. The
     connection waits for it: be quick. An exception counts as a source that does not answer, and is

@@ -234,7 +234,7 @@ class Host:
         return list(self._specs(kind).values())
 
     def find(self, kind: type[S], name: str) -> S:
-        """Return the spec of ``kind`` with this name or alias, in any case.
+        """Return the spec of ``kind`` by name or alias.
 
         Raises: SpecMissing, with the known names, the nearest one and the plugins that could not be
         loaded; DuplicateName if two plugins claim the name.
@@ -358,7 +358,7 @@ class Host:
             raise entry.error
 
     def add_callback(self, given: object) -> None:
-        """Add code of the program: its errors are blamed on no plugin that calls it."""
+        """Add the program's code: its errors blame no plugin."""
         own = given.__name__ if inspect.ismodule(given) else getattr(given, "__module__", None)
         self._of_program.add(str(own))
 
@@ -655,7 +655,7 @@ def _who(plugin: PluginInfo) -> str:
 
 
 def _answer(hook: str) -> Accept:
-    """Return the check of an answer. An optional hook of a later version has none."""
+    """Return the check of an answer, None for unknown hooks."""
     if getattr(getattr(hookspecs, hook, None), "__annotations__", {}).get("return") != str | None:
         return lambda result: result
 

@@ -58,11 +58,11 @@ class RowLayout:
     set: tuple[int, ...]
 
     def new_tuple(self, values: list[Value]) -> Tuple:
-        """Return the new tuple of a row. ``values`` are in the row's order."""
+        """Return the new tuple of ``values``, in row order."""
         return tuple([values[i] if i >= 0 else UNCHANGED for i in self.new])
 
     def old_tuple(self, values: list[Value]) -> Tuple:
-        """Return the old tuple of a row. ``values`` are in the row's order."""
+        """Return the old tuple of ``values``, in row order."""
         return tuple([values[i] if i >= 0 else f for i, f in zip(self.old, self.fill, strict=True)])
 
     def key_is_same(self, new: Tuple, old: Tuple) -> bool:

@@ -71,7 +71,7 @@ class ServerIdentity:
 
     @contextmanager
     def _walsender(self) -> Iterator[PostgresSession]:
-        """Open a session that has also ended for the server after the block."""
+        """Open a session whose end the block's end awaits."""
         # It may use the last free walsender.
         session = self.replication()
         try:

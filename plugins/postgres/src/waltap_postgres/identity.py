@@ -141,7 +141,7 @@ class IndexIdentity(_OldTupleIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of a dropped index, and of a key that it does not cover."""
+        """Warn of a dropped index or uncovered key."""
         held = {column.name for column in relation.columns if column.in_identity}
         if not held:
             wanted = "DEFAULT" if _has_primary(relation) else usable_word(relation)

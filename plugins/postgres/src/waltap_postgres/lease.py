@@ -1,4 +1,4 @@
-"""A pipeline's lease: an advisory lock of a session that must not be silent.
+"""A pipeline's lease: an advisory lock of a monitored session.
 
 The server ends a silent session by ``idle_session_timeout`` (PostgreSQL 14). It cannot notice a
 paused process or a dead link otherwise.

@@ -1,4 +1,4 @@
-"""Waits for the server that end at a stop, and on a dead link.
+"""Wait for the server, until a stop or dead link.
 
 Nothing in this package blocks in libpq or in the socket. A `ServerWait` checks every tenth of a
 second whether the run must stop. After half of the receive timeout without data, it asks the server
@@ -84,7 +84,7 @@ class ServerWait:
         self._asked = False
 
     def ready(self, fd: int, events: int) -> int:
-        """Return the possible ones of ``events``, 0 after a tenth of a second.
+        """Return the ready ``events``, 0 after 0.1 s.
 
         The events are READ and WRITE. Raises: StopRequested, ConnectionLost.
         """
@@ -106,7 +106,7 @@ class ServerWait:
         return 0
 
     def _ask(self, now: float, timeout_s: float, busy: Busy) -> None:
-        """Ask at half of the timeout, and at its end, if the server is busy."""
+        """Ask a busy server at half and full timeout."""
         silence = now - self._heard
         if silence < (timeout_s if self._asked else timeout_s / 2):
             return

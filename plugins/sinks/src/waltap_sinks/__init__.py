@@ -1,1 +1,1 @@
-"""Sinks for change logs, files, HTTP and SQL, and comparison with the source."""
+"""Sinks for change logs, files, HTTP and SQL; comparison."""

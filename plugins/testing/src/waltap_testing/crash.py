@@ -60,7 +60,7 @@ LONGEST_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class KillPoint:
-    """The moment of the child's death; without one it lives to the end."""
+    """The moment of the child's death, if any."""
 
     # The child dies just before this step, counted from 1.
     step: int | None = None
@@ -77,7 +77,7 @@ class KillPoint:
 
 @dataclass(slots=True)
 class ChildOutcome:
-    """The end of a child, its reports, its steps in order, and its error."""
+    """A child's end, reports, ordered steps and error."""
 
     killed: bool = False
     reports: list[Any] = field(default_factory=list)
@@ -113,7 +113,7 @@ class CrashChild:
         self._write(self._pipe, msgspec.json.encode(("step", name)) + b"\n")
 
     def watch(self) -> None:
-        """Make steps of file changes, and set the size limit of the kill point."""
+        """Count file changes as steps, up to the kill point."""
         if self._kill.at_bytes is not None:
             # SIGXFSZ would write a core file; Python ignores the signal by default.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

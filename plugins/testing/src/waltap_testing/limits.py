@@ -23,7 +23,7 @@ class BlockCost:
 
 @contextmanager
 def measured() -> Iterator[BlockCost]:
-    """Measure the block. The result is set at its end, also after an error."""
+    """Measure the block; set the result even after errors."""
     cost = BlockCost()
     # Tracing may be on already: then its owner stops it.
     ours = not tracemalloc.is_tracing()

@@ -222,7 +222,7 @@ class OffsetStoreSuite(FolderRigSuite):
         assert rig.build().load() == expected
 
     def test_a_reader_beside_the_writer_sees_whole_offsets(self, rig: OffsetStoreRig) -> None:
-        """A reader sees the old or the new offset while a store writes.
+        """A reader beside a store sees whole offsets.
 
         `waltap offsets show` reads beside a running pipeline.
         """

@@ -96,7 +96,7 @@ class RecordTransformSuite(RigSuite):
         assert _fit(rig), "every record is unfit: give the rig records that it is for"
 
     def test_records_come_out_in_a_list(self, rig: RecordTransformRig) -> None:
-        """The output is a list of records: the stage accepts no other type."""
+        """The output is a list of records."""
         found = rig.build()(list(_fit(rig)))
         assert type(found) is list
         assert all(type(each) is ConnectRecord for each in found)
@@ -128,7 +128,7 @@ class RecordTransformSuite(RigSuite):
             assert _plain(found) == first_result, f"batches of {most}"
 
     def test_a_value_is_hidden_everywhere(self, rig: RecordTransformRig) -> None:
-        """A value that is masked in the stream is masked in a snapshot, too."""
+        """A value masked in the stream is masked in snapshots."""
         form = ConvertedFormat(
             RecordConverters(key=JSON, value=JSON, header=JSON), format_context(CAPTURE)
         )

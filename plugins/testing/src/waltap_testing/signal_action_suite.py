@@ -47,7 +47,7 @@ class SignalActionRig:
     stopped: bool = False
 
     def act(self, arguments: Mapping[str, object] | None = None) -> str:
-        """Act as the engine does; return why the signal is ignored, or ""."""
+        """Act as the engine; return why it ignores the signal."""
         given = dict(self.arguments if arguments is None else arguments)
         signal = Signal("suite-1", self.spec.name, json.dumps(given))
         call = SignalCall(

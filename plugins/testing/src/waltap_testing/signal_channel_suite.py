@@ -107,7 +107,7 @@ class SignalChannelSuite(RigSuite):
         channel.close()
 
     def test_the_rest_comes_in_the_next_run(self, rig: SignalChannelRig) -> None:
-        """A channel that hands out a few signals at a time keeps the others."""
+        """A channel of few signals keeps the others."""
         channel = rig.build()
         for signal in SIGNALS:
             rig.send(signal)
@@ -144,7 +144,7 @@ class SignalChannelSuite(RigSuite):
 
 
 def _drained(channel: SignalChannel) -> list[object]:
-    """Poll until the channel is empty. It may return a few signals at a time."""
+    """Poll in portions until the channel is empty."""
     found: list[object] = []
     while signals := channel.poll():
         found += [_plain(signal) for signal in signals]

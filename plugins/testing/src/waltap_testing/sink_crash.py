@@ -84,7 +84,7 @@ class SinkCrash:
 
     @classmethod
     def of(cls, rig: SinkRig, folder: Path, kill: KillPoint) -> "SinkCrash":
-        """Deliver in a child that is killed, if the kill point is reached."""
+        """Deliver in a child that dies at the kill point."""
         workload = mixed(truncate=rig.build(folder).capabilities.truncate)
         outcome = run(rig, _delivery(rig, folder, workload), kill)
         assert outcome.killed or outcome.error is None, outcome.error
@@ -107,7 +107,7 @@ class SinkCrash:
 
 
 def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
-    """Yield one crash per step of a delivery, each in its own destination."""
+    """Yield a crash per step, each with a destination."""
     full_folder = folder / "whole"
     full_folder.mkdir()
     rig = new_rig(full_folder)

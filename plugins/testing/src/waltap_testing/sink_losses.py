@@ -214,7 +214,7 @@ class _History:
 
 
 def _opened(sink: Sink, stored_position: Positions) -> Position | Positions | None:
-    """Open the sink as the engine does, with an offset that knows ``stored_position``.
+    """Open the sink as the engine does, at ``stored_position``.
 
     Raises: SinkError.
     """

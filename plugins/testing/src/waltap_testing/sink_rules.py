@@ -284,7 +284,7 @@ class AppliesChanges:
 
 
 def _content(batch: Batch) -> object:
-    """Return the content of a batch: its fields, its parts and their lists."""
+    """Return a batch's fields, parts and lists."""
     parts = [
         (part, list(getattr(part, "changes", ())), list(getattr(part, "rows", ())))
         for part in batch.parts

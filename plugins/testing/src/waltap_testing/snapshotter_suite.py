@@ -232,7 +232,7 @@ LOCK = re.compile(r"(?is)LOCK\s.*\sIN\s+(?!ACCESS\s+EXCLUSIVE)[A-Z\s]+\sMODE(\s+
 
 
 def _assert_statement_of(statement: str, table: Relation) -> None:
-    """Check that it is one, is about ``table``, and quotes the names that need it."""
+    """Check for one quoted statement about ``table``."""
     bare = QUOTED_NAME.sub("?", TEXT.sub("?", statement)).strip().rstrip(";")
     assert ";" not in bare, f"more than one statement: {statement}"
     assert table.table in statement.replace('""', '"'), f"not about {table.name}: {statement}"

@@ -36,7 +36,7 @@ def _assert_well_formed(spec: Spec) -> None:
 
 
 class RigSuite:
-    """A suite whose rig is one object; a base class of the suites."""
+    """A base of suites whose rig is one object."""
 
     # The rig that a subclass defines, for the message of a missing one.
     needs: ClassVar[str]
@@ -52,7 +52,7 @@ class RigSuite:
 
 
 class FolderRigSuite(RigSuite):
-    """A base class of suites with several rigs. Each rig has a folder of its own."""
+    """A base of suites with several rigs in folders."""
 
     @pytest.fixture
     def new_rig(self) -> Callable[[Path], Any]:

@@ -63,7 +63,7 @@ class TableFormatRig:
 
 
 class _RigFormat(FormatChoice):
-    """The format of a rig, whose writes are steps. It need not be installed."""
+    """A rig's format, not installed, whose writes are steps."""
 
     def __init__(self, rig: TableFormatRig) -> None:
         super().__init__(rig.spec.name, rig.values)

@@ -124,7 +124,7 @@ class TransformSuite(RigSuite):
                 assert len(row) == len(relation.columns), f"{relation.name}: {row}"
 
     def test_rows_of_a_snapshot_become_what_inserts_become(self, rig: TransformRig) -> None:
-        """A value that is masked in the stream is masked in a snapshot, too."""
+        """A value masked in the stream is masked in snapshots."""
         workload = ScriptedWorkload()
         for number in range(1, 4):
             workload.insert(ITEMS, number, "a name")
@@ -145,7 +145,7 @@ class TransformSuite(RigSuite):
         assert one <= other or other <= one
 
     def test_a_value_is_hidden_everywhere(self, rig: TransformRig) -> None:
-        """A value that is masked in new rows is masked in old rows, too."""
+        """A value masked in new rows is masked in old ones."""
         transform = rig.build()
         assert_hidden_alike(
             [row for _, row in _rows(transform(Batch(parts=[*parts], position=START, events=1)))]

@@ -187,7 +187,7 @@ class TypeSuite(RigSuite):
     # --- NULL, absent values, defaults ---
 
     def test_null_is_written_as_the_schema_allows(self, rig: TypeRig) -> None:
-        """NULL is null in an optional field, a valid value in a required one."""
+        """NULL is null if optional, else a valid value."""
         nullable, required = rig.build(), rig.build(nullable=False)
         assert nullable.schema.optional
         assert json.loads(nullable.null_json) is None
@@ -207,7 +207,7 @@ class TypeSuite(RigSuite):
             assert json.loads(value_json(mapping.schema, mapping.unavailable)) == shown
 
     def test_defaults_are_values(self, rig: TypeRig) -> None:
-        """A default that can be evaluated is a valid value in the schema."""
+        """An evaluable default is valid in the schema."""
         for expression, value in rig.defaults.items():
             schema = rig.build(default=expression).schema
             assert schema.default == value, expression

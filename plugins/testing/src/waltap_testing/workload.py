@@ -170,7 +170,7 @@ class ScriptedWorkload:
     def update_unsent(
         self, table: Relation, identifier: int, *, moved_to: int | None = None
     ) -> None:
-        """UPDATE a row, or its key, without sending its last value, for sinks of changes.
+        """UPDATE a row or key without its last value.
 
         The server omits a large value that the statement did not change.
         """
@@ -186,7 +186,7 @@ class ScriptedWorkload:
         self.rows[table.name][to] = row
 
     def read_again(self, table: Relation, identifier: int, *values: str | None) -> SnapshotRows:
-        """Return a piece of an incremental snapshot with a row that no change brings."""
+        """Return a snapshot piece with a row without change."""
         self._serial += 1
         row = (str(identifier), str(self._serial), *values)
         self.rows.setdefault(table.name, {})[identifier] = row
@@ -454,7 +454,7 @@ def as_columns(batch: Batch, *, typed: bool = False) -> Batch:
 
 
 def inserts_as_columns(batch: Batch) -> Batch:
-    """Return ``batch`` with an `InsertBlock` for each part of inserts into one table.
+    """Return ``batch`` with `InsertBlock`s for runs of inserts.
 
     Its records are `MixedRecords`: blocks, and lists of those that no block can have.
     """

@@ -92,7 +92,7 @@ class HashPlanner(SnapshotPlanner):
 def hash_columns(
     catalogue: PostgresCatalogue, properties: YugabyteProperties, relation: Relation
 ) -> tuple[int, ...]:
-    """Return the numbers of the key's hashed columns. () means that the key has none."""
+    """Return the key's hashed columns, () for none."""
     if properties.hash_columns:
         numbers = {column.name: column.number for column in relation.columns}
         found = [numbers.get(name) for name in properties.hash_columns]
@@ -199,7 +199,7 @@ class YugabyteChunks(PostgresChunks):
     def _order(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Return the numbers of the hashed columns. () means that chunks follow ``key``."""
+        """Return the hashed columns, () for chunks by ``key``."""
         chosen = [relation.columns[index] for index in key]
         # The hash is the primary key's; chunks by another key follow that key.
         if request.surrogate_key or tuple(c.name for c in chosen) != relation.primary_key:

@@ -42,7 +42,7 @@ class ChangeIdentity(ReplicaIdentity):
 
     @classmethod
     def warnings(cls, relation: Relation) -> list[IdentityWarning]:
-        """Warn of a table without a key. Its updates and deletes identify no row."""
+        """Warn of a table whose rows nothing identifies."""
         if relation.primary_key or any(column.in_identity for column in relation.columns):
             return []
         what = "it has no primary key: its updates and deletes identify no row"

@@ -1,4 +1,4 @@
-"""A connector of several slots, each with a hash range of one table.
+"""Capture through slots, each with a table's hash range.
 
 Each range has its own slot and publication, is read as of its slot's time, and streams by itself.
 The pipeline has one position per slot (`waltap.ports.offsets.offset.Offset`), under the slot's name.
@@ -99,7 +99,7 @@ class RangedConnector(Connector, PartitionedSource):
     # --- state --------------------------------------------------------------------------------
 
     def _of(self, slot: str, offset: Offset | None) -> Offset | None:
-        """Return the part of ``offset`` for one slot. None means that the offset has none."""
+        """Return the part of ``offset`` for one slot, or None."""
         if offset is None or slot not in offset.partitions:
             return None
         return Offset.of(offset.partitions[slot], snapshot=offset.snapshot)

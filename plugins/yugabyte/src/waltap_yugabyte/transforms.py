@@ -25,7 +25,7 @@ MAX_SHAPES = 1000
 
 
 class PgCompatible:
-    """Replace each cell by its value, in keys and values, at any depth.
+    """Replace cells by their values at any depth.
 
     A null cell becomes null, as does a cell with NULL.
     """

@@ -101,7 +101,7 @@ class StateDocument(Generic[T]):
         self._decode = decode or msgspec.json.Decoder(kind).decode
 
     def load(self) -> T | None:
-        """Return the document, None without a file. Raises: the error of a damaged file."""
+        """Return the document, or None. Raises: the error of a damaged file."""
         try:
             return self._decode(self.path.read_bytes())
         # The first start has no file yet; other checks report a folder that is none.

@@ -22,7 +22,7 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EN
 
 
 def refusal(path: Path, *, folder: bool) -> OSError | None:
-    """Return the error that a write to ``path`` would raise, None for none.
+    """Return the error that a write to ``path`` would raise.
 
     ``path`` is a file, or with ``folder`` a folder.
     """

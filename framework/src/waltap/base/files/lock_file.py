@@ -49,7 +49,7 @@ class LockFile:
         return None
 
     def take_over(self, note: str = "") -> None:
-        """Lock a new file of that name, also while another process holds the old file.
+        """Lock a new file, although a process may hold the old one.
 
         The caller must know that the old holder can no longer write; `is_current` is then false for that
         process. Raises: OSError.

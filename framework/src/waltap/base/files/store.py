@@ -84,7 +84,7 @@ def safe_name(text: str) -> str:
 
 
 def unfinished(path: str) -> str:
-    """Return the path of a file's content until it is complete and renamed."""
+    """Return the path of a file's incomplete content."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.tmp"
 
@@ -206,7 +206,7 @@ class FileStore:
         return found
 
     def known_size(self, path: str) -> int | None:
-        """Return the size of a file in bytes, None if the file is missing."""
+        """Return a file's size in bytes, or None."""
         with self._refused(f"cannot give {path}"):
             found = self._fs.get_file_info(self.path(path))
         return int(found.size) if found.type == fs.FileType.File else None
@@ -247,7 +247,7 @@ class FileStore:
         return self._of_segment(path, lambda file: int(file.metadata.num_rows))
 
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows of one segment in file order, ``rows`` at a time."""
+        """Yield a segment's rows in order, ``rows`` at a time."""
         # After a failed read the batches that the caller has are skipped.
         given, waits = 0, self._waits()
         while True:
@@ -490,7 +490,7 @@ class FileStore:
         return FilesInUse(text, path=self.path(""))
 
     def lock(self, name: str) -> None:
-        """Hold the lock file ``name`` until `unlock` or the end of the process.
+        """Hold the lock file ``name`` until `unlock` or the process ends.
 
         For a folder on another machine the lock excludes only this user's processes on this machine. It
         excludes none if this user cannot lock a file.

@@ -22,7 +22,7 @@ _SCHEMAS: "WeakValueDictionary[bytes, pa.Schema]" = WeakValueDictionary()
 
 
 def schema_digest(schema: "pa.Schema") -> bytes:
-    """Return a digest of a schema with its metadata, which `==` leaves out."""
+    """Return a digest of a schema with its metadata."""
     return hashlib.blake2b(schema.serialize(), digest_size=16).digest()
 
 

@@ -113,7 +113,7 @@ class CaptureRules:
         )
 
     def keys(self, relation: Relation) -> tuple[int, ...]:
-        """Return the indexes of the key columns, in key order; () without key."""
+        """Return the indexes of the key columns, in key order."""
         names = {column.name: index for index, column in enumerate(relation.columns)}
         found: list[int] = []
         for pattern in self._keys:

@@ -167,7 +167,7 @@ _PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
 
 
 def split_patterns(text: str) -> tuple[str, ...]:
-    """Split a comma list of patterns; an escaped comma is part of one."""
+    """Split a comma list of patterns, except at escaped commas."""
     # NUL represents an escaped comma: no name of PostgreSQL contains it.
     parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
     return tuple(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""The name and length of a column's type, as PostgreSQL's JDBC driver has them.
+"""Types' names and lengths, as PostgreSQL's JDBC driver has them.
 
 Debezium's truncation, hash masks and propagated source types use these figures. Source: event
 contract of Debezium 3.6, "Source type propagation"; recorded events.
@@ -43,7 +43,7 @@ _TEXT = frozenset({"text", "varchar", "bpchar", "name", "char"})
 
 @dataclass(frozen=True, slots=True)
 class SourceType:
-    """Hold a type's name in the catalogue, and the driver's length and scale.
+    """Hold a type's catalogue name, driver's length and scale.
 
     None means that the driver has none.
     """
@@ -59,7 +59,7 @@ def root_type(data_type: DataType) -> DataType:
 
 
 def may_grow(relation: Relation) -> bool:
-    """Return whether a column's type may grow while the table stays the same.
+    """Return whether a column's type may grow in place.
 
     Enums get labels, composite types get attributes, and arrays may be of either.
     """

@@ -1,4 +1,4 @@
-"""The contract of a decoder: bytes of an output plugin in, messages out.
+"""The contract of a decoder: bytes in, messages out.
 
 A decoder has no socket and no clock. Life cycle: the connector calls the factory of a
 `DecoderSpec` with a `DecoderContext`, once per connection. It sends the server the decoder's

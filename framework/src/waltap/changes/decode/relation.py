@@ -83,7 +83,7 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def below_domains(data_type: DataType, typmod: int = -1) -> tuple[DataType, int]:
-    """Return the type below all domains, and the modifier that applies to it."""
+    """Return the type below all domains, and its modifier."""
     while data_type.kind is TypeKind.DOMAIN and data_type.base is not None:
         # A domain's own modifier applies, unless the domain over it has one.
         typmod = data_type.base_typmod if typmod == -1 else typmod
@@ -118,7 +118,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FormerOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Name a table that the source renamed before another one took its name."""
+    """Name a table that lost its name to another."""
 
     oid: int
     # Its name when the other table was described, which may be later than its next change.
@@ -132,7 +132,7 @@ class FormerOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 # eq=False: relations key dictionaries in hot paths, and hashing by identity costs a pointer.
 class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Describe a table, or a partition root, at one point of the WAL."""
+    """Describe a table or partition root at a WAL position."""
 
     oid: int
     schema: str
@@ -241,7 +241,7 @@ _NEGATIVE_SCALE = 1024
 
 
 def is_wider(before: tuple[str, int], now: tuple[str, int]) -> bool:
-    """Return whether the type ``now`` holds each value of ``before`` as it is.
+    """Return whether ``now`` holds each value of ``before`` unchanged.
 
     Only ALTER TABLE … USING gives other values with such a change, which is rare. ``before`` and
     ``now`` are as in `may_change_values`.

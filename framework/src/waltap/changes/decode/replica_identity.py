@@ -76,7 +76,7 @@ class ReplicaIdentity(abc.ABC):
 
     @abc.abstractmethod
     def delete(self, message: Delete) -> RowImages | None:
-        """Return the images of a delete, or None when it identifies no row.
+        """Return a delete's images, None when it identifies no row.
 
         The engine drops an event without a row.
         """

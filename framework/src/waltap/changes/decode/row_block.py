@@ -52,7 +52,7 @@ def is_text(values: "pa.StringArray") -> bool:
 
 
 class LazySequence(Sequence[T]):
-    """Make the items of a sequence at the first access, and keep them.
+    """Make a sequence's items at the first access.
 
     The data of the items is elsewhere, such as in columns, which slices share. Immutable.
     """
@@ -149,7 +149,7 @@ class RowBlock(LazySequence[Tuple]):
 
     @classmethod
     def joined(cls, blocks: "Sequence[RowBlock]") -> "RowBlock":
-        """Return the rows of ``blocks``, which have the same columns, as one block."""
+        """Return ``blocks`` of the same columns as one block."""
         columns = zip(*[block.columns for block in blocks], strict=True)
         return cls([pa.concat_arrays(each) for each in columns], sum(map(len, blocks)))
 

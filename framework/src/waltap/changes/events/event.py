@@ -147,7 +147,7 @@ class EventRow(MutableMapping[str, Any]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ChangeEvent:
-    """Carry the event of a row (op c, u, d, r), its tombstone, or a truncate (t).
+    """Carry a row's event (c, u, d, r), tombstone or truncate.
 
     A transform may change ``topic``, ``key``, ``before`` and ``after``, and add to ``headers``. A
     delete and its tombstone are two events: a transform that changes the key, topic or headers of

@@ -134,7 +134,7 @@ def kind_of(change: Change) -> str:
 
 
 def alternate(changes: Sequence[Change]) -> bool:
-    """Return whether neighbours mostly differ in table or kind, judged by a sample."""
+    """Return whether sampled neighbours mostly differ in table or kind."""
     if isinstance(changes, InsertBlock):
         return False
     step = max(1, len(changes) // SAMPLED_PAIRS)

@@ -1,4 +1,4 @@
-"""Print floating-point numbers, and order the keys of maps, as Java 17 does.
+"""Print floats and order maps' keys as Java 17 does.
 
 Java writes Debezium's JSON. Before Java 19, ``Float.toString`` and ``Double.toString`` do not
 give the shortest digits. They give ``1.4E-45`` where PostgreSQL prints ``1e-45``, and
@@ -171,7 +171,7 @@ def _signed(number: int, room: int) -> int:
 
 
 def _stop(rest: int, half: int, tens: int, room: int) -> tuple[bool, bool]:
-    """Return whether the digits are near enough, and whether the next higher are."""
+    """Return whether the digits, or the next ones, are near."""
     if not room:
         # Java asks "at least" of big integers,
         return rest < half, rest + half >= tens
@@ -213,7 +213,7 @@ def string_hash(text: str) -> int:
 
 
 class _JavaHashes(dict[str, int]):
-    """Map a key to Java's hash, as a HashMap spreads it. The map is emptied when full."""
+    """Map a key to its spread Java hash. Emptied when full."""
 
     def __missing__(self, key: str) -> int:
         if len(self) >= _CACHED_KEYS:

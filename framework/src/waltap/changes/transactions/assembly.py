@@ -307,7 +307,7 @@ class TransactionAssembler:
         return end_lsn
 
     def close(self) -> None:
-        """Remove the files that a later run cannot use; may be called twice."""
+        """Remove files that no later run can use. Idempotent."""
         self._area.close()
 
     # --- feed ------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def compose(
     *,
     every: bool = False,
 ) -> str:
-    """Return the text of a profile: the given settings, and others commented out.
+    """Return a profile's text, with defaults commented out.
 
     Others are those that most profiles set; ``every`` adds all of the source, the sink and the engine.
     """
@@ -206,7 +206,7 @@ def _comment(declaration: PropertyDeclaration, *, full: bool) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """Return a property's name as a TOML key, quoted: one name may continue another."""
+    """Return a property's name as a quoted TOML key."""
     return json.dumps(name)
 
 

@@ -121,7 +121,7 @@ def _print_explained(found: ValidationResult, rows: list[ExplainedProperty]) -> 
 
 
 def _value(entry: ExplainedProperty) -> str:
-    """Return a value with its unit; large sizes and times also in larger units."""
+    """Return a value with its unit, and large ones converted."""
     unit = entry.declaration.unit
     if not unit or not entry.value:
         return entry.value
@@ -268,7 +268,7 @@ def plan(
 
 
 def _planned(connector: Connector, offset: Offset | None) -> SetupPlan | WaltapError:
-    """Return the plan of a start, or the error that would end it."""
+    """Return the plan of a start, or its error."""
     try:
         return planned(connector, offset)
     except WaltapError as error:
@@ -310,7 +310,7 @@ def _before(table: PlannedTable, stages: "PipelineStages") -> str:
 
 
 def _mode(table: PlannedTable, stages: "PipelineStages") -> str:
-    """Return the form in which sinks keep a table, "" for one form of all tables."""
+    """Return a table's form in sinks, "" for one form."""
     parts = (
         sink.spec.describe_table(sink.properties, table.relation.name)
         for sink in stages.profile.sinks

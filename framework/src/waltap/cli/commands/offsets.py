@@ -128,7 +128,7 @@ def export_to(
 def _stages(
     file: str, set_: list[str] | None
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
-    """Return the profile with its sink, and the connector's name in its file.
+    """Return the profile with its sink, and the connector's name.
 
     The sink is needed since it may keep the position.
     """
@@ -231,7 +231,7 @@ def _with_sinks_position(stages: "PipelineStages", offset: Offset) -> Offset:
 def _key_there(
     location: ConnectOffsets, profile: Profile, connector: str | None, own: str | None
 ) -> bytes:
-    """Return the key that Debezium reads: the existing one, or a new one.
+    """Return the key that Debezium reads, or a new one.
 
     Raises: ConfigurationError if the connector's name is not known.
     """

@@ -229,7 +229,7 @@ def _table_ids(names: list[str], connector: Connector, stages: "PipelineStages")
 
 
 def _read(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]) -> None:
-    """Have the rows read, by the running pipeline or at the next start."""
+    """Have the rows read, now or at the next start."""
     if _asked(profile, "execute-snapshot", table_ids):
         return
     with _stored_queue(stages) as state:

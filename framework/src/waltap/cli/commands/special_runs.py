@@ -61,7 +61,7 @@ def tail(
     max_seconds: MaxSeconds = None,
     set_: SetOption = None,
 ) -> None:
-    """Stream the changes of all tables to the terminal, through a temporary slot.
+    """Stream all changes to the terminal through a temporary slot.
 
     Ctrl-C ends it and drops slot and publication; a kill leaves the publication, waltap_tail_….
     The role must be able to publish the tables. Those without a primary key show inserts only, so

@@ -152,7 +152,7 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the state of a pipeline's process, its stored offset, slot and lag.
+    """Show a pipeline's process, stored offset, slot and lag.
 
     It uses the process's control socket, on the same machine and as the same user. A folder shows
     one line per pipeline and queries no database, nor does --watch. Exit code 1: a pipeline does

@@ -39,7 +39,7 @@ START_OVER = 4
 
 
 class ProfileReloader:
-    """Reads a profile again with ``load``, and applies it to run and log.
+    """Read a profile again, and apply it to run and log.
 
     ``exits``: the run ends cleanly if a change needs a new start; ``start_over`` reports that.
     """

@@ -324,7 +324,7 @@ def _spec(kind: SpecKind) -> list[str]:
 
 
 def _fields(spec: Any) -> list[str]:
-    """Return the fields of a spec that its base does not have, as Python."""
+    """Return a spec's own fields as Python."""
     parent: str = spec.__base__.__name__
     base = f"({parent})" if is_dataclass(spec.__base__) else ""
     own = inspect.get_annotations(spec)

@@ -109,7 +109,7 @@ def properties_page(host: Host) -> str:
 def _shared(
     rows: list[_Row], shown: dict[str, list[_Row]]
 ) -> tuple[list[_Row], dict[str, list[_Row]]]:
-    """Return the rows that no earlier component has, and the others by component."""
+    """Return the rows that are new, and the others by component."""
     own, shared = rows, {}
     for name, others in shown.items():
         common = [row for row in own if row in others]
@@ -120,7 +120,7 @@ def _shared(
 
 
 def _named(heading: str, common: list[_Row], others: list[_Row]) -> str:
-    """Return the rows that two components have in common, in the shorter way."""
+    """Return the rows that two components share, shortened."""
     anchor = heading.lower().replace("`", "").replace(" ", "-")
     link = f"[{heading}](#{anchor})"
     excepted = [row[0] for row in others if row not in common]
@@ -158,7 +158,7 @@ def _row(declaration: PropertyDeclaration) -> tuple[str, str, str]:
 
 
 def _allowed(declaration: PropertyDeclaration) -> str:
-    """Return the form of a value, unless its default or its summary shows it already."""
+    """Return a value's form, unless default or summary shows it."""
     allowed = declaration.allowed
     if isinstance(declaration.default, bool) and allowed == "true or false":
         return ""

@@ -190,7 +190,7 @@ class RecordBlock(LazySequence[Record]):
 
 
 class MixedRecords(LazySequence[Record]):
-    """Hold records of which some are in blocks, as a sequence of lists and blocks."""
+    """Hold records, some in blocks, as lists and blocks."""
 
     __slots__ = ("pieces",)
 

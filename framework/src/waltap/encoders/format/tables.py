@@ -159,7 +159,7 @@ class ConnectTables(EventPlans[ConnectTable]):
     def _careful(
         self, relation: Relation, *, key: bool
     ) -> Callable[[ShapeColumn, Convert], Convert]:
-        """Return the function that makes conversions report a value that does not fit."""
+        """Return the function that makes conversions report misfits."""
 
         def guard(column: ShapeColumn, convert: Convert) -> Convert:
             def with_care(value: Any) -> Any:
@@ -175,7 +175,7 @@ class ConnectTables(EventPlans[ConnectTable]):
 
 
 def _written(value: Any) -> Iterator[str]:
-    """Yield the labels in an enum's value, or in an array of any depth."""
+    """Yield the labels in an enum or array."""
     if isinstance(value, list):
         for item in value:
             yield from _written(item)

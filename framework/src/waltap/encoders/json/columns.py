@@ -21,7 +21,7 @@ _BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 def offsets_of(array: "pa.Array") -> Any:
-    """Return where each value begins in the array's data, and where the last one ends."""
+    """Return each value's start, and the end, in the data."""
     return np.frombuffer(array.buffers()[1], "<i4", len(array) + 1, 4 * array.offset)
 
 
@@ -161,7 +161,7 @@ def doubles(to_json: Callable[[str], str]) -> JsonColumn:
 
 
 def _are_decimals(array: "pa.StringArray") -> bool:
-    """Return whether each value is digits, a point and digits, perhaps after a sign."""
+    """Return whether each value is a plain decimal number."""
     offsets, characters = offsets_of(array), _characters(array)
     starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
     points = np.flatnonzero(characters == ord("."))
@@ -221,7 +221,7 @@ def decimals(scale: int) -> JsonColumn:
 
 
 def two_complements(numbers: Any) -> tuple[Any, Any]:
-    """Return how many bytes hold each 64-bit number, and these at the top of 64 bits."""
+    """Return each 64-bit number's size and its bytes, at top."""
     # The complement of a negative number needs as many bytes as the number.
     magnitude = np.where(numbers < 0, ~numbers, numbers)
     largest = int(magnitude.max(initial=0))

@@ -184,7 +184,7 @@ class PartTemplate:
 
     @property
     def frame(self) -> tuple[str, str, str]:
-        """Return the texts of the source block around the LSN and the transaction id."""
+        """Return the source block's texts around LSN and transaction id."""
         return self.a, self.b, self.x
 
     def c(self, op: str, n: str, collection: str, unsent: str = "null") -> str:

@@ -324,7 +324,7 @@ class JsonFormat(Format):
             self._render_group(kind, relation, group, texts)
 
     def _add_old(self, group: "_Group", change: Update | Delete) -> bool:
-        """Add the images of a change with an old tuple, if it is one record with one key."""
+        """Add a change with an old tuple if one record holds it."""
         codec = group.codec
         if isinstance(change, Delete):
             images = codec.plan.delete(change)
@@ -562,7 +562,7 @@ class JsonFormat(Format):
         return record_block(codec, block.rows, [(len(block), a)], b, x, c, n)
 
     def _run_block(self, run: TransactionRun, stamps: str) -> RecordBlock | None:
-        """Return the records of transactions of one insert each; None: render them by row."""
+        """Return records of one-insert transactions; None: render by row."""
         block = run.block
         inserts, codec = block.inserts, self._codec(block.inserts.relation)
         known = run.previous_end_lsn is not None and block.commit_ts.all()

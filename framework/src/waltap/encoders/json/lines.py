@@ -85,7 +85,7 @@ class JsonLines:
 
 
 def _joined(texts: list[bytes]) -> Iterator[bytes]:
-    """Join some texts at a time: the memory of one large text would be new each time."""
+    """Join a few texts at a time, to reuse memory."""
     for start in range(0, len(texts), JOINED_TEXTS):
         yield b"".join(texts[start : start + JOINED_TEXTS])
 

@@ -325,7 +325,7 @@ def stream(
     limits: Limits | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> BatchStream:
-    """Yield the batches of ``profile``: a file, or tables; its sink is unused.
+    """Yield the batches of ``profile``; its sink is unused.
 
     Relative paths (state, secrets) start at the folder of the file, for tables at the current
     directory at the time of the call, which the log names.

@@ -256,7 +256,7 @@ class Pipeline:
         return self._engine
 
     def _called_by_run(self) -> bool:
-        """Return whether a hook or a notification of the run is the caller."""
+        """Return whether the run's hook or notification calls."""
         return threading.current_thread() is self._runner or getattr(self._calling, "now", False)
 
     def _joined(self) -> None:

@@ -352,5 +352,5 @@ def _excused(check: PreflightCheck, branch: PositionedBranch) -> PreflightCheck:
 
 
 def _reads(batch: Batch) -> bool:
-    """Return whether a batch has rows of a snapshot, which no stream brings again."""
+    """Return whether a batch has snapshot rows, which no stream repeats."""
     return batch.snapshot or any(isinstance(part, SnapshotRows) for part in batch.parts)

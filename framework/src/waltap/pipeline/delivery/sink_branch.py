@@ -92,7 +92,7 @@ class SinkBranch:
     left_out: list[int] = field(init=False)
 
     def renew(self) -> None:
-        """Make a sink, which is not open, and its format the first time."""
+        """Make an unopened sink, and its format once."""
         self.sink, self.left_out = self.make(), [0] * len(self.chain.batches)
         if self.format is None and self.sink.capabilities.records:
             self.format = self.make_format()

@@ -150,7 +150,7 @@ class PipelineRun:
 
     @contextmanager
     def stream_by(self, gauges: Callable[[], StreamGauges]) -> Iterator[None]:
-        """Answer the status from ``gauges`` while the block lasts; any thread calls it."""
+        """Answer the status from ``gauges`` during the block, thread-safe."""
         self.state.capturing()
         self._gauges = gauges
         try:

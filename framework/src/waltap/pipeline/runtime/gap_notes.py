@@ -47,7 +47,7 @@ class GapNotes:
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
-        """Log a failure to read or store certificates: it never changes how the run ends."""
+        """Log certificates' failures; the run's end stays the same."""
         try:
             yield
         except WaltapError as error:

@@ -399,7 +399,7 @@ class PipelineStages:
         )
 
     def _stored(self) -> tuple[bool, SnapshotProgress | None]:
-        """Return whether an offset is stored, and its snapshot; an unreadable one counts."""
+        """Return whether an offset is stored, and its snapshot."""
         try:
             offset = self.store.load()
         except OffsetError:
@@ -492,7 +492,7 @@ def _made(spec: Any, contract: type | None, *arguments: object) -> Any:
 
 
 def require_whole_roles(part: object, roles: ModuleType) -> None:
-    """Refuse a ``part`` that has some, but not all, members of one of ``roles``.
+    """Refuse a ``part`` that implements a role in part.
 
     Protocols are checked by their members, so that a misspelt method would silently cost the whole
     role: a source would seem to stream every table. Raises: RoleIncomplete.

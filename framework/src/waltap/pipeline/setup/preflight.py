@@ -309,7 +309,7 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
 
 
 def _of_branch(stages: PipelineStages, branch: SinkBranch) -> Iterator[PreflightCheck]:
-    """Check that sink and format apply and hold everything that the profile asks for."""
+    """Check that sink and format support everything that the profile asks for."""
     form, made = branch.format_component.spec, branch.format
     sink = branch.component.spec.name
     if not (branch.sink.capabilities.truncate or "t" in stages.capture.skipped):

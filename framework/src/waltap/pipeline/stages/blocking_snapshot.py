@@ -79,7 +79,7 @@ class BlockingSnapshot:
     def take(
         self, requests: list[SnapshotRequest], point: StreamPoint | None, recent: Sequence[int]
     ) -> bool:
-        """Open a snapshot of the tables, or deliver it if that is due.
+        """Open a snapshot of the tables, or deliver it.
 
         ``point`` is the signal's position in the stream, None in another channel. ``recent`` has the last
         streamed transactions, which the snapshot must contain. Return False if the stream must continue

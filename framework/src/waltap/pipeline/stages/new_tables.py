@@ -263,7 +263,7 @@ class NewTables:
                 self._save()
 
     def returned(self, relation: Relation) -> None:
-        """Have the next poll join a table whose rows in the sinks may differ.
+        """Have the next poll join a table in doubt.
 
         It had another name, which is not captured, or ambiguous columns. Its next change follows a
         gap already. Raises: SinkError.

@@ -123,7 +123,7 @@ class PartBatcher:
             self._ready = len(self._parts)
 
     def take_due(self, now: float) -> list[TransactionPart]:
-        """Return the parts to write now, mostly none or all; keep the rest."""
+        """Return the parts to write now; keep the rest."""
         if not self._ready or (now < self._due_at and self._changes < self._most):
             return []
         ready, self._parts = self._parts[: self._ready], self._parts[self._ready :]

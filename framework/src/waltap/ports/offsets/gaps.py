@@ -37,7 +37,7 @@ class RereadTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of the WAL whose changes may be missing at the sink.
+    """A WAL range whose changes the sink may miss.
 
     The range covers changes that committed after ``begin``, up to ``end``.
     """

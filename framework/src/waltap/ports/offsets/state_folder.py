@@ -64,7 +64,7 @@ def own_files(folder: Path) -> list[Path]:
 
 
 def state_unusable(error: Exception, folder: Path) -> OffsetError | None:
-    """Return the error of a file in the pipeline's state folder, None for other files."""
+    """Return the error of a state file, None for others."""
     if not isinstance(error, OSError) or not isinstance(error.filename, str | os.PathLike):
         return None
     path = Path(error.filename)

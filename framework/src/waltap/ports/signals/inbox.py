@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class EngineInbox(Generic[Request, Answer]):
-    """Queue requests of other threads for the engine, each with its sender's future.
+    """Queue other threads' requests for the engine, with futures.
 
     The engine acts between two batches of the stream, so neither during the initial snapshot nor
     without a connection. Every future is done when the run ends: ``refusal`` makes the answers then.

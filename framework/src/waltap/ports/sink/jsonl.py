@@ -186,7 +186,7 @@ class JsonLinesSink(Sink):
         self._accepted = self._accepted.advanced(partition, position)
 
     def _release(self, start: int, end: int) -> None:
-        """Have the kernel write a range of the file, or release the written range."""
+        """Have the kernel write or release a file's range."""
         if _CAN_ADVISE:
             os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
@@ -257,7 +257,7 @@ class JsonLinesSink(Sink):
         return select.PIPE_BUF
 
     def _follow_file(self) -> None:
-        """Open a new file if the name no longer leads to the open one.
+        """Open a new file if the open one was renamed.
 
         Call it after the fsync: a file that is deleted later contains durable lines only. Raises:
         LinesFileTruncated, OSError.
@@ -335,7 +335,7 @@ def _copy(source: int, start: int, end: int, target: int) -> int:
 
 
 def _cut_torn_line(fd: int) -> int:
-    """Cut a partial last line, which a crash can leave; return the size."""
+    """Cut a crash's partial last line; return the size."""
     size = end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - TAIL_STEP)

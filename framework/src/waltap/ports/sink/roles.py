@@ -1,4 +1,4 @@
-"""Define optional roles of a sink, each a protocol of the methods that it needs.
+"""Define a sink's optional roles, each a small protocol.
 
 A sink has a role if it has its methods: it inherits nothing and declares nothing. The engine asks
 with `isinstance`.
@@ -104,7 +104,7 @@ class IdentifiedSink(Protocol):
     """A sink whose data can be moved and recognised."""
 
     def identity(self) -> str:
-        """Return an identity of the data that survives a move of the data.
+        """Return an identity of the data that survives a move.
 
         "": there is no data yet. Also called before `open`. Raises: SinkError.
         """
@@ -206,7 +206,7 @@ class ProgressSink(Protocol):
 
 @runtime_checkable
 class SnapshotChoosingSink(Protocol):
-    """A sink that chooses the reader of the rows of an initial snapshot."""
+    """A sink that chooses the reader of an initial snapshot."""
 
     def wants_chunks(self) -> bool:
         """Return whether an initial snapshot should arrive as chunks (`assign_splits`).

@@ -180,7 +180,7 @@ class TerminalSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class _LineLayout:
-    """The formatter of one relation version: (row, old row or ()) → text."""
+    """Format one relation version's rows: (row, old) → text."""
 
     plan: EventPlan
     lay_out: Callable[[Tuple, Tuple], str]

@@ -101,7 +101,7 @@ class VerificationSource(Protocol):
         """
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
-        """Return the source's SQL for the text that `reader` returns of a column.
+        """Return the source's SQL for `reader`'s text of a column.
 
         ``column`` is the source's name in SQL, ``called`` the destination's name, ``type_`` its
         ``pg_type.typname`` (the base type of a domain). None: the destination does not have the column, or

@@ -13,7 +13,7 @@ from waltap.ports.signals.signal import SnapshotRequest
 
 
 class SnapshotChunk(abc.ABC):
-    """Read some or all rows of a table in one snapshot of the source.
+    """Read rows of a table in one snapshot.
 
     `SnapshotSharingSource.chunks` creates chunks. A chunk can be pickled, and another process can read
     it if it can reach the source. It is valid until the connector ends the snapshot or is closed. A chunk
@@ -150,7 +150,7 @@ class ChunkSource(Protocol):
         """Return the requested rows whose ``key`` is one of ``keys``."""
 
     def watermark(self, identifier: str, kind: str, data: str) -> bool:
-        """Write a row into the signal table, or delete the row without ``kind``.
+        """Write a signal row, or delete it without ``kind``.
 
         Return False if another session locks the table. Raises: SourceError.
         """

@@ -606,7 +606,7 @@ class IncrementalSnapshots:
         return rows
 
     def _next_chunk(self, now: int) -> None:
-        """Read the next chunk with rows, from the head or a later table.
+        """Read the next chunk with rows, in table order.
 
         It gets one pair of watermarks. Without such a chunk, the pair ends the snapshot.
         """

@@ -184,7 +184,7 @@ class PgOutput(Decoder):
         self._one_by_one(frames, messages)
 
     def _segments(self, frames: FrameBlock, messages: list[Message]) -> None:
-        """Decode a run of inserts into one relation, in segments of one transaction."""
+        """Decode a run of inserts in segments by transaction."""
         head = frames.payload(0)[:SEGMENT_HEAD_BYTES]
         key = head[:1] + head[5:]
         # As with `_inserts`.
@@ -614,7 +614,7 @@ class PgOutput(Decoder):
         self._ends(payload, prepare.prepare_lsn, prepare.end_lsn, 10)
 
     def _ends(self, payload: PayloadReader, lsn: int, end_lsn: int, offset: int) -> None:
-        """Check that ends of transactions rise. A confirmed position must never go back."""
+        """Check that ends of transactions, which are confirmed, rise."""
         if end_lsn < lsn:
             payload.fail(f"an end LSN from {lsn:#x} on", f"{end_lsn:#x}", offset)
         if end_lsn < self._last_end:

@@ -222,7 +222,7 @@ def _walk(prefix: str, count: int, *, key: bool, begins: bool = False) -> list[s
 
 
 def _walk_key(prefix: str, count: int) -> list[str]:
-    """Return the lines that split an old key, behind which mostly NULLs follow."""
+    """Return lines that split an old key, mostly NULLs."""
     if not count:
         return []
     lines = ["  " + " = ".join(f"{prefix}{i}" for i in range(count)) + " = ABSENT", "  while 1:"]

@@ -146,7 +146,7 @@ def segment_inserts(frames: FrameBlock, xid: int) -> FrameBlock | None:
 def insert_block(
     relation: Relation, frames: FrameBlock, *, segment: bool = False
 ) -> InsertBlock | None:
-    """Return the inserts of a run into ``relation``, None if they need care."""
+    """Return a run's inserts, None if they need care."""
     if not relation.columns:
         return None
     starts = frames.starts + (SEGMENT_HEAD_BYTES if segment else HEAD_BYTES)

@@ -69,7 +69,7 @@ class WrongValue(ValueError):
 
 
 def to_text(type_oid: int, *, numbers_as_strings: bool) -> ToText:
-    """Return the conversion of values of a type. OID 0 means that the type is unknown."""
+    """Return a type's conversion; OID 0 is unknown."""
     known = builtin_type(type_oid)
     match known.name if known else "":
         case "bool":

@@ -1,4 +1,4 @@
-"""Properties of wal2json, and its options for output that is safe to read."""
+"""Properties of wal2json and options for safe output."""
 
 from typing import Literal
 

@@ -543,7 +543,7 @@ class PostgresCatalogue:
         )
 
     def name_version(self, oid: int) -> str | None:
-        """Return a text that changes with the table's name, "" if it was dropped.
+        """Return a text that changes with the table's name.
 
         None: the server has none.
         """
@@ -746,7 +746,7 @@ class PostgresCatalogue:
             self._build(oid, raw)
 
     def _build(self, oid: int, raw: dict[int, tuple[Any, ...]]) -> DataType | None:
-        """Build one type after the types that it refers to; none contains itself."""
+        """Build one type after the types within it."""
         if oid in self._types or oid not in raw:
             return self._types.get(oid)
         (

@@ -93,7 +93,7 @@ class ColumnNumbers:
             }
 
     def _date(self, table: CatalogTable, moment: CatalogVersion) -> None:
-        """Find the costs of additions and drops from the writers of the columns' rows."""
+        """Find costs of additions and drops from rows' writers."""
         written = {n: xids[0] for n, xids in table.changed.items() if xids} | table.dropped
         for number, xid in written.items():
             # The transaction's own DDL may precede the change or follow it.
@@ -189,7 +189,7 @@ def by_number(relation: Relation) -> dict[int, Column]:
 
 
 def _differs(column: Column, other: Column) -> float:
-    """Return the cost of a rename and of another type, which is the rarer one."""
+    """Return the rarer explanation's cost: rename or other type."""
     renamed, retyped = column.name != other.name, column.type_oid != other.type_oid
     return _RENAMED * renamed + _RETYPED * retyped
 

@@ -187,7 +187,7 @@ class RelationDescriber:
         return self._ahead.table_of(oid, xid) if oid else None, moment
 
     def _former_owner(self, wire: Relation) -> FormerOwner | None:
-        """Return the table that had the name of ``wire`` before, None if it is gone."""
+        """Return the former owner of ``wire``'s name, or None."""
         then = self._memory.named(wire.schema, wire.table)
         if then is not None and then.oid == wire.oid:
             return then.former_owner  # changes that are read again state it again

@@ -36,7 +36,7 @@ _READY: Final = b"Z\0\0\0\5"
 
 
 class HeadedRows:
-    """Hold rows in a reused buffer, each behind the header of its message or a `HEAD`.
+    """Hold rows in a reused buffer, each behind a header.
 
     The rows are valid until the caller asks for the next ones.
     """
@@ -151,7 +151,7 @@ class CopyBuffer:
 
 
 def text_bounds(data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
-    """Return the bounds of the rows of text at the start of ``data``.
+    """Return the bounds of leading rows of text.
 
     It replaces their heads. Returns None without any.
     """

@@ -91,7 +91,7 @@ ANY_LOCK = "<> ''"
 def locked_tables(
     query: Callable[..., Iterable[Any]], tables: Iterable[tuple[str, str]], modes: str = WRITERS_TOO
 ) -> str:
-    """Return the tables that other sessions lock, as SQL for ``relation IN ()``.
+    """Return tables that other sessions lock, as SQL values.
 
     All of ``tables`` are returned if the locks have ended, any table without ``tables``.
     """

@@ -214,7 +214,7 @@ class PublicationSet:
         return error
 
     def _first_change(self) -> SourceError | None:
-        """Return why the server cannot decode the slot's first change, None if it can.
+        """Return why the slot's first change cannot be decoded.
 
         Raises: SlotActive, SourceError.
         """

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def wal_folder(catalogue: PostgresCatalogue, properties: PostgresProperties) -> str:
-    """Return the folder of the server's WAL, "" if it is unknown. Raises: SourceError."""
+    """Return the server's WAL folder, or "". Raises: SourceError."""
     # A path on another machine would be read as a path of this one.
     if not all(_here(host.strip()) for host in properties.hostname.split(",")):
         return ""
@@ -71,7 +71,7 @@ SlotNotCreated = SourceError.define("SlotNotCreated", "WT-2108")
 
 
 class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold one row of ``pg_replication_slots``. An LSN is 0 where the server has none."""
+    """Hold a row of ``pg_replication_slots``; a missing LSN is 0."""
 
     name: str
     plugin: str
@@ -156,7 +156,7 @@ def session_role(*, leased: bool) -> str:
 
 
 def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SourceError:
-    """Return the error for a slot that another process reads; it names that process.
+    """Return the error that names a busy slot's process.
 
     Raises: SourceError.
     """

@@ -61,7 +61,7 @@ class ReplicationTransport(abc.ABC):
         self._last_data = 0.0
 
     def adapt(self, frames: int, messages: int) -> None:
-        """Choose the size of the next read, given the counts of the last one."""
+        """Choose the next read's size from the last one's counts."""
         small = frames * SMALL_FRAME_BYTES >= self._receive_bytes
         one_by_one = messages * 8 >= frames * 7
         self._receive_bytes = ROW_RECEIVE_BYTES if small and one_by_one else RECEIVE_BYTES
@@ -194,7 +194,7 @@ class SocketTransport(ReplicationTransport):
 
 
 class LibpqTransport(ReplicationTransport):
-    """Read and write through libpq. With TLS and GSS only libpq can read the socket."""
+    """Read and write through libpq, which TLS and GSS need."""
 
     def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)
@@ -282,7 +282,7 @@ def encrypted(session: PostgresSession) -> bool:
 
 
 def copy_out(session: PostgresSession, sql: str) -> Iterator[bytes]:
-    """Run a COPY … TO STDOUT and yield its data as it arrives.
+    """Run a COPY … TO STDOUT; yield its data.
 
     The answer is complete only when the iterator ends: an error can follow rows. Raises:
     SourceError, ConnectionLost, StopRequested.

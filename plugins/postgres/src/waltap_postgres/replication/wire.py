@@ -200,7 +200,7 @@ class ReplicationSplitter:
         return frames
 
     def _chain(self, buffer: bytes) -> "_MessageChain | None":
-        """Return the offsets of XLogData in ``buffer``, None if it has few messages."""
+        """Return the offsets of many XLogData, else None."""
         if len(buffer) < self._together * XLOG_PAYLOAD or not has_columns():
             return None
         # The first message describes the others.

@@ -54,7 +54,7 @@ _SPECIAL_NUMBERS: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity
 
 
 class _Damage(Exception):
-    """Report a value that no server sends; the message is the expected one."""
+    """Report an impossible value; the message is the expected one."""
 
 
 @dataclass(slots=True)
@@ -75,13 +75,13 @@ class FieldValues:
         return slice(None) if self.nulls is None else ~self.nulls
 
     def numbers(self, kind: str) -> "np.ndarray[Any, Any]":
-        """Return the numbers that are the values, 0 for NULL. ``kind`` is a numpy type."""
+        """Return the values as numbers of ``kind``, 0 for NULL."""
         if (self.lengths[self.present] != np.dtype(kind).itemsize).any():
             raise _Damage(f"{np.dtype(kind).itemsize} bytes")
         return self.spread(numbers_at(self.data, self.starts[self.present], kind))
 
     def spread(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """Return one item for each row, 0 for NULL, from the items of the other rows."""
+        """Return an item for each row, 0 for NULL."""
         if self.nulls is None:
             return values
         found = np.zeros(len(self.starts), values.dtype)
@@ -121,7 +121,7 @@ class FieldValues:
     def as_text(
         self, values: "np.ndarray[Any, Any]", text: Callable[[int], str]
     ) -> "pa.StringArray":
-        """Return the text of ``values``; some of them do not fit their Arrow type."""
+        """Return the text of values unfit for their Arrow type."""
         return pa.array([text(value) for value in values.tolist()], pa.string(), mask=self.nulls)
 
 
@@ -313,7 +313,7 @@ _READERS: Final[dict[str, FieldReader]] = {
 
 
 def field_readers(relation: Relation) -> list[FieldReader] | None:
-    """Return the readers of the relation's columns, None if a column has none."""
+    """Return the readers of all columns, or None."""
     found = [_reader(column) for column in relation.columns]
     return None if None in found else [each for each in found if each is not None] or None
 
@@ -407,7 +407,7 @@ class BinaryRows:
         return _HEADER_BYTES
 
     def _end_of_row(self, data: bytes, at: int) -> int | None:
-        """Return the end of the row at ``at``, None if it is incomplete."""
+        """Return the row's end, None if incomplete."""
         at += _COUNT_BYTES
         for _ in self._readers:
             if at + 4 > len(data):

@@ -1,4 +1,4 @@
-"""Bounds of a range of keys as SQL; nulls come last, as in an index.
+"""Bounds of a key range as SQL, nulls last.
 
 Values are literals of unknown type, which the server reads as the column's own type.
 """
@@ -55,7 +55,7 @@ def up_to_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
 
 
 def one_of_sql(columns: Sequence[RangeColumn], keys: Sequence[Tuple]) -> str:
-    """Return the predicate "has one of these keys". No value of a key is null."""
+    """Return the predicate "has one of these keys", all non-null."""
     if not any(column.operators for column in columns):
         return f"{_row(columns)} IN ({', '.join(map(_row_of, keys))})"
     equal = (

@@ -199,7 +199,7 @@ class PostgresChunks:
             self._catalogue.transaction_id()
 
     def _check(self, relation: Relation, condition: str) -> None:
-        """Check a condition before it becomes a part of a query. Raises: SourceError."""
+        """Check a condition for a query. Raises: SourceError."""
         limit_ms = self._properties.condition_timeout_ms
         session = self._begun(limit_ms)
         try:
@@ -227,7 +227,7 @@ class PostgresChunks:
         return not self._wait_s((request.schema, request.table))
 
     def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
-        """Return the rows of a table's SELECT that ends in ``tail``. Raises: SourceError."""
+        """Return a SELECT's rows, with ``tail``. Raises: SourceError."""
         if self._rests:
             return ReadChunk([], None, locked=True)
         try:

@@ -1,4 +1,4 @@
-"""Checks of a signal's SQL, a condition or a SELECT, before it runs.
+"""Check a signal's SQL before it runs.
 
 A writer of the signal table makes waltap's role run such SQL. So it may only compare values of its
 own table by built-in functions and operators. Three checks decide, and none runs the SQL:
@@ -215,7 +215,7 @@ class ConditionCheck:
         self._tree(self.parse(f"SELECT FROM {source} WHERE ({condition}\n)"))
 
     def statement(self, statement: str) -> None:
-        """Refuse anything but one SELECT of the table's own rows. Raises: as `condition`."""
+        """Refuse all but one SELECT of the table's rows."""
         self._words(statement)
         self._column_types()
         self._columns(self._tree(self.parse(statement)))

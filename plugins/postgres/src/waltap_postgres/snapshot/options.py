@@ -154,7 +154,7 @@ def _answer(
 
 
 def decision(mode: Snapshotter, question: str, *facts: SnapshotFacts) -> bool:
-    """Return a mode's answer to a question of yes or no. Raises: SnapshotModeUnclear."""
+    """Return a mode's yes or no. Raises: SnapshotModeUnclear."""
     given = getattr(mode, question)(*facts)
     if not isinstance(given, bool):
         raise SnapshotModeUnclear(f"{_named(mode)}.{question} gave {given!r}", mode=_named(mode))

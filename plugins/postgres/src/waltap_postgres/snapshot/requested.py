@@ -121,7 +121,7 @@ class RequestedTables:
         return self._standby.saw(commit_lsn) if self._seen is None else self._seen.saw(xid)
 
     def pieces(self) -> Iterator[SnapshotRows]:
-        """Yield the rows. A table that cannot be read is reported and skipped."""
+        """Yield the rows; report and skip unreadable tables."""
         for piece in set_markers(self._read()):
             piece.visible = ""  # nothing is left out of the stream
             yield piece

@@ -67,7 +67,7 @@ def resume(
     chosen: Collection[str],
     restarts: bool,
 ) -> tuple[list[ReadTask], list[SnapshotTable]]:
-    """Return the tasks that are left of begun tables, and the tables to restart.
+    """Return remaining tasks, and the tables to restart.
 
     ``seen`` is the visibility of ``transaction``; ``chosen`` are the tables with their own SELECT.
     With ``restarts``, a table whose chunks cannot be continued exactly starts again, and the sink

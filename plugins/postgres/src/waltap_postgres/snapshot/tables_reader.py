@@ -64,7 +64,7 @@ def snapshot_tables(
 
 
 def in_order(tables: list[CatalogTable], patterns: tuple[str, ...]) -> list[CatalogTable]:
-    """Sort by the first pattern of the include list that fits, then by name."""
+    """Sort by the first matching include pattern, then name."""
     compiled = [java_pattern(p) for p in patterns]
 
     def rank(table: CatalogTable) -> tuple[int, str]:

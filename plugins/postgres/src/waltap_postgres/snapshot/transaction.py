@@ -226,7 +226,7 @@ class ReadingTransaction:
             self.use_snapshot(given)
 
     def use_snapshot(self, given: str) -> None:
-        """Switch to the snapshot that was exported with a slot. Raises: as `begin`."""
+        """Switch to a slot's exported snapshot. Raises: as `begin`."""
         try:
             self.session.execute(f"SET TRANSACTION SNAPSHOT '{given}'")
         except SourceError as error:
@@ -285,7 +285,7 @@ class ReadingTransaction:
         return self.then[target.oid].source(deep=target.deep)
 
     def files(self, oid: int) -> tuple[str, ...]:
-        """Return the files of a table's rows in the snapshot, () if absent."""
+        """Return a table's files in the snapshot."""
         shape = self.then.get(oid)
         return () if shape is None else shape.files
 

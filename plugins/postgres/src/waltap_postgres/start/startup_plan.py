@@ -325,7 +325,7 @@ def unfit(slot: ReplicationSlot, *, plugin: str, database: str) -> SourceError |
 
 
 def _takes_over(slot: ReplicationSlot, situation: StartupState) -> bool:
-    """Return whether this start takes over a slot that no earlier one had.
+    """Return whether this start takes over a foreign slot.
 
     Raises SlotNotOurs where the operator has not allowed it.
     """

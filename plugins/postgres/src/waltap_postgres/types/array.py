@@ -40,7 +40,7 @@ from waltap_postgres.types.text import written_labels
 
 
 def quoted(text: str, at: int, what: str) -> tuple[str, int]:
-    """Return the string that starts at ``at``, and the offset after its end.
+    """Return the string at ``at``, and its end.
 
     ``at`` is after the opening quote, the returned offset after the closing one. ``what`` names
     the malformed value in the error. Raises ValueError and IndexError.
@@ -186,7 +186,7 @@ def _parser(data_type: DataType) -> Callable[[str], Nested]:
 
 
 def _element_type(data_type: DataType) -> DataType | None:
-    """Return the element type, also of a built-in array known only by OID."""
+    """Return the element type, even if only its OID is known."""
     if data_type.element is not None:
         return data_type.element
     name = ARRAY_ELEMENTS.get(data_type.oid)
@@ -196,7 +196,7 @@ def _element_type(data_type: DataType) -> DataType | None:
 
 
 def is_array(data_type: DataType) -> bool:
-    """Return whether the type is an array, by its kind or its OID."""
+    """Return whether the type is an array."""
     return data_type.kind is TypeKind.ARRAY or data_type.oid in ARRAY_ELEMENTS
 
 

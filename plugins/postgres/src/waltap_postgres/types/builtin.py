@@ -50,7 +50,7 @@ def _numeric(precision: int, scale: int) -> int:
 def _sample(
     declaration: str, text: str, *misfits: str, of: str | DataType | None = None, typmod: int = -1
 ) -> TypeSample:
-    """Make a sample. ``of`` is the type where its name is not the declaration."""
+    """Make a sample. ``of`` is the type, if another."""
     data_type = of if isinstance(of, DataType) else _builtin(of or declaration)
     return TypeSample(
         declaration=declaration, data_type=data_type, typmod=typmod, text=text, misfits=misfits

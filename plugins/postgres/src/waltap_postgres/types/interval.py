@@ -25,7 +25,7 @@ _MONTHS = {"year": 12, "years": 12, "mon": 1, "mons": 1}
 
 
 class Interval(NamedTuple):
-    """Hold an interval as the server stores it, each part with its sign."""
+    """Hold an interval's stored parts, each with its sign."""
 
     months: int
     days: int
@@ -66,7 +66,7 @@ def _clock(text: str) -> int:
 
 
 def _toward_zero(number: int, by: int) -> tuple[int, int]:
-    """Divide as Java and C do. Quotient and rest have the sign of ``number``."""
+    """Divide as Java and C do, toward zero."""
     quotient, rest = divmod(abs(number), by)
     return (-quotient, -rest) if number < 0 else (quotient, rest)
 

@@ -59,7 +59,7 @@ DAYS = _EpochDays()
 
 
 class _DaySeconds(dict[str, int]):
-    """Map ``HH:MM:SS`` to the seconds since midnight. The map is filled on use."""
+    """Map ``HH:MM:SS`` to seconds since midnight, filled on use."""
 
     def __missing__(self, text: str) -> int:
         if len(text) != 8 or text[2] != ":" or text[5] != ":":
@@ -77,14 +77,14 @@ SECONDS = _DaySeconds()
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Return days since 1970-01-01. Raises ValueError for a month or day out of range."""
+    """Return days since 1970-01-01. Raises ValueError outside the calendar."""
     if not (1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError("month or day out of range")
     return day_number(year, month, day)
 
 
 def parse_day(text: str) -> int:
-    """Return days since 1970 of ``YYYY-MM-DD[ BC]``. The year has four digits or more."""
+    """Return days since 1970 of ``YYYY…-MM-DD[ BC]``."""
     before_christ = text.endswith(" BC")
     parts = (text[:-3] if before_christ else text).split("-")
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
@@ -302,7 +302,7 @@ _TIMESTAMP_UNITS: dict[str, tuple[str, int, int]] = {
 
 
 def _unit(mode: str, digits: int, *, adaptive_time: bool) -> str:
-    """Return the row of the unit tables for a mode and fraction digits."""
+    """Return the units of a mode and fraction digits."""
     match mode:
         case "connect":
             return "connect"
@@ -505,7 +505,7 @@ def _zoned_text(digits: int) -> Callable[[str], str]:
 
 
 def _pads(digits: int) -> dict[int, str]:
-    """Return the end of a timestamptz in UTC, by the width of its text."""
+    """Return a UTC timestamptz's end by its width."""
     pads = {23 + shown: "0" * (digits - shown) for shown in range(1, digits + 1)}
     pads[22] = "." + "0" * digits if digits else ""
     return pads
@@ -552,7 +552,7 @@ def _split_zone(text: str) -> tuple[str, str]:
 
 
 def _zoned_time(text: str) -> str:
-    """Return a timetz in UTC, with as few fraction digits as it needs."""
+    """Return a timetz in UTC, with minimal fraction digits."""
     clock, zone = _split_zone(text)
     micros = parse_clock(clock)
     # Only 24:00 at UTC keeps its hour, as in Debezium 3.7. In other zones the end of a day is a

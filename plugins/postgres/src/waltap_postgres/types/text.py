@@ -1,4 +1,4 @@
-"""Types with a string as Connect form: text, UUID, JSON, XML, addresses, enums."""
+"""Types that Connect has as strings: text, JSON, enums."""
 
 from functools import lru_cache, partial
 from itertools import count

@@ -1,4 +1,4 @@
-"""Types that Debezium does not know: left out, or the bytes of their text.
+"""Types that Debezium omits, or sends as text bytes.
 
 ``include.unknown.datatypes`` decides. These types are composite types, multiranges, ``tsquery``,
 ``pg_lsn``, geometric shapes and everything that no other spec claims. ``waltap.composite.types``

@@ -181,7 +181,7 @@ def _commit_ms(step: Manifest) -> int | None:
 
 
 def _log(path: str) -> ChangeLog:
-    """Return the change log at ``path``, or the only one in its folders.
+    """Return the change log at or below ``path``.
 
     Raises: ChangeLogMissing, and as `named_store`.
     """

@@ -187,7 +187,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def renews(self, reached: LogPosition) -> bool:
-        """Return whether it begins an epoch in an older copy of a log.
+        """Return whether it begins an epoch again, in a copy.
 
         The copy lacks the manifests up to ``reached``, which a reader has seen.
         """

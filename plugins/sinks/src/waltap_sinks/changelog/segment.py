@@ -201,7 +201,7 @@ def _bounded(schema: "pa.Schema") -> list[str]:
 
 
 def _differences(schema: "pa.Schema") -> dict[str, str]:
-    """Return the encoding of columns whose next value is mostly near the last one.
+    """Return the encoding of columns with near neighbours.
 
     Keys, positions and times become a quarter smaller and are read faster. Spark reads this encoding
     of integers without leaving its vectors.
@@ -386,7 +386,7 @@ class TableBuffer:
     # --- files ------------------------------------------------------------------------------------
 
     def spill(self, files: "SegmentFiles") -> None:
-        """Write the columns to the open segment, and begin new ones as needed."""
+        """Write columns to the open segment, or begin another."""
         if not self.batches:
             return
         table = pa.Table.from_batches(self.batches)

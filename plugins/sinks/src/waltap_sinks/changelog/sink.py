@@ -346,7 +346,7 @@ class ChangeLogSink(Sink):
         self._ends(part.end_lsn)
 
     def _take_run(self, run: TransactionRun) -> bool:
-        """Write many transactions; return False if they must be written one by one."""
+        """Write many transactions; False: write them one by one."""
         block, lsns = run.block, run.block.commit_lsns
         delivered = int(lsns.min()) < self._skip_below
         begins = self._continuity.passes_until(int(lsns.max()))
@@ -404,7 +404,7 @@ class ChangeLogSink(Sink):
             self._read.completed(oid)
 
     def _reread_at(self, batch: Batch) -> int:
-        """Return the LSN of rows that are read while their tables are streamed.
+        """Return the LSN of rows read beside the stream.
 
         They come after every earlier transaction and before the next.
         """
@@ -572,7 +572,7 @@ class ChangeLogSink(Sink):
         return buffer
 
     def _end_former_name(self, pending: PendingTables, relation: Relation) -> None:
-        """Finish the buffer of a renamed table: entries are in the order of its names."""
+        """Finish a renamed table's buffer, to keep the names' order."""
         table_id, oid = (relation.schema, relation.table), relation.oid
         before = self._table_ids.get(oid, table_id) if oid else table_id
         self._table_ids[oid] = table_id

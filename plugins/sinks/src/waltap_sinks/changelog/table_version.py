@@ -264,7 +264,7 @@ class TableVersion:
         return tuples if project is None else [project(row) for row in tuples]
 
     def block(self, block: RowBlock) -> RowBlock:
-        """Return rows of a snapshot or inserts as the columns of the log."""
+        """Return snapshot rows or inserts as log columns."""
         if self._project is None:
             return block
         masks = self._masks

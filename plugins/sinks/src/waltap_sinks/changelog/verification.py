@@ -179,7 +179,7 @@ class ComparableLog:
         ]
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
-        """Return the text of a column in the segments, None if it is missing."""
+        """Return a column's text in the segments, or None."""
         entries = {entry.name: entry for entry in self._entries[table.name].columns}
         found = entries.get(called)
         return None if found is None else source_text(column, type_)

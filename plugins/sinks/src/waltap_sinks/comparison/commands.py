@@ -113,7 +113,7 @@ def verify(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the captured tables of the source with a destination, row by row.
+    """Compare captured tables with a destination, row by row.
 
     Source and destination may change during this. Without --dsn the profile gives the source.
     Exit code 1: rows differ (also because of dead letters), or the destination lacks a column or a

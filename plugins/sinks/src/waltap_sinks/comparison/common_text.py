@@ -46,7 +46,7 @@ def source_text(column: str, type_: str) -> str:
 
 
 def server_text(column: str) -> str:
-    """Return PostgreSQL's SQL for the text that the server sends of a value."""
+    """Return PostgreSQL's SQL for a value's sent text."""
     # A cast would give another text for bpchar and inet.
     return f"CASE WHEN {column} IS NULL THEN NULL ELSE concat({column}) END"
 

@@ -252,7 +252,7 @@ def _sample(pair: _TablePair, keys: set[Row], states: Mapping[Row, set[Row | Non
 def _compared_without_key(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
-    """Compare a table without a key until it is equal or patience ends."""
+    """Compare a keyless table until equal or late."""
     position, deadline = source.position() if patience_s > 0 else None, None
     while True:
         # The position before the rows: they are at least as new as it says.

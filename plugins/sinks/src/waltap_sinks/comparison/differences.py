@@ -191,7 +191,7 @@ NO_NAME: Final = re.compile(r"[^\w.-]")
 def write_surplus(
     profile: "Profile", sink: str, found: Iterable[TableDifferences]
 ) -> Mapping[str, Path]:
-    """Write a file of surplus rows for each table, in the state folder.
+    """Write each table's surplus rows into the state folder.
 
     It has the SQL that deletes them, if there is any. Return the files by table. Files of tables
     without surplus rows are removed. Raises: OSError.

@@ -25,7 +25,7 @@ MOST_PARTS: Final = 90
 
 
 def row_text(columns: Sequence[str]) -> str:
-    """Return SQL for one text of a row of ``columns`` (texts or NULLs)."""
+    """Return SQL for a row's text from ``columns``."""
     parts = [
         f"CASE WHEN ({text}) IS NULL THEN '-' ELSE concat(length({text}), ':', {text}) END"
         for text in columns

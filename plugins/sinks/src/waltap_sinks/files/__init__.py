@@ -1,1 +1,1 @@
-"""Write whole files in folders by table and day, on disks and in object stores."""
+"""Write files by table and day, locally or remotely."""

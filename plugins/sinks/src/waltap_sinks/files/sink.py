@@ -403,7 +403,7 @@ class FilesSink(Sink):
         self._written = []
 
     def holds_back(self) -> bool:
-        """Return whether the files are too small and too young to be written."""
+        """Return whether the files are too small and young."""
         if self._since is None or self._written or self._context.stopping():
             return False
         waited = time.monotonic() - self._since

@@ -101,7 +101,7 @@ LONGEST_ANSWER: Final = 1 << 16
 
 
 class HttpSink(Sink):
-    """Post each record until it is accepted: at least once, in order by key.
+    """Post each record at least once, in order by key.
 
     A batch is distributed among ``concurrency`` shards by key. `write` returns when every shard is
     empty, so `flush` has nothing to do. A batch that comes again after HttpUnavailable resumes
@@ -278,7 +278,7 @@ class HttpSink(Sink):
     def _post(
         self, request: HttpRequest, identifier: str, token: str
     ) -> tuple[SinkError | None, float]:
-        """Try once; return the error and the wait that the address asks for."""
+        """Try once; return the error and the requested wait."""
         assert self._client is not None, "open comes first"
         headers = dict(request.headers)
         if self._signature is not None:

@@ -1,4 +1,4 @@
-"""Check before a start that MariaDB or MySQL tables hold the source's rows."""
+"""Check that MariaDB or MySQL tables can hold the rows."""
 
 from collections.abc import Iterator
 from pathlib import Path

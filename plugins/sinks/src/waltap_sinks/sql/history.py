@@ -62,7 +62,7 @@ class HistoryWriter:
         self.doubtful = False
 
     def of(self, shape: TargetShape) -> HistoryShape | None:
-        """Return the shape of the history of ``shape``, None if it has none.
+        """Return the history's shape of ``shape``, or None.
 
         Raises: SqlHistoryColumnTaken.
         """

@@ -78,7 +78,7 @@ class SinkMetadata:
         return str(self.table)
 
     def is_metadata(self, relation: Relation) -> bool:
-        """Return whether ``relation`` has the name and a key column of such a table."""
+        """Return whether ``relation`` looks like such a table."""
         names = {table.name for table in (self.table, self._tables, self._dead_letters)}
         return relation.table in names and any(c.name == "pipeline" for c in relation.columns)
 

@@ -1,4 +1,4 @@
-"""Reduce a batch's changes to last rows by key, or to versions. Sans-IO."""
+"""Reduce changes to last rows or versions. Sans-IO."""
 
 import datetime as dt
 from collections.abc import Sequence

@@ -126,7 +126,7 @@ class RowWriter:
     def _refuse_first(
         self, table: BoundTable, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
     ) -> NoReturn:
-        """Raise the error for the first ignored row. The transaction will be undone."""
+        """Raise the first ignored row's error, to undo all."""
         # Written again in halves: savepoints are not needed, as the caller undoes everything.
         row = _first(rows, lambda some: write(some) >= len(some))
         self._ignored(table, "UPDATE", self._key_text(table, self._keys(table, [row])[0]))
@@ -165,7 +165,7 @@ def certainly_ignored(target: SqlTarget, name: TargetName) -> SinkError | None:
 
 
 def _first(items: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
-    """Return the first item that is not ``right``. All of them together are not."""
+    """Return the first item that is not ``right``."""
     while len(items) > 1:
         half = len(items) // 2
         items = items[half:] if right(items[:half]) else items[:half]

@@ -69,7 +69,7 @@ def _refused(
 
 
 def _unfinished(batch: Batch) -> int | None:
-    """Return the commit LSN of a transaction that ends in a later batch."""
+    """Return the commit LSN of an unfinished transaction."""
     parts = transactions_in(batch.parts)
     return None if not parts or parts[-1].complete else parts[-1].commit_lsn
 
@@ -462,7 +462,7 @@ class SqlSink(Sink):
             self._commit(batch.position)
 
     def _empty(self, part: SnapshotRows) -> None:
-        """Find or create the table of ``part``; empty it at its first rows."""
+        """Find or create ``part``'s table, emptied at first rows."""
         shape = self._shapes.read(part.relation)
         if shape is not None and shape.name not in self._emptied:
             self._emptied.add(shape.name)

@@ -179,7 +179,7 @@ class TargetTables:
         )
 
     def _key_statement(self, shape: TargetShape, columns: Collection[str], *, exists: bool) -> str:
-        """Return the SQL that lets a table with ``columns`` be written by key.
+        """Return the SQL that gives a table a key.
 
         ``exists``: it has a key already.
         """
@@ -349,7 +349,7 @@ class TargetTables:
     def _release_name(
         self, shape: TargetShape, known: KnownTable | None, *, renewed: bool
     ) -> str | None:
-        """Free the name of ``shape`` from the relation that the source gave it before.
+        """Free the name of ``shape`` from its former owner.
 
         A snapshot replaces the rows of a dropped relation: then the table stays if it can have the new
         rows, with its views and grants. Return the reason why rows of the former relation under the
@@ -399,7 +399,7 @@ class TargetTables:
         return snapshot_reason
 
     def _has_key_of(self, shape: TargetShape) -> bool:
-        """Return whether the table exists, and has the key of ``shape`` or none."""
+        """Return whether the table exists, with this key or none."""
         described = self._described(shape)
         if described is None:
             return False
@@ -598,7 +598,7 @@ class TargetTables:
 
 
 def _present_names(known: KnownTable, described: TargetDescription | None) -> dict[int, str]:
-    """Return the columns' names by number, also amid a swap that broke off."""
+    """Return names by number, even amid a broken swap."""
     there = () if described is None else described.columns
     moving = {number: with_suffix(name, MOVING) for number, name in known.columns.items()}
     return {

@@ -63,7 +63,7 @@ def verdict() -> Column:
 
 
 def last_sent(names: Sequence[str]) -> list[Column]:
-    """Return aggregates: the last value that was sent of each column, in a struct."""
+    """Return aggregates: each column's last sent value, as struct."""
     return [
         F.max_by(F.struct(column_of(name).alias("value")), F.when(sent(name), order())).alias(
             temp(f"sent{n}")

@@ -299,7 +299,7 @@ class _Runs:
         return found
 
     def sum(self, flags: Array) -> Integers:
-        """Return the number of flagged rows of each run, or the sum of numbers."""
+        """Return each run's number of flagged rows, or sum."""
         found: Integers = self.counted(flags)[self.last]
         return found
 

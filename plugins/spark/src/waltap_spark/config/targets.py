@@ -100,7 +100,7 @@ class NameClaims:
             self._made[owner] = targets, source
 
     def _claims(self) -> Iterator[tuple[str, str, str]]:
-        """Yield owner, name and source of each claim; "" for a name that is not shared."""
+        """Yield each claim's owner, name ("" if unshared) and source."""
         tables = self._tables()
         for name, table in tables.items():
             source = "" if table.place is None else table.place.source

@@ -296,7 +296,7 @@ class DeltaFormat(MergingFormat):
     def driver_table(
         self, spark: SparkSession, target: TargetTable, *, small: bool
     ) -> DeltaTable | None:
-        """Return the table if it has a path, and no session of Spark Connect writes it."""
+        """Return a table with path outside Spark Connect, else None."""
         if self._properties.catalog or is_remote(spark) or (small and not self._is_small(target)):
             return None
         folder = self._folder(target.at)

@@ -376,7 +376,7 @@ class DeltaTable:
         return {"add": entry}
 
     def _joined(self, files: Sequence[StoredFile]) -> list[dict[str, object]]:
-        """Write small files as one if there are many; return the log's entries.
+        """Write many small files as one; return log entries.
 
         No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
         """
@@ -391,7 +391,7 @@ class DeltaTable:
         return [*(_removed(file, changes=False) for file in small), entry]
 
     def _rows(self, file: StoredFile) -> pa.Table | None:
-        """Return a file's rows; None if many, deleted in part, or unfit for the table."""
+        """Return a file's few whole rows, else None."""
         if file.deletion_vector or file.name is None or self.schema is None:
             return None
         rows = few_rows(self.store.parquet_batches(f"{self.folder}/{file.name}", BATCH))

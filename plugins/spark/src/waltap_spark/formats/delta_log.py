@@ -1,4 +1,4 @@
-"""Read which files a version of a Delta table has, and their rows, without Spark.
+"""Read a Delta version's files and rows without Spark.
 
 Delta computes that by a job over its log. For a small table the log has a checkpoint and the entries
 after it, which the driver reads faster than Spark plans the job.
@@ -67,7 +67,7 @@ _ENTRY: Final = msgspec.json.Decoder(_FileEntry)
 
 
 class FileList:
-    """The files of one table; a later version costs only its own entries of the log.
+    """A table's files; a later version costs its new entries.
 
     A checkpoint of more than ``most_bytes`` is not read.
     """

@@ -512,7 +512,7 @@ class IcebergFormat(MergingFormat):
     # --- sessions -----------------------------------------------------------------------------------
 
     def _load(self, spark: SparkSession, at: str, *, is_there: bool = True) -> Any:
-        """Load a table; None if there is none, and it need not be there."""
+        """Load a table; None if it may be absent."""
         self._require_iceberg(spark)
         _jvm(spark)
         try:
@@ -625,7 +625,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unordered(spark: SparkSession, transaction: Any, types: Mapping[str, str]) -> Iterator[None]:
-    """Leave out the write order in the block if it is by one of the columns ``types``."""
+    """Omit the write order in the block, for some types."""
     table = transaction.table()
     order = [
         (table.schema().findColumnName(each.sourceId()), each)

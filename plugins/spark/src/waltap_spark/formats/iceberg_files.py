@@ -67,7 +67,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 class TableSnapshot(msgspec.Struct, frozen=True, rename="kebab"):
-    """A version of a table: its time (ms since 1970), and its sizes as text."""
+    """A table's version: time (ms since 1970) and sizes."""
 
     snapshot_id: int
     timestamp_ms: int
@@ -207,7 +207,7 @@ class IcebergTable:
         return DataFile(made, place, buffer.tell(), ())
 
     def files(self) -> list[DataFile] | None:
-        """Return the files of the loaded version; None if there are very many."""
+        """Return the loaded version's files, None if very many."""
         if self._metadata.total("data-files") > LISTED:
             return None
         found = []
@@ -232,7 +232,7 @@ class IcebergTable:
         return found
 
     def rows(self, file: DataFile) -> pa.Table | None:
-        """Return the rows of a file; None if they are many, or do not fit the table."""
+        """Return a file's few fitting rows, else None."""
         read = None if file.deletes is None else self._read(file.path)
         if read is None or self.schema is None:
             return None
@@ -287,7 +287,7 @@ class IcebergTable:
     def replacing(
         self, key: Sequence[str], rows: pa.Table, gone: pa.Array
     ) -> Callable[[], object] | None:
-        """Write the files with changed rows again, and with enough small ones as one file."""
+        """Rewrite files with changed rows, and small ones together."""
         version, files = self._listed.pop(self._at, (None, None))
         files = files if version is not None and version == self.snapshot else self.files()
         if files is None or self.schema is None:
@@ -410,7 +410,7 @@ def static_method(client: Any, name: str) -> Any:
 
 
 def _file_schema(metadata: CatalogueEntry) -> FileSchema | None:
-    """Return the schema of a table's files; None if Spark must write the table."""
+    """Return the files' schema; None if Spark must write."""
     properties = metadata.properties
     if (
         metadata.format_version > 2  # rows have ids
@@ -429,7 +429,7 @@ def _file_schema(metadata: CatalogueEntry) -> FileSchema | None:
 
 @functools.lru_cache(maxsize=1024)
 def _columns(schema: bytes) -> tuple[int, pa.Schema | None]:
-    """Return the number of a schema and its columns in Arrow, with ids.
+    """Return a schema's number and Arrow columns with ids.
 
     None instead of the columns: one of them is unknown.
     """

@@ -212,7 +212,7 @@ class MergingFormat(StepwiseFormat):
     def _replacer(
         self, spark: SparkSession, table: TableState, *, listed: bool
     ) -> ReplaceRows | None:
-        """Return the replacer if rows of ``table`` may be replaced as a whole.
+        """Return the replacer if it may replace ``table``'s rows.
 
         Not in a shared target with ended rows or with columns of another source.
         """
@@ -569,7 +569,7 @@ class MergingFormat(StepwiseFormat):
 
 
 def layout_name(table: TableState, what: What) -> str:
-    """Return the name of the rows or the history in rules of layouts."""
+    """Return the name of rows or history in layout rules."""
     return table.target_name + ("" if what == "current" else OF_HISTORY)
 
 

@@ -59,7 +59,7 @@ File = TypeVar("File")
 
 
 def atom_of(kind: str) -> pa.DataType:
-    """Return a type of Spark's without parts in Arrow. Raises: KeyError if unknown."""
+    """Return a simple Spark type in Arrow. Raises: KeyError."""
     digits = digits_of(kind)
     return ATOMS[kind] if digits is None else pa.decimal128(*digits)
 
@@ -82,7 +82,7 @@ class FileSchema:
         return self._fitting(rows, self.logical, widened=False)
 
     def file_rows(self, rows: pa.Table) -> pa.Table | None:
-        """Return the ``rows`` of a file with the table's columns; None if they do not fit.
+        """Return ``rows`` with the table's columns, None if unfit.
 
         The file may be older than a column, and than a wider type.
         """
@@ -114,7 +114,7 @@ class FileSchema:
 
 
 class DriverTable(Protocol):
-    """A table whose files the driver writes; a commit is the format's own."""
+    """A table with driver-written files and the format's commits."""
 
     def stored(self, rows: pa.Table) -> pa.Table | None:
         """Return ``rows`` as in files; None if Spark must write them."""
@@ -182,7 +182,7 @@ def left_to_spark(at: str) -> Iterator[None]:
 
 
 def few_rows(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
-    """Return a file's rows; None if it has none, or over `LARGE` bytes of values."""
+    """Return a file's rows; None if none or over `LARGE`."""
     found, size = [], 0
     for batch in batches:
         size += batch.nbytes
@@ -199,7 +199,7 @@ def without_keys(
     rows: pa.Table,
     gone: pa.Array,
 ) -> tuple[list[File], pa.Table] | None:
-    """Return the files with the keys of ``rows``, and the rows to write instead.
+    """Return files with keys of ``rows``, and remaining rows.
 
     ``files``: each with its rows, as in `FileSchema.physical`. ``rows``: one for each changed key;
     ``gone`` flags those to remove. None: a file or a key is of another kind, or nothing changes.

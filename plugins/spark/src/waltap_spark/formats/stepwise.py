@@ -269,7 +269,7 @@ class StepwiseFormat(TableFormat):
         return spark.sql(f"SELECT * FROM {target.at} VERSION AS OF {target.version}")
 
     def guarded(self, spark: SparkSession, table: TableState) -> dict[str, str]:
-        """Return the SQL of columns that fails for a value which the table would change."""
+        """Return columns' SQL that fails for a changed value."""
         return {}
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:

@@ -191,7 +191,7 @@ class GroupRows:
         return compact(given, segments=segments, live=live)
 
     def compacted_here(self, table: TableState, base: Callable[[], DataFrame]) -> pa.Table | None:
-        """Return the net rows of a small group with their flags, in this process."""
+        """Return a small group's flagged net rows, computed here."""
         read = self.read_here(table)
         if read is None or self.spark is None:
             return None

@@ -80,7 +80,7 @@ class TableWriter:
 
     @property
     def own_rows(self) -> str:
-        """Return the condition of the table's rows, "" if the target has no others."""
+        """Return the condition of the table's rows, or ""."""
         return ""
 
     def at(self, what: str) -> str:
@@ -201,7 +201,7 @@ class TableWriter:
         return self.values(frame.schema.names)
 
     def _change(self, kind: str, change: Callable[..., object], *given: object) -> None:
-        """Change columns of the rows and of the history, by one step of each."""
+        """Change columns of rows and history, one step each."""
         for what in whats(self.table):
             self.take(what, partial(change, self._spark, self.at(what), *given), kind)
 

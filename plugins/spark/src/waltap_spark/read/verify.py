@@ -258,7 +258,7 @@ class _SparkTable:
         self._key = [list(texts).index(name) for name in key]
 
     def _collected(self, result: Callable[[DataFrame], DataFrame]) -> list[Any]:
-        """Return the rows of ``result``, none for a table that Spark does not have.
+        """Return ``result``'s rows, none for a missing table.
 
         It gets columns t0, t1, … of texts, and ``bucket``.
         """

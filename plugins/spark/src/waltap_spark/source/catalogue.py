@@ -61,7 +61,7 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
     def changed_in(
         self, entry: TableEntry, log_position: LogPosition
     ) -> tuple[list[str], list[str]]:
-        """Return columns of ``entry`` that the query does not know, and retyped ones."""
+        """Return ``entry``'s columns that the query lacks, and retyped ones."""
         if log_position <= self.log_position:
             return [], []
         arrow = {each.name: each.arrow for each in entry.columns}

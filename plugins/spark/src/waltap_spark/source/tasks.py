@@ -1,4 +1,4 @@
-"""Cut a range of the log, between two offsets of a checkpoint, into tasks."""
+"""Cut the log between two checkpoint offsets into tasks."""
 
 import logging
 from collections.abc import Iterable, Iterator

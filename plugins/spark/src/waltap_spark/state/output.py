@@ -533,7 +533,7 @@ S3: Final = frozenset({"s3", "s3n"})
 
 
 def address(store: FileStore, path: str) -> str:
-    """Return the address of ``path`` in ``store`` for Spark, which has Hadoop's names."""
+    """Return the Hadoop address of ``path`` in ``store``."""
     found = store.uri(path)
     if store.local:
         return f"file://{found}"

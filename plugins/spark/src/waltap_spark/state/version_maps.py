@@ -188,7 +188,7 @@ def _called_then(name: str, later: Iterable[VersionMap]) -> str:
 
 
 def name_now(output: SparkOutput, state: OutputState, number: int, name: str) -> str:
-    """Return the name in ``state`` of the table called ``name`` at commit ``number``."""
+    """Return the present name of ``name`` at commit ``number``."""
     later: list[VersionMap] = []
     for block in _blocks(output, state):
         later = [*(cut for cut in block.cuts if cut.number > number), *later]

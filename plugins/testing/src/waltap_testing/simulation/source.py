@@ -39,7 +39,7 @@ class CommittedTransaction:
 
 @dataclass(slots=True)
 class SimulatedSource:
-    """A simulated server, its schedule of events, and a record of its use.
+    """Simulate a server with scheduled events and recorded use.
 
     All times are seconds of the clock.
     """
@@ -118,7 +118,7 @@ class SimulatedSource:
         self.clock.at(end, lambda: setattr(self, "reachable", True))
 
     def urge(self, at: float) -> None:
-        """Ask the client for a reply, as a server that shuts down does."""
+        """Ask for a reply, as a stopping server does."""
         self.clock.at(at, lambda: setattr(self, "requests_reply", True))
 
     # --- log ----------------------------------------------------------------------------------

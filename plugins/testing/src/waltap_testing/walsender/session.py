@@ -112,7 +112,7 @@ class ClientSession:
                 self._changed.notify_all()
 
     def drop(self, *, reset: bool = False) -> None:
-        """Close the connection without a message. Any thread may call it, more than once."""
+        """Close the connection silently. Any thread may call it."""
         with contextlib.suppress(OSError):
             if reset:
                 # Closing alone would wait for the reader's recv, and lingering for 0 s turns the

@@ -104,7 +104,7 @@ class DuckTarget(SqlTarget):
         return self._overwritten or super().replaced()
 
     def _file_state(self) -> tuple[int, int] | None:
-        """Return size and time of the file; DuckDB writes it in transactions only."""
+        """Return the file's size and time, which commits change."""
         found = self._status()
         return None if found is None else (found.st_size, found.st_mtime_ns)
 

@@ -344,7 +344,7 @@ def _naive(value: dt.datetime) -> dt.datetime:
 
 
 def _plain(kind: str) -> str:
-    """Return a type as `_type_of` writes it, without the display width of integers."""
+    """Return a type without the display width of integers."""
     return re.sub(r"^(smallint|int|bigint)\(\d+\)", r"\1", kind)
 
 

@@ -128,7 +128,7 @@ def update_statement(table: BoundTable, columns: Sequence[BoundColumn]) -> str:
 
 
 def keys_relation(table: BoundTable, *more: tuple[str, str]) -> tuple[str, str]:
-    """Return the SQL of a relation ``k`` of keys, and its join with ``t``."""
+    """Return SQL for keys ``k`` and their join with ``t``."""
     casts = [f"c{n}::{cast_to(key)} AS {sql_name(key)}" for n, key in enumerate(table.key)]
     casts += [f"c{n}::{type_} AS {name}" for n, (name, type_) in enumerate(more, len(casts))]
     source = f"(SELECT {', '.join(casts)} FROM {unnested(len(casts))}) AS k"

@@ -1,4 +1,4 @@
-"""Write to a kind of database, mostly by statements for one row each."""
+"""Write to a database, mostly by one-row statements."""
 
 import abc
 import contextlib
@@ -134,7 +134,7 @@ NO_SETS: Final[Assignments] = {}
 
 
 class SqlTarget(abc.ABC):
-    """Hold one connection to a target, by the driver of a SQLAlchemy dialect.
+    """Hold one connection of a SQLAlchemy dialect's driver.
 
     A statement writes one row and runs for many. Rows are tuples of the source with PostgreSQL's
     text. Exceptions of the driver come out unchanged; `failure` translates them. Single-threaded:
@@ -274,7 +274,7 @@ class SqlTarget(abc.ABC):
         return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
-        """Run one statement and return its rows. A parameter is %s in all dialects."""
+        """Run one statement with %s parameters; return its rows."""
         cursor = self._executed(statement, parameters)
         found = list(cursor.fetchall()) if cursor.description else []
         cursor.close()
@@ -578,7 +578,7 @@ class SqlTarget(abc.ABC):
         return f"{name} IS NOT DISTINCT FROM %s"
 
     def one_row(self, table: str, tests: str) -> str:
-        """Return the end of a DELETE or UPDATE of one row that meets ``tests``."""
+        """Return a one-row DELETE's or UPDATE's end with ``tests``."""
         return f" WHERE rowid = (SELECT rowid FROM {table} WHERE {tests} LIMIT 1)"
 
     def change_row(
@@ -654,7 +654,7 @@ class SqlTarget(abc.ABC):
 
     @abc.abstractmethod
     def meaning(self, error: BaseException) -> type[SinkError] | None:
-        """Return the class of an exception, None if it has no class of its own."""
+        """Return the class of a known exception, else None."""
 
     def error_text(self, error: BaseException) -> str:
         """Return the driver's message without values of rows."""
