@@ -186,7 +186,7 @@ COMMANDS = {
     ),
     "tail": BuiltIn(
         "commands.special_runs",
-        "Stream the changes of all tables to the terminal, through a temporary slot.",
+        "Stream all changes to the terminal through a temporary slot.",
     ),
     "record": BuiltIn(
         "commands.special_runs",
@@ -209,7 +209,7 @@ COMMANDS = {
     ),
     "status": BuiltIn(
         "commands.status",
-        "Show the state of a pipeline's process, its stored offset, slot and lag.",
+        "Show a pipeline's process, stored offset, slot and lag.",
     ),
     "top": BuiltIn(
         "commands.status", "Show the state of every pipeline of a folder, live; Ctrl-C ends it."
