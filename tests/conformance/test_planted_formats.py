@@ -46,7 +46,6 @@ class Right(JsonFormat):
 
 
 def record(**fields):
-    """Return an ``of`` that makes fields of a record of it."""
     return {"of": lambda _, r: msgspec.structs.replace(r, **{n: make(r) for n, make in fields.items()})}  # fmt: skip
 
 

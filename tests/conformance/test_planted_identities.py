@@ -146,7 +146,6 @@ class Initial(Snapshotter):
 
 
 def in_turn():
-    """Return what says at every third question that a table is not read."""
     numbers = itertools.count(1)
     return lambda *_: next(numbers) % 3 != 0
 

@@ -79,7 +79,6 @@ def of_its_own(kind, each):
 
 
 def with_parts(batch, kind, make):
-    """Return the batch with what ``make`` gives for each part of a ``kind``."""
     parts = [make(part) if isinstance(part, kind) else part for part in batch.parts]
     return replace(batch, parts=parts)
 
@@ -206,7 +205,6 @@ def longer(schema):
 
 
 def changed(records, of):
-    """Return ``records`` with ``of`` each that has a value in its place."""
     return [each if each.value is None else of(each) for each in records]
 
 

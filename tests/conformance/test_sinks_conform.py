@@ -44,13 +44,11 @@ KEEP_NOTHING = {"null", "terminal"}
 
 
 def lines(path):
-    """Return the records of a file of JSON lines."""
     written = path.read_text().split("\n")[:-1] if path.exists() else ()
     return [record(json.loads(line)) for line in written]
 
 
 def record(item: dict[str, Any]) -> Record:
-    """Return the record that a document of JSON lines is."""
     headers = tuple((h["key"], orjson.dumps(h["value"])) for h in item["headers"])
     sides = (None if item[n] is None else orjson.dumps(item[n]) for n in ("key", "value"))
     return Record(item["topic"], *sides, headers)

@@ -33,18 +33,15 @@ class Accepted:
     normalised: bool = False
 
     def concerns(self, variant: str) -> bool:
-        """Return whether the difference is to be seen in the variant of that name."""
         return any(fnmatchcase(variant, pattern) for pattern in self.corpus.split())
 
     def covers(self, difference: Difference) -> bool:
-        """Return whether ``difference`` is this one."""
         return bool(
             re.fullmatch(self.path, difference.path) and re.fullmatch(self.topic, difference.topic)
         )
 
 
 def accepted_differences() -> list[Accepted]:
-    """Return the list in its order."""
     entries = tomllib.loads(LIST.read_text(encoding="utf-8")).get("difference", [])
     return [Accepted(**entry) for entry in entries]
 

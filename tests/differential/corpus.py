@@ -67,7 +67,6 @@ class Variant:
         return canonical(read(self.recording))
 
     def record(self, records: list[Record]) -> None:
-        """Replace the recorded events by ``records``, which are canonical."""
         text = "".join(f"{line}\n" for line in lines(records))
         self.recording.write_text(text, encoding="utf-8")
 

@@ -61,7 +61,6 @@ class Engine(abc.ABC):
         """Wait until everything is delivered, and make the process end."""
 
     def wait_ready(self) -> None:
-        """Return when every change committed from now on is certain to be captured."""
         self.wait(self._ready.exists, READY_SECONDS, "not ready")
 
     def finish(

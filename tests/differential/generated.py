@@ -58,17 +58,14 @@ class Case:
 
 
 def quoted(text: str) -> str:
-    """Return ``text`` as an SQL string constant."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def identifier(name: str) -> str:
-    """Return ``name`` as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def cast(type_: str, texts: st.SearchStrategy[str]) -> Literals:
-    """Return constants of ``type_`` from texts."""
     return texts.map(lambda text: f"{quoted(text)}::{type_}")
 
 

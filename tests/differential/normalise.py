@@ -116,7 +116,6 @@ def canonical(records: Iterable[Record], collapse: Iterable[str] = ()) -> list[R
 
 
 def payload(value: Any) -> Any:
-    """Return the payload of a JSON value that may come with its schema."""
     if isinstance(value, dict) and set(value) == {"schema", "payload"}:
         return value["payload"]
     return value
@@ -129,7 +128,6 @@ def text(value: Any, **options: Any) -> str:
 
 
 def lines(records: Iterable[Record]) -> Iterator[str]:
-    """Return each record as one line of JSON without the line's end."""
     return (text(record, separators=(",", ":")) for record in records)
 
 

@@ -220,7 +220,6 @@ def test_enhanced_support_changes_no_schema_and_no_byte_of_an_event(typed: Any) 
 
 
 def in_order(data: bytes | None) -> Written:
-    """Return a document with its members in their order."""
     return (ordered(data or b""),)
 
 

@@ -60,7 +60,6 @@ class Trial(Lives):
         return DeadLetterStore(self.folder / "state" / "p" / "dead-letters").all()
 
     def delivered(self) -> int:
-        """Return how many rows both sinks have."""
         return sum(len(self.rows(name)) for name in REFUSED)
 
     def rows(self, schema: str) -> list[tuple[int]]:

@@ -83,7 +83,6 @@ class Followed:
         until(lambda: self.number() > before, "a commit of the driver", within=300.0)
 
     def number(self) -> int:
-        """Return the number of the newest commit."""
         state = self.output.state()
         return state.number if state else 0
 

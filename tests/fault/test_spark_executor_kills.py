@@ -100,7 +100,6 @@ class Bank:
         return found
 
     def waiting(self) -> set[int]:
-        """Return the server's processes that read the accounts for a task."""
         found = self.database.execute(
             "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()"
         )

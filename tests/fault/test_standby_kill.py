@@ -38,7 +38,6 @@ class Pair(Lives):
         return (self.folder / f"said-{self._processes.index(process)}").read_text()
 
     def owner(self) -> int | None:
-        """Return the process id of who runs the pipeline."""
         try:
             return int((self.folder / "state" / "p" / "lock").read_text().split("\n")[0])
         except (OSError, ValueError):

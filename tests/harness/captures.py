@@ -161,7 +161,6 @@ def all_sessions() -> Iterator[tuple[str, str]]:
 
 
 def decoded(name: str, scenario: str) -> list[Message]:
-    """Return the messages of one recorded session."""
     return READERS[name]().feed(sessions(name)[scenario])
 
 
@@ -207,6 +206,5 @@ def reported(
 
 
 def changes(messages: list[Message]) -> list[Change]:
-    """Return the changes alone."""
     kinds = (Insert, Update, Delete, Truncate, LogicalMessage)
     return [message for message in messages if isinstance(message, kinds)]

@@ -87,7 +87,6 @@ STRUCTURED = (ConnectKind.ARRAY, ConnectKind.MAP, ConnectKind.STRUCT)
 
 
 def structures(name: str, columns: Sequence[Field]) -> Schema:
-    """Return the schema of change events of a table with ``columns``."""
     row = envelope.row_schema(f"server.shop.{name}.Value", columns)
     return envelope.envelope_schema(f"server.shop.{name}.Envelope", row, SOURCE)
 

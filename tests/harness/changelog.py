@@ -118,7 +118,6 @@ class Database:
         return self.rows.setdefault(table.name, [])
 
     def insert(self, table: Relation, *rows: Sequence[str | None]) -> None:
-        """INSERT."""
         for row in rows:
             self._changes.append(Insert(table, self._step(), tuple(row)))
             self._table(table).append(tuple(row))
@@ -166,7 +165,6 @@ class Database:
         self._changes.append(Delete(table, self._step(), image, kind))
 
     def truncate(self, *tables: Relation) -> None:
-        """TRUNCATE."""
         for table in tables:
             self.rows[table.name] = []
         self._changes.append(Truncate(tables, self._step()))
@@ -207,7 +205,6 @@ class Database:
         return part
 
     def inserted(self, table: Relation, *rows: Sequence[str | None]) -> TransactionPart:
-        """INSERT, COMMIT."""
         self.insert(table, *rows)
         return self.commit()
 
@@ -317,7 +314,6 @@ class WrittenLog:
         return self.sink.flush()
 
     def insert(self, table: Relation, *rows: Sequence[str | None]) -> TransactionPart:
-        """Flush one transaction of new rows."""
         part = self.db.inserted(table, *rows)
         self.flush(part)
         return part

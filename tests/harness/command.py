@@ -130,11 +130,9 @@ class Command:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, timeout: float = WAIT_SECONDS) -> tuple[str, str]:
@@ -143,11 +141,9 @@ class Command:
         return self.said(), self.errors()
 
     def said(self) -> str:
-        """Return its standard output so far."""
         return self._said.text()
 
     def errors(self) -> str:
-        """Return its standard error so far."""
         return self._errors.text()
 
     def close(self) -> None:

@@ -15,10 +15,8 @@ def dead_letters_of(pipeline: PipelineRig) -> list[DeadLetter]:
 
 
 def dead_letters(pipeline: PipelineRig, verb: str, *rest: str) -> subprocess.CompletedProcess[str]:
-    """Run ``waltap dead-letters`` on the profile of the pipeline."""
     return pipeline.command("dead-letters", verb, "FILE", *rest)
 
 
 def verified(pipeline: PipelineRig, *rest: str) -> subprocess.CompletedProcess[str]:
-    """Run ``waltap verify`` on it."""
     return pipeline.command("verify", "FILE", "--patience", "0", *rest)

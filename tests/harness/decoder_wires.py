@@ -70,7 +70,6 @@ class Known(StaticCatalogue):
 
 
 def frames(plugin: str, relation: Relation, steps: Sequence[Step]) -> list[tuple[int, bytes]]:
-    """Return what the plugin sends of a history."""
     return [(LSN, payload) for payload in WIRES[plugin][1](relation, steps)]
 
 

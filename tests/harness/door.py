@@ -22,12 +22,10 @@ Refusal = Callable[[int, str], tuple[str, str]]
 
 
 def of_registry(status: int, said: str) -> tuple[str, str]:
-    """Return the kind and text of a registry's error."""
     return "application/json", json.dumps({"error_code": status, "message": said})
 
 
 def of_s3(_status: int, code: str) -> tuple[str, str]:
-    """Return the kind and text of S3's error."""
     text = f"<Error><Code>{code}</Code><Message>{code} by the door</Message></Error>"
     return "application/xml", text
 
@@ -51,22 +49,18 @@ class Door:
 
     @property
     def url(self) -> str:
-        """Return where the server is found behind the door."""
         return f"{self.scheme}://127.0.0.1:{self.port}{self.target.path}"
 
     @property
     def passed(self) -> int:
-        """Return how many requests were let through."""
         return self.did["passed"]
 
     @property
     def refused(self) -> int:
-        """Return how many requests got the door's own answer."""
         return self.did["refused"]
 
     @property
     def failed(self) -> int:
-        """Return how many requests have failed."""
         return self.did.total() - self.passed
 
     def fault(self, authorization: str | None) -> str | None:

@@ -39,7 +39,6 @@ class EngineProcess:
         return True
 
     def ready(self) -> bool:
-        """Return whether it streams."""
         return self.lives() and self._ready.exists()
 
     def until(self, condition: Callable[[], object], what: str, within: float = WAIT_S) -> None:

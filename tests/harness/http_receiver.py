@@ -11,7 +11,6 @@ from waltap.ports.notifications import Notification
 
 
 def notification_of(document: dict[str, Any]) -> Notification:
-    """Return the notification that a channel wrote as ``document``."""
     fields = {name: document[name] for name in ("aggregate_type", "additional_data", "timestamp")}
     return Notification(identifier=document["id"], kind=document["type"], **fields)
 

@@ -109,7 +109,6 @@ class Server:
     # --- statements -------------------------------------------------------------------------------
 
     def insert(self, relation: Relation, *rows: Tuple) -> None:
-        """INSERT of some rows."""
         self._statement([Insert(relation, 0, row) for row in rows])
 
     def update(self, relation: Relation, new: Tuple, old: Tuple | None = None) -> None:
@@ -121,12 +120,10 @@ class Server:
             self._statement([Update(relation, 0, new, self._sent(relation, old), kind)])
 
     def delete(self, relation: Relation, *rows: Tuple) -> None:
-        """DELETE of some rows."""
         kind = OldTuple.FULL if relation.identity == "f" else OldTuple.KEY
         self._statement([Delete(relation, 0, self._sent(relation, row), kind) for row in rows])
 
     def truncate(self, *relations: Relation) -> None:
-        """TRUNCATE of some tables."""
         self._statement([Truncate(relations, 0)])
 
     def message(self, prefix: str, content: bytes, *, transactional: bool = True) -> None:
@@ -234,7 +231,6 @@ def split_properties(properties: Mapping[str, str]) -> tuple[CaptureProperties, 
 def json_format(
     properties: Mapping[str, str] | None = None, naming: TopicNaming | None = None, **more: Any
 ) -> JsonFormat:
-    """Return the JSON format with a connector's properties."""
     given = {"topic.prefix": "t", **(properties or {})}
     return JsonFormat(split_properties(given)[1], format_context(given, naming, **more))
 
@@ -255,14 +251,12 @@ def format_context(
 
 
 def through_records(properties: Mapping[str, str]) -> Format:
-    """Return the JSON format with a transform of records that changes none."""
     given = {"topic.prefix": "t", **properties}
     steps = [RecordStep(label="same", transform=list)]
     return json_records(split_properties(given)[1], format_context(given, record_steps=steps))
 
 
 def events(records: Iterable[Record]) -> list[Event]:
-    """Return ``records`` as the lines that the sink writes hold them."""
     return [parse(line) for line in JsonLines().lines(records).decode().splitlines()]
 
 

@@ -25,12 +25,10 @@ class Lines(PipelineRig):
         self.out = folder / "out"
 
     def records(self, table: str) -> list[dict[str, Any]]:
-        """Return the records of a table, tombstones left out."""
         found = (r for r in records(self.out) if r["topic"] == f"x.public.{table}")
         return [record for record in found if record["value"] is not None]
 
     def keys(self, table: str) -> list[tuple[str, dict[str, Any] | None]]:
-        """Return (operation, key) of each record."""
         return [
             (r["value"]["payload"]["op"], r["key"] and r["key"]["payload"])
             for r in self.records(table)

@@ -17,7 +17,6 @@ WAIT_SECONDS = 120.0
 
 
 def create(bootstrap: str, *topics: NewTopic) -> None:
-    """Make topics and wait until they are there."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics(list(topics)).values():
         future.result(WAIT_SECONDS)

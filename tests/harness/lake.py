@@ -94,5 +94,4 @@ class Lake:
         return self.tables()
 
     def tables(self) -> LiveTables:
-        """Return the tables as they are now."""
         return LiveTables(self.spark, SparkOutput(str(self.folder / "out")))

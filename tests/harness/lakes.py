@@ -100,18 +100,15 @@ class Lake:
         return specs[self.kind].factory(given, context(self.folder, has_offset=has_offset))
 
     def settings(self) -> dict[str, str]:
-        """Return the settings of a pipeline."""
         return {"sink.type": self.kind} | {f"sink.{n}": v for n, v in self.properties.items()}
 
     def table(self, table: str = "t") -> pa.Table | None:
-        """Return the changes that a table has, None without it."""
         if self.kind == "delta":
             path = self.path(table)
             return delta_rows(path) if path.is_dir() else None
         return iceberg_rows(self.folder, f"public.{table}")
 
     def rows(self, table: str = "t") -> list[dict[str, Any]]:
-        """Return the changes in the order of the source."""
         found = self.table(table)
         assert found is not None
         return in_order(found)

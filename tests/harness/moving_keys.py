@@ -48,7 +48,6 @@ def _change(connection: psycopg.Connection, chance: random.Random) -> None:
 
 
 def same_in(target: Path, database: Database) -> bool:
-    """Return whether the SQLite database has the table as the source."""
     with sqlite3.connect(target) as connection:
         found = connection.execute("SELECT id, v, large FROM moving ORDER BY id").fetchall()
     rows = database.execute("SELECT id, v, large FROM moving ORDER BY id")

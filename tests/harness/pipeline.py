@@ -53,7 +53,6 @@ _numbers = itertools.count(1)
 
 
 def until(condition: Callable[[], object], what: str, within: float = WAIT_S) -> None:
-    """Wait for ``condition``, with a deadline."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"waited {within} s for {what}"
@@ -127,7 +126,6 @@ class Destination:
 
     @property
     def records(self) -> list[Record]:
-        """Return the records of all batches."""
         return [record for batch in self.batches for record in batch.records or ()]
 
     def of(self, *tables: str) -> list[Event]:
@@ -301,7 +299,6 @@ class PipelineRig:
         return path
 
     def _sections(self, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the tables of the source and of the sink."""
         chosen = {k: v for k, v in (self.settings | settings).items() if v is not None}
         chosen.setdefault("waltap.state.dir", str(self.folder / "state"))
         sink = {k.removeprefix("sink."): chosen.pop(k) for k in list(chosen) if k[:5] == "sink."}
@@ -340,7 +337,6 @@ class PipelineRig:
         return self.folder / "state" / "p" / "offset.json"
 
     def offset(self) -> Offset | None:
-        """Return the stored offset."""
         try:
             return msgspec.json.decode(self.offset_file.read_bytes(), type=Offset)
         except FileNotFoundError:
@@ -393,7 +389,6 @@ class PipelineRig:
         return run
 
     def deliver(self, *statements: str) -> None:
-        """Execute statements in the source, and run until what they did is delivered."""
         for statement in statements:
             self.database.execute(statement)
         self.catch_up()

@@ -100,7 +100,6 @@ class Faults(list[Fault]):
 
 @functools.cache
 def source_of(plugin: Any) -> str:
-    """Return the source of a class or function without its decorators."""
     source = textwrap.dedent(inspect.getsource(plugin))
     return source[re.search(r"^(class|def) ", source, re.MULTILINE).start() :]
 
@@ -118,7 +117,6 @@ class FindsFaults:
         return {"rig": lambda: self.rig(plugin, folder)}
 
     def rig(self, plugin: Any, folder: Path) -> object:
-        """Return what the suite calls its rig."""
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

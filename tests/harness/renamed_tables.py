@@ -40,7 +40,6 @@ def filled(rig: Rig, *tables: Relation) -> None:
 
 
 def a_becomes_b(rig: Rig) -> None:
-    """Fill a table, and rename it."""
     filled(rig, A)
     renamed(rig, (A, B))
 

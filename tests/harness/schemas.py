@@ -12,18 +12,15 @@ def of(kind: str, name: str | None = None, version: int | None = None, **more: A
 
 
 def struct(fields: Mapping[str, Schema], name: str | None = None, **more: Any) -> Schema:
-    """Return a struct of ``fields``."""
     made = tuple(Field(field, schema) for field, schema in fields.items())
     return of("struct", name, fields=made, **more)
 
 
 def array(items: Schema, name: str | None = None, **more: Any) -> Schema:
-    """Return an array of ``items``."""
     return of("array", name, items=items, **more)
 
 
 def mapped(keys: Schema, values: Schema, **more: Any) -> Schema:
-    """Return a map."""
     return of("map", keys=keys, values=values, **more)
 
 

@@ -44,5 +44,4 @@ def run_scripted(
 
 
 def records_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the values of the records that `run_scripted` wrote into ``folder``."""
     return [record["value"] for record in records(folder / "out.jsonl")]

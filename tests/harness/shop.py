@@ -133,16 +133,13 @@ class Shop:
         return (self.folder / "stderr").read_text()
 
     def records(self, name: str = "out.jsonl") -> list[Any]:
-        """Return what the sink has written so far."""
         return records(self.folder / name)
 
     def operations(self, name: str = "out.jsonl") -> list[tuple[str, int]]:
-        """Return (operation, id) of the row events."""
         found = [each["value"] for each in self.records(name) if each["value"] is not None]
         return [(v["op"], (v["after"] or v["before"])["id"]) for v in found if "op" in v]
 
     def made(self) -> list[str]:
-        """Return the slots and publications there are."""
         publications = self.database.execute("SELECT pubname::text FROM pg_publication")
         return sorted([*self.database.slots(), *(name for (name,) in publications)])
 

@@ -36,8 +36,6 @@ class Gone(SinkError):
 
 
 def raising(error: Exception) -> Callable[..., object]:
-    """Return what raises ``error``, whatever it is given."""
-
     def fail(*_arguments: object) -> object:
         raise error
 

@@ -65,7 +65,6 @@ class Frame:
         return of_tasks(stream, stream.partitions(*json.loads(json.dumps((began, end)))))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What a batch has."""
         reader = self.batch()
         return of_tasks(reader, reader.partitions())
 

@@ -44,7 +44,6 @@ def dying(*places: tuple[object, str], at: int = 1) -> Iterator[None]:
 
 
 def folder_of(target: TargetTable) -> Path:
-    """Return the folder of a table by path."""
     return Path(target.at.split("`")[1].removeprefix("file://"))
 
 
@@ -142,7 +141,6 @@ class Rig:
         self.reopen()
 
     def folders(self) -> set[str]:
-        """Return the folders of files that there are."""
         out = self.folder / "out"
         return {str(path.relative_to(out)) for path in out.glob("tables/*/*/*/*")}
 

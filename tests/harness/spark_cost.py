@@ -108,7 +108,6 @@ def _lists(spark: Any) -> tuple[tuple[Any, str], tuple[Any, str]]:
 
 
 def _newest(spark: Any) -> list[int]:
-    """Return the numbers of the newest job and query."""
     return [getattr(each.head(), number)() if each.size() else -1 for each, number in _lists(spark)]
 
 

@@ -126,7 +126,6 @@ class Past:
             self.kept.pop(key, None)
 
     def every(self) -> list[Row]:
-        """Return all rows that there are of the past."""
         closed = [row for row, _since, _to in self.closed]
         live = [row for row, _since in self.open.values()]
         return [*live, *closed, *self.gone.values(), *self.kept.values()]
@@ -165,7 +164,6 @@ class Machine:
             self.db.rows[self.name(kind)] = []
 
     def run(self, script: Iterable[Step]) -> None:
-        """Play ``script``, and compare at each `Apply` and at the end."""
         for step in script:
             self.take(step)
         self.end_here()
@@ -212,7 +210,6 @@ class Machine:
         )
 
     def held(self, kind: str = "") -> list[Any]:
-        """Return the rows of a table in the source."""
         return self.db.rows[self.name(kind or self.keyed[0])]
 
     @property
@@ -448,7 +445,6 @@ class Machine:
         return {column.ident: value for column, value in zip(self.columns, row, strict=True)}
 
     def rows(self) -> dict[str, Row]:
-        """Return key → row."""
         return {str(row[0]): self._by_ident(row) for row in self.held()}
 
     # --- steps ------------------------------------------------------------------------------------------
@@ -730,7 +726,6 @@ class Machine:
 
 
 def pieces(batches: Iterable[Batch]) -> list[SnapshotRows]:
-    """Return what batches of a snapshot have."""
     return [part for each in batches for part in each.parts if isinstance(part, SnapshotRows)]
 
 

@@ -94,7 +94,6 @@ class Place:
 
 
 def finish(sink: SqlSink, *parts: TransactionPart) -> None:
-    """Write transactions, each by a batch, flush and close."""
     for part in parts:
         sink.write(batch(part))
     sink.flush()
@@ -240,7 +239,6 @@ _WAITING = {
 
 
 def waiting(place: Place) -> int:
-    """Return how many sessions of the sink wait for a lock."""
     return int(place.execute(_WAITING[place.kind])[0][0])
 
 
@@ -261,12 +259,10 @@ def mended(
 
 
 def replica(database: Database, **more: object) -> dict[str, Any]:
-    """Return a sink whose target is the schema ``replica`` of the source's own database."""
     place = {"table.name.format": "replica.{table}", "position.table": "replica.waltap_position"}
     return {"type": "sql", "url": database.dsn, **place, **more}
 
 
 def pipeline(database: Database, folder: Path, **settings: object) -> PipelineRig:
-    """Return one whose target is `replica`."""
     sink = {f"sink.{name}": value for name, value in replica(database).items()}
     return PipelineRig(database, folder, {"schema.include.list": "public", **sink, **settings})

@@ -32,7 +32,6 @@ class Reader:
         spark.conf.set("spark.sql.timeType.enabled", "true")  # plans are checked in any session
 
     def feed(self) -> KafkaFeed:
-        """Return the feed, which is to be opened."""
         return KafkaFeed(self.spark, self.topics, str(self.folder / "log"))
 
     def pull(self) -> int:
@@ -82,7 +81,6 @@ class TopicReader(Reader):
         super().__init__(spark, folder, topics, table_format)
 
     def write(self, *records: tuple[Any, ...]) -> None:
-        """Write records, as `produce` takes them."""
         produce(self._kafka, self.name, *records)
 
     def read_with(self, **options: Any) -> None:

@@ -68,7 +68,6 @@ def table(column: Column, *, nullable: bool = True) -> Relation:
 def typed_records(
     connection: psycopg.Connection[Any], **capture: object
 ) -> Iterator[tuple[str, list[ConnectRecord]]]:
-    """Yield (type, records of its literals and of NULL)."""
     for type_name, literals in LITERALS.items():
         column, values = printed_once(connection, type_name, literals)
         rows = [("1", text) for text in values]

@@ -121,5 +121,4 @@ def ends(log: ChangeLog, name: str, key: Sequence[str]) -> dict[tuple[Key, At], 
 
 
 def text(value: Any) -> str | None:
-    """Return a value as both sides show it."""
     return None if value is None else str(value)

@@ -34,7 +34,6 @@ class Slot:
             return frames_of_slot(connection.execute, self.name, asked)
 
     def advance(self) -> None:
-        """Consume what the slot holds."""
         self.database.execute(
             "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", self.name
         )
@@ -89,5 +88,4 @@ def oid(database: Database, table: str) -> int:
 
 
 def spaced(text: str) -> bytes:
-    """Return the bytes of hex digits that are set apart for reading."""
     return bytes.fromhex(re.sub(r"\s+", "", text))

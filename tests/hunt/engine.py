@@ -61,7 +61,6 @@ def knows(python: str, name: str) -> bool:
 
 
 def patience(seconds: float) -> float:
-    """Return a deadline for a machine that may be busy with other things."""
     return seconds * float(os.environ.get("WALTAP_HUNT_PATIENCE", "4"))
 
 
@@ -139,7 +138,6 @@ class Engine:
         return None
 
     def stored(self) -> int | None:
-        """Return the end LSN up to which the stored offset says that all is delivered."""
         offset = self.offset()
         return (
             None if offset is None or offset.get("snapshot") else int(offset["position"]["end_lsn"])
@@ -165,7 +163,6 @@ class Engine:
             self.place.rename(self.folder / f"rotated-{len(self.files()):03d}.jsonl")
 
     def lines(self) -> int:
-        """Return how many whole records the JSON lines have."""
         return sum(path.read_bytes().count(b"\n") for path in self.files())
 
     def log(self, number: int | None = None) -> str:

@@ -501,7 +501,6 @@ def _announced(name: str, said: str) -> bool:
 
 
 def _pattern(schema: str, table: str) -> str:
-    """Return the regular expression that fits just this table."""
     import re
 
     return f"{re.escape(schema)}\\.{re.escape(table)}"

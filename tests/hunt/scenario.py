@@ -40,7 +40,6 @@ class Scenario:
     steps: tuple[Step, ...]
 
     def keep(self, numbers: list[int]) -> "Scenario":
-        """Return the scenario with only these of its steps."""
         return replace(self, steps=tuple(self.steps[n] for n in numbers))
 
 

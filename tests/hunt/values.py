@@ -163,7 +163,6 @@ def _iso(text: str) -> dt.datetime:
 
 
 def is_placeholder(value: Any) -> bool:
-    """Return whether a sink's value stands for one that the server did not send."""
     if isinstance(value, list) and len(value) == 1:
         return is_placeholder(value[0])
     return isinstance(value, str) and value in _PLACEHOLDERS

@@ -52,7 +52,6 @@ def catalogue(database) -> Iterator[Asked]:
 
 
 def xid(database: Database, statement: str = "SELECT 1") -> int:
-    """Return the id of a transaction that has just committed."""
     return int(database.execute(f"{statement}; SELECT txid_current()")[0][0]) % (1 << 32)
 
 

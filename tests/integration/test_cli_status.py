@@ -19,7 +19,6 @@ pytestmark = pytest.mark.shop(
 
 @pytest.fixture
 def pipeline(shop) -> PipelineRig:
-    """A pipeline in the test's process that has the state of the profile."""
     made = PipelineRig(shop.database, shop.folder)
     shop.source |= made.settings | {"waltap.state.dir": str(shop.folder / "state")}
     shop.name = "p"

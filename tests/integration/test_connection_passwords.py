@@ -44,7 +44,6 @@ class Tokens:
 
 @pytest.fixture(scope="module")
 def private_server() -> Iterator[Cluster]:
-    """Return a server of this module's own."""
     with own_server() as made:
         yield made
 

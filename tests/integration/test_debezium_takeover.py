@@ -62,7 +62,6 @@ class Takeover(Shop):
     def imported(
         self, entries: dict[bytes, dict[str, object]], connector: str | None = None
     ) -> None:
-        """Take over what a file with these offsets says."""
         self.offsets.write_bytes(java_map({k: json.dumps(v).encode() for k, v in entries.items()}))
         import_from(str(self.file), str(self.offsets), connector, yes=True)
 
@@ -71,7 +70,6 @@ class Takeover(Shop):
         export_to(str(self.file), str(place), yes=True)
 
     def ids(self) -> list[int]:
-        """Run to the end of WAL, and return the keys of all rows that have come so far."""
         ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
         self.says("run", self.file, "--until-lsn", lsn)
         return [number for _, number in self.operations()]

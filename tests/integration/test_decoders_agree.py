@@ -124,7 +124,6 @@ class Streams:
         self.decoders.clear()
 
     def rows(self, variant: str) -> list[Row]:
-        """Return what came since the last call."""
         decoder = self.decoders.setdefault(variant, self._decoder(variant))
         messages = decoder.feed(self._frames(variant, decoder))
         return [reported(m) for m in messages if isinstance(m, Insert | Update | Delete)]

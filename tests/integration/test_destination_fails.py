@@ -43,7 +43,6 @@ def ids(*paths: Path) -> list[int]:
 
 
 def confirmed(pipeline: PipelineRig) -> Callable[[], bool]:
-    """Return what shows that everything up to now is confirmed."""
     database = pipeline.database
     ((end,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
     lsn = parse_lsn(end)

@@ -73,7 +73,6 @@ class Folder:
         shutil.copytree(self.kept, self.out, dirs_exist_ok=True)
 
     def ids(self) -> list[int]:
-        """Return the ids of what a reader finds of the table."""
         if self.kind == "sqlite":
             return [row[0] for row in self.execute("SELECT id FROM t WHERE v = 'a' ORDER BY id")]
         found = ChangeLog(str(self.out)).rows("public", "t")

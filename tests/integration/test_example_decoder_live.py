@@ -37,7 +37,6 @@ INSERT INTO f VALUES (3, 'last', true, NULL);
 
 @pytest.fixture
 def plugin(monkeypatch):
-    """Return the example's plugin module, without installing it."""
     monkeypatch.syspath_prepend(SOURCE)
     import waltap_testdecoding.plugin
 
@@ -50,7 +49,6 @@ def plain(events):
 
 
 def await_row(pipelines: list[PipelineRig], plugin: object, number: int) -> None:
-    """Run both pipelines until each has delivered row ``number`` of f."""
     for pipeline, plugins in zip(pipelines, ((), (plugin,)), strict=True):
         with pipeline.running(*plugins) as run:
             run.until(lambda p=pipeline: number in p.destination.ids("f", "c"), f"row {number}")

@@ -67,7 +67,6 @@ class Pair:
         until(copied, "a copy of the slot")
 
     def until_same(self) -> None:
-        """Wait until the standby has replayed what the primary committed so far."""
         ((end,),) = self.database.execute("SELECT pg_current_wal_flush_lsn()::text")
         query = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
         until(lambda: self.there.execute(query, end) == [(True,)], "the standby")
@@ -94,7 +93,6 @@ def pair() -> Iterator[Pair]:
 
 
 def write(database: Database) -> None:
-    """Insert numbers one by one until the server is gone."""
     with suppress(psycopg.Error), database.connect() as connection:
         for number in itertools.count(1):
             connection.execute("INSERT INTO t VALUES (%s)", [number])

@@ -65,7 +65,6 @@ def written(database: Database, folder: Path, kind: str) -> tuple[PipelineRig, P
 
 
 def spoil(files: Path, ending: str) -> None:
-    """Put files that no reader can read into partitions that none is asked for."""
     for table, day in (("public.kinds", FAR), ("public.zz", "2026-01-01")):
         folder = files / f"table={table}" / f"date={day}"
         folder.mkdir(parents=True)
@@ -177,7 +176,6 @@ def test_lines_are_read_by_every_reader(database, tmp_path):
 
 
 def blocks(language: str) -> list[str]:
-    """Return the code of the page in a language, in its order."""
     return [part.partition("```")[0] for part in PAGE.read_text().split(f"```{language}\n")[1:]]
 
 

@@ -18,7 +18,6 @@ COPY = "SELECT pg_copy_logical_replication_slot(%s, %s)"
 
 @pytest.fixture
 def pipeline(database, tmp_path) -> PipelineRig:
-    """A pipeline into another schema of its database."""
     database.execute("CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t VALUES (1), (2)")
     return to_replica(database, tmp_path)

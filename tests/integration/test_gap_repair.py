@@ -31,7 +31,6 @@ def gaps(pipeline: PipelineRig) -> GapCertificates:
 
 
 def lose(pipeline: PipelineRig) -> None:
-    """Drop the slot, and change rows that nobody will report."""
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     pipeline.database.psql(
         "UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd'); INSERT INTO u VALUES (2)"

@@ -44,17 +44,14 @@ large = pytest.mark.pipeline(sql=THREE_HUNDRED)
 
 
 def read_rows(destination: Destination, table: str = "t") -> list[dict[str, Any]]:
-    """Return the rows that incremental snapshots gave."""
     return [e.row for e in destination.of(table) if e.op == "r"]
 
 
 def chunks(pipeline: PipelineRig) -> list[int]:
-    """Return the number of rows of each chunk."""
     return [len(piece.rows) for piece in pipeline.destination.pieces()]
 
 
 def finished(run: Run) -> bool:
-    """Return whether a snapshot came to its end, and nothing is to be read any more."""
     delivery = run.engine.delivery
     over = any(event == "completed" for event, _, _ in run.notices.snapshots)
     return over and not (delivery.signals.get("queue") or delivery.signals.get("settling"))
@@ -372,7 +369,6 @@ def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
 
 
 def hold_after(destination: Destination, rows: int) -> tuple[threading.Event, threading.Event]:
-    """Hold the destination when it has so many snapshot rows."""
     return destination.hold(lambda _batch: len(read_rows(destination)) >= rows)
 
 

@@ -111,7 +111,6 @@ class Place:
         create(self.kafka.bootstrap, NewTopic(self.topic, count, config=named))
 
     def opened(self, servers: str = "", **given: Any) -> KafkaSink:
-        """Return a sink that is open."""
         self.sinks.append(sink(servers or self.kafka.bootstrap, self.folder, **given))
         self.sinks[-1].open()
         return self.sinks[-1]
@@ -136,7 +135,6 @@ def place(kafka, tmp_path) -> Iterator[Place]:
 
 
 def flushed(into: KafkaSink, lsn: int, *records: Record, whole: bool = True) -> Positions | None:
-    """Write a batch, and flush."""
     into.write(batch(lsn, *records, whole=whole))
     return into.flush()
 

@@ -53,7 +53,6 @@ class Shop:
         database.psql(TABLES.format(owner=self.owner))
 
     def own(self, statement: str) -> str:
-        """Return a statement of the page for this database."""
         for word, name in (("waltap", self.role), ("shop_owner", self.owner)):
             statement = re.sub(rf"\b{word}\b", name, statement)
         statement = re.sub(r'(DATABASE "?)shop\b', rf"\g<1>{self.database.name}", statement)
@@ -85,7 +84,6 @@ class Shop:
 
 @pytest.fixture(params=["database", "newest_database"])
 def shop(request, tmp_path) -> Iterator[Shop]:
-    """Return a shop on PostgreSQL 15 and on 18."""
     made = Shop(request.getfixturevalue(request.param), tmp_path)
     yield made
     made.forget()
@@ -93,7 +91,6 @@ def shop(request, tmp_path) -> Iterator[Shop]:
 
 @pytest.fixture
 def newest_shop(newest_database, tmp_path) -> Iterator[Shop]:
-    """Return a shop on PostgreSQL 18."""
     made = Shop(newest_database, tmp_path)
     yield made
     made.forget()
@@ -187,7 +184,6 @@ def lacking(request, tmp_path_factory) -> Iterator[Shop]:
 
 
 def failing(pipeline: PipelineRig) -> WaltapError:
-    """Return what a start fails with."""
     with pytest.raises(WaltapError) as caught:
         pipeline.run(limits=Limits(until_idle=0.2))
     return caught.value

@@ -135,7 +135,6 @@ def reads(pipeline, database) -> PipelineRig:
 
 
 def lines(pipeline: PipelineRig) -> list[dict[str, str]]:
-    """Return the rows of the table that whole lines have, as they are now."""
     whole, _end, _begun = (pipeline.folder / "lines").read_text().rpartition("\n")
     values = [json.loads(line)["value"] for line in whole.splitlines()]
     return [value["after"] for value in values if value["source"]["table"] == "t"]

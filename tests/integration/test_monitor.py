@@ -22,7 +22,6 @@ pytestmark = pytest.mark.pipeline(
 
 @pytest.fixture
 def seen(pipeline) -> Iterator[tuple[Run, MonitorServer]]:
-    """A pipeline that streams, and its monitor."""
     with pipeline.monitored() as made:
         yield made
 

@@ -63,7 +63,6 @@ def waiting(monitor: MonitorServer) -> int:
 
 
 def taken(monitor: MonitorServer) -> int:
-    """Return how many signals the engine was given since it was asked last."""
     inbox, found = monitor._engine._run.channels.inbox, 0
     while inbox.take() is not None:
         found += 1

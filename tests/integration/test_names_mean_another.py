@@ -81,7 +81,6 @@ class Rig:
         return found
 
     def unsent(self, name: str) -> set[str]:
-        """Return the columns of a table whose value did not come with some row."""
         tables = (t for m in ChangeLog(str(self.out)).manifests() for t in m.tables)
         return {column for table in tables if table.table == name for column in table.unchanged}
 

@@ -17,7 +17,6 @@ class Shown:
     """What `display` returns where it was given an id."""
 
     def update(self, thing: object) -> None:
-        """Show another thing in the place of the one before."""
         display(thing)
 
 

@@ -91,7 +91,6 @@ def committed_ids(s3: S3Server, bucket: str) -> list[int]:
 
 
 def logged_ids(s3: S3Server, bucket: str) -> list[int]:
-    """Return the ids of the rows of the change log, by its own reader."""
     storage = StorageProperties.model_validate(s3.properties())
     log = ChangeLog(FileStore(f"s3://{bucket}/orders", storage))
     return [n for rows in log.rows("public", "t") for n in rows["id"].to_pylist()]

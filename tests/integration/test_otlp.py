@@ -30,7 +30,6 @@ class Collector(Receiver):
                 yield kind.FromString(gzip.decompress(body) if packed else body)
 
     def traces(self) -> list[Any]:
-        """Return the spans of each resource."""
         asked = self.parsed("/v1/traces", ExportTraceServiceRequest)
         return [each for request in asked for each in request.resource_spans]
 

@@ -188,7 +188,6 @@ def raising(shop: Shop, place: str) -> None:
 
 
 def forget(shop: Shop) -> None:
-    """Drop the slot of the run before."""
     until(lambda: not any(shop.database.slots().values()), "its reader to be gone")
     shop.database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         " WHERE database = current_database()")  # fmt: skip

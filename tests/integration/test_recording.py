@@ -168,7 +168,6 @@ def test_a_recorder_that_ends_early_leaves_its_transactions(database, tmp_path, 
 
 
 def marks(path: Path) -> list[Entry]:
-    """Return the marks that the file has by now."""
     try:
         return [entry for entry in entries(path) if type(entry) is RecordingMark]
     except RecordingDamaged:

@@ -99,7 +99,6 @@ def events(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
 
 
 def rows(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
-    """Yield the rows before and after."""
     for event in events(records):
         yield from (row for side in ("before", "after") if (row := event.get(side)) is not None)
 

@@ -16,7 +16,6 @@ TABLES = 700
 
 
 def alive() -> int:
-    """Return how many compiled codecs there are in this process."""
     gc.collect()
     return sum(1 for thing in gc.get_objects() if type(thing) is RowCodec)
 
@@ -49,7 +48,6 @@ def branches(folder: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def kinds() -> Counter[str]:
-    """Return how many objects of each of our types there are in this process."""
     gc.collect()
     types = map(type, gc.get_objects())
     return Counter(each.__qualname__ for each in types if str(each.__module__).startswith("waltap"))

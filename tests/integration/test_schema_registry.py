@@ -55,7 +55,6 @@ def converter(
 
 
 def written(url: str, topic: str, **more: Any) -> bytes:
-    """Return the bytes of a value whose schema is registered at ``url``."""
     data = converter(url, **more).encoder(topic, row("door.Value"))({"id": 1})
     assert data is not None
     return data

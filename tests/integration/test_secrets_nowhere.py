@@ -59,7 +59,6 @@ ANY = re.compile("|".join(map(re.escape, FORMS)), re.IGNORECASE)
 
 
 def reported(text: str) -> list[str]:
-    """Return which secrets ``text`` has, each with what stands around it."""
     return [
         f"{FORMS[found[0].lower()]}: …{text[max(0, found.start() - 90) : found.end() + 30]}…"
         for found in ANY.finditer(text)
@@ -317,7 +316,6 @@ def commands(*lines: list[str], cwd: Path, **variables: str) -> str:
 
 
 def left_behind(folder: Path, *given: Path) -> str:
-    """Return names and contents of all files below ``folder`` but those that were ``given``."""
     files = [path for path in folder.rglob("*") if path.is_file() and path not in given]
     return "\n".join(f"{path}: {path.read_bytes().decode('utf-8', 'replace')}" for path in files)
 

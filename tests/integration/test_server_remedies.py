@@ -24,7 +24,6 @@ from waltap_postgres.errors import (
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Return a server of PostgreSQL 18, whose settings a test may change."""
     with own_server(Cluster.create_newest) as made:
         yield made
 

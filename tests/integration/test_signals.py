@@ -278,7 +278,6 @@ def test_a_channel_that_fails_is_reported_once_and_stops_nothing(pipeline, datab
 
 
 def waltap_signal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Give a signal to the pipeline ``p``, whose state is in ``folder``/state."""
     shop = Shop(folder, **{"waltap.state.dir": "state", "database.user": "x"})
     shop.name = "p"
     return shop.waltap("signal FILE", *arguments)

@@ -108,7 +108,6 @@ def with_slot(pipeline: PipelineRig, **settings: Any) -> Database:
 
 
 def reported(pipeline: PipelineRig) -> list[str]:
-    """Return operation, table and key of each event."""
     return [
         f"{event.op} {event.table.removeprefix('public.')} {event.row.get('id', '')}".strip()
         for event in pipeline.destination.of("t", "other", "void")
@@ -217,7 +216,6 @@ CHANGE = "UPDATE t SET v = 21 WHERE id = 2"
 
 
 def snapshot_lsn(pipeline: PipelineRig) -> int:
-    """Return the LSN that all rows of the snapshot have."""
     (lsn,) = {piece.lsn for piece in pipeline.destination.pieces()}
     assert lsn is not None
     return lsn

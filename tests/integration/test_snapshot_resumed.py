@@ -93,19 +93,16 @@ class World:
         return offset
 
     def read(self, table: str) -> Counter[int]:
-        """Return how often the snapshot delivered each id."""
         if self.sink == "kept":
             return Counter(self.pipeline.destination.ids(table, "r"))
         rows = self.log.rows("public", table)
         return Counter(n for part in rows for n in part["id"].to_pylist())
 
     def chunks(self) -> Counter[tuple[str, int]]:
-        """Return how often each chunk was delivered to its end."""
         ended = (p for p in self.taken if p.ends_chunk and p.chunk >= 0)
         return Counter((p.relation.table, p.chunk) for p in ended)
 
     def assert_equal(self, *tables: str) -> None:
-        """Assert that a reader of the destination has the rows of the source."""
         for table in tables or TABLES:
             source = Counter(self.database.execute(f"SELECT id, n, v, long FROM {table}"))
             found = in_log(self.log, table) if self.sink == "changelog" else self._kept(table)
@@ -172,7 +169,6 @@ def world(request, pipeline, monkeypatch) -> World:
 
 
 def both(*names: str) -> Any:
-    """Parametrize a test by its world's sink."""
     return pytest.mark.parametrize("world", names or ["kept", "changelog"], indirect=True)
 
 

@@ -112,7 +112,6 @@ def segment(rig: Rig, table: str, manifest: int = -1) -> Path:
 
 
 def flipped(path: Path) -> None:
-    """One bit of a value is another."""
     data = bytearray(path.read_bytes())
     data[data.index(b"PAR1") + 60] ^= 1
     path.write_bytes(data)

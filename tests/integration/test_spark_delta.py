@@ -455,7 +455,6 @@ def written_twice(foreign) -> Rig:
 
 @pytest.fixture
 def brought_back(written_twice) -> tuple[Rig, str]:
-    """Return them as the error's advice leaves them, and the error."""
     history = written_twice.output.table("people").stored_table.targets["changes"]
     failed, version = written_twice.output.table("people").failed, named(written_twice)
     written_twice.spark.sql(f"RESTORE TABLE {history.at} TO VERSION AS OF {version}")

@@ -108,7 +108,6 @@ def rig(delta, tmp_path) -> Rig:
 
 
 def many(count: int = 4) -> pa.Table:
-    """Return rows with each of `VALUES`."""
     values = {"id": list(range(count)), **{name: each[:count] for name, each in VALUES.items()}}
     return pa.table({name: pa.array(values[name], kind) for name, (_sql, kind) in COLUMNS.items()})
 

@@ -70,12 +70,10 @@ def applied(rig: Rig, *, jobs: int = 0) -> None:
 
 
 def commits_of(rig: Rig) -> tuple[type, str]:
-    """Return the class of a format's commits that the driver makes, and the name of its method."""
     return (DeltaTransaction if rig.choice.name == "delta" else IcebergTable), "commit"
 
 
 def read_anew(rig: Rig, *rows: tuple[str | None, ...]) -> None:
-    """Have a new pipeline read the table, which has other rows by now."""
     rig.db.rows[LEFT.name] = list(rows)
     rig.start_over()
     rig.snapshot(LEFT)
@@ -379,7 +377,6 @@ def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(r
 
 @pytest.fixture
 def typed(rig) -> TargetTable:
-    """A table with a row of Spark's for each of `VALUES`."""
     rows, target = many(), made(rig, "typed", listed())
     frame = rig.spark.createDataFrame(rows, rig.spark.table(target.at).schema).coalesce(1)
     frame.write.format("delta").mode("append").save(target.at.split("`")[1])

@@ -61,7 +61,6 @@ def captured(request, database, kafka, registry, spark_of_topics, tmp_path) -> C
 
 
 def rows_of(pipeline: PipelineRig, query: str) -> list[Any]:
-    """Return what the source has."""
     with pipeline.database.connect() as connection:
         connection.execute("SET TIME ZONE 'UTC'")
         return connection.execute(query).fetchall()
@@ -130,12 +129,10 @@ def test_events_of_a_database_become_its_tables_over_restarts(captured):
 
 
 def put(op: str, lsn: int, key: int, name: str, commit: int | None = 90, **more: Any) -> Any:
-    """Return a record with an event of a row of ``items``."""
     return {"id": key}, event(op, lsn, None, {"id": key, "name": name}, commit, **more)
 
 
 def gone(lsn: int, key: int, commit: int) -> Any:
-    """Return a record of a row that goes."""
     return {"id": key}, event("d", lsn, {"id": key}, None, commit)
 
 

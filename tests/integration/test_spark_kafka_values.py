@@ -25,13 +25,11 @@ def base64_of(data: bytes) -> str:
 
 
 def schema_of(fields: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the schema of events whose rows have these fields."""
     sides = [{"field": side, "type": "struct", "fields": fields} for side in ("before", "after")]
     return {"type": "struct", "fields": sides}
 
 
 def with_schema(fields: list[dict[str, Any]], *about: Any) -> bytes:
-    """Return an event with the schema of its rows."""
     payload = json.loads(event(*about))
     return json.dumps({"schema": schema_of(fields), "payload": payload}).encode()
 
@@ -228,7 +226,6 @@ def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(topic,
 
 
 def decimal(name: str, scale: int, precision: int) -> dict[str, Any]:
-    """Return the schema of a column of numbers."""
     reported = {"scale": str(scale), "connect.decimal.precision": str(precision)}
     kind = "org.apache.kafka.connect.data.Decimal"
     return {"field": name, "type": "bytes", "name": kind, "parameters": reported}

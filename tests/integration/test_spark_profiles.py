@@ -57,7 +57,6 @@ class Shop:
         self.database.execute(f"INSERT INTO orders VALUES {values}")
 
     def visits(self, *ids: int) -> None:
-        """Change the table that no query reads."""
         values = ", ".join(f"({number})" for number in ids)
         self.database.execute(f"INSERT INTO visits VALUES {values}")
 
@@ -72,7 +71,6 @@ class Shop:
 
     @staticmethod
     def engine(reader: ProfilesStream) -> Any:
-        """How far the engine of a reader's only profile is."""
         pipeline = reader._private_logs[0].host._pipeline
         return pipeline.status().partitions[0]
 

@@ -69,7 +69,6 @@ insert into pieces values (9, 'nine') on conflict (id) do update set v = 'nine';
 
 
 def tables_follow_the_renames_of_a_server(lake: Lake) -> None:
-    """Its DDL, first while no pipeline runs."""
     lake.follow(BEFORE + PARTS)
     for script in (RENAMES, LATER):
         lake.run(script)

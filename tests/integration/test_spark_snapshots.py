@@ -186,7 +186,6 @@ class Tables:
         self.reopen()
 
     def reopen(self) -> None:
-        """A new engine."""
         place = context(self.folder, has_offset=True)
         self.sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), place)
         self.sink.open()
@@ -214,19 +213,16 @@ class Tables:
             applier.close()
 
     def apply_and_die(self, place: object, name: str) -> None:
-        """Apply by a driver that dies where it comes to ``name`` of ``place``."""
         with pytest.raises(Died), dying((place, name)):
             self.apply()
 
     def read(self, what: str) -> list[tuple[str, ...]]:
-        """Return the rows, or the history."""
         tables = LiveTables(self.spark, SparkOutput(str(self.folder / "out")))
         found = getattr(tables, what)(ITEMS.name).selectExpr("cast(id as string)", "v")
         return sorted(map(tuple, found.collect()))
 
     @property
     def waiting(self) -> list[Path]:
-        """Return files of rows that wait."""
         return list((self.folder / "out" / external_snapshots.WAITING).rglob("*.parquet"))
 
 

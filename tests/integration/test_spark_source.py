@@ -56,7 +56,6 @@ class Log:
         self.sink.flush()
 
     def people(self, *names: str) -> None:
-        """One flush with so many people."""
         first = len(self.db.rows.get(PEOPLE.name, [])) + 1
         for number, name in enumerate(names, first):
             self.db.insert(PEOPLE, [str(number), name])

@@ -148,7 +148,6 @@ NAMED: Final[dict[str, tuple[str, list[Step]]]] = {
 
 
 def part_of(script: str, *numbers: int) -> list[Step]:
-    """Return steps of the script whose name begins so."""
     (steps,) = (steps for name, (_played, steps) in NAMED.items() if name.startswith(script))
     return [steps[number] for number in numbers]
 
@@ -182,7 +181,6 @@ PIECES: Final[dict[str, tuple[str, list[Step]]]] = {
 
 @pytest.fixture
 def engine(request, monkeypatch) -> str:
-    """Have all changes compacted in one way."""
     for place, size in ENGINES[request.param].items():
         monkeypatch.setattr(place, size)
     return str(request.param)

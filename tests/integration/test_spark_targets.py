@@ -16,7 +16,6 @@ COLUMNS = [("id", "int4"), ("region", "text"), ("note", "text")]
 
 
 def number(name: str) -> int:
-    """Return the OID of a table."""
     return 70_000 + zlib.crc32(name.encode()) % 10_000
 
 

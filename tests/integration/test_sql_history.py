@@ -106,7 +106,6 @@ class Annals:
         self._open[table.name].remove(version)
 
     def reported(self, table: Relation) -> list[tuple[Any, ...]]:
-        """Return the versions as `reported` reads them."""
         found = self.versions.get(table.name, [])
         return sorted((*v["row"], *(v[name] for name in OWN)) for v in map(_texts, found))
 

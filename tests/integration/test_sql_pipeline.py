@@ -55,7 +55,6 @@ def types_of(database: Database, table: str) -> dict[str, str]:
 
 
 def begun(database: Database, folder: Path, *statements: str, **settings: str) -> PipelineRig:
-    """Execute statements, and copy what there is."""
     database.run(*statements)
     p = pipeline(database, folder, **settings)
     p.catch_up()

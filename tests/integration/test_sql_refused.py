@@ -21,7 +21,6 @@ Refusal = list[tuple[str, str]]
 
 
 def opened(place: Place, folder: Path) -> SqlSink:
-    """Return an open sink of a pipeline that goes on without what is refused."""
     return place.opened(folder, tolerant=True, schema_evolution="none")
 
 

@@ -54,7 +54,6 @@ def filled(*rows: list[str | None]) -> Any:
 
 
 def connections(port: int) -> set[int]:
-    """Return this process's own ports of its connections to ``port``."""
     found = psutil.Process().net_connections("tcp")
     return {each.laddr.port for each in found if each.raddr and each.raddr.port == port}
 

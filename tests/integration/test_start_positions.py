@@ -173,7 +173,6 @@ def read_slot(pipeline: PipelineRig, publication: str) -> psycopg.pq.PGconn:
 
 @pytest.fixture
 def reader(behind) -> Iterator[psycopg.pq.PGconn]:
-    """Return another consumer that reads the slot."""
     connection = read_slot(behind, behind.slot)
     yield connection
     connection.finish()

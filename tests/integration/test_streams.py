@@ -93,12 +93,10 @@ def redis(redis_server) -> Iterator[Any]:
 
 @pytest.fixture
 def redis_sink(redis_server, tmp_path) -> Callable[..., Sink]:
-    """Return what makes a sink into the server."""
     return partial(sink, "redis", tmp_path, address=redis_server.address)
 
 
 def flushed(into: Sink, number: int, *records: Record) -> Positions | None:
-    """Write a batch, and flush."""
     into.write(batch(number, *records))
     return into.flush()
 

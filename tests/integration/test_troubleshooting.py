@@ -69,12 +69,10 @@ class Reader(Shop):
         assert self.path.name == "shop.toml"
 
     def types(self, command: str) -> str:
-        """Run a command, and return what it says."""
         done = waltap(*command.split()[1:], cwd=self.folder, NO_COLOR="1")
         return done.stdout + done.stderr
 
     def asks_until(self, command: str, words: str) -> str:
-        """Ask again until ``words`` are said."""
         deadline = time.monotonic() + WAIT_S
         while words not in (said := self.types(command)):
             assert time.monotonic() < deadline, said

@@ -59,7 +59,6 @@ def same(one: object, other: object) -> bool:
 
 
 def without_logical_types(schema: object) -> object:
-    """Return an Avro schema whose decimals and dates are read as the bytes and numbers they are."""
     if isinstance(schema, dict):
         return {k: without_logical_types(v) for k, v in schema.items() if k != "logicalType"}
     return list(map(without_logical_types, schema)) if isinstance(schema, list) else schema

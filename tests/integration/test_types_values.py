@@ -30,7 +30,6 @@ EVERY = {**LITERALS, **UNKNOWN}
 def columns(
     typed: psycopg.Connection[Any], names: dict[str, list[str]]
 ) -> Iterator[tuple[str, Column, list[str]]]:
-    """Yield (type, column, texts of values)."""
     for name, literals in names.items():
         yield (name, *printed_once(typed, name, literals))
 

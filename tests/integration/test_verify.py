@@ -65,7 +65,6 @@ class Destination:
         self.transforms = ""
 
     def command(self, *words: str) -> Result:
-        """Run a command line with the profile behind it."""
         profile = self.pipeline.file()
         profile.write_text(profile.read_text() + self.transforms)
         return CliRunner().invoke(application, [*words, str(profile)], env={"COLUMNS": "300"})

@@ -107,7 +107,6 @@ def test_a_field_that_is_dropped_and_added_again_has_no_values(rig, typed):
 
 
 def deletes(rig: Rig) -> list[DataFile]:
-    """Return the files of the rows to which deletes apply."""
     files = IcebergTable(rig.spark, rig.target(LEFT).at).files()
     assert files
     return [file for file in files if file.deletes != ()]

@@ -111,7 +111,6 @@ def test_no_role_is_in_what_all_must_have(small, role):
 
 
 def members(role: type) -> dict[str, object]:
-    """Return the methods and attributes that ``role`` adds."""
     found = {**vars(role), **vars(role).get("__annotations__", {})}
     return {name: found[name] for name in sorted(found) if name[0] != "_"}
 

@@ -94,12 +94,10 @@ class Maker:
         return made
 
     def fields(self, depth: int) -> tuple[Field, ...]:
-        """Return the fields of a struct."""
         names = self.chance.sample(NAMES, self.chance.randint(1, 5))
         return tuple(Field(name, self.schema(depth)) for name in names)
 
     def value(self, schema: Schema) -> Any:
-        """Return a value of ``schema``, null where it may be."""
         if schema.optional and self.chance.random() < 0.25:
             return None
         return self.some(schema)
@@ -159,7 +157,6 @@ class Maker:
         return chance.choice(choices)()
 
     def map(self, depth: int = 0) -> dict[str, Any]:
-        """Return a map without schema."""
         names = self.chance.sample(NAMES, self.chance.randint(1, 5))
         return {name: self.plain(depth) for name in names}
 
@@ -200,7 +197,6 @@ class Maker:
         )
 
     def some_names(self, most: int = 3) -> str:
-        """Return a comma list of names of fields."""
         return ",".join(self.chance.sample(NAMES, self.chance.randint(1, most)))
 
 

@@ -50,7 +50,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id of the one that runs, or ran last."""
         assert self._process is not None
         return self._process.pid
 
@@ -82,7 +81,6 @@ class Child:
             time.sleep(0.05)
 
     def said(self) -> str:
-        """Return the end of what it logged since its last start."""
         text = self.log.read_bytes()[self._logged_before :] if self.log.exists() else b""
         return text.decode(errors="replace")
 
@@ -97,7 +95,6 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """End it with SIGKILL. No error when it has ended."""
         if self._process is not None and not self.ended:
             self._process.kill()
         if self._process is not None:
@@ -145,12 +142,10 @@ class LocalServer(abc.ABC):
         """Return whether it serves."""
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         self._child.start()
         self._child.wait_until(self.answers)
 
     def kill(self) -> None:
-        """Kill it."""
         self._child.kill()
 
     def remove(self) -> None:

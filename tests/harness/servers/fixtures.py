@@ -172,7 +172,6 @@ def newest_server() -> Iterator[Cluster]:
 
 @pytest.fixture
 def newest_database(newest_server: Cluster) -> Iterator[Database]:
-    """Return an empty database on the newest server."""
     yield from _fresh_database(newest_server)
 
 
@@ -193,7 +192,6 @@ def private_server() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def java() -> Path:
-    """Return the home of Java 17 or later."""
     version = java_version()
     if version is None or version < OLDEST:
         missing(f"Java {OLDEST} or later is needed, found {version or 'none'}")
@@ -373,7 +371,6 @@ s3 = _shared("S3 server", "s3.S3Server")
 
 @pytest.fixture
 def bucket(s3: "S3Server") -> str:
-    """Return the name of an empty bucket."""
     name = f"bucket-{os.getpid()}-{next(_numbers)}"
     s3.files().create_dir(name)
     return name

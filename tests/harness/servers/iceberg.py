@@ -30,7 +30,6 @@ CONF = {
 
 
 def runs_here() -> bool:
-    """Return whether the pyspark of this interpreter is one that Iceberg runs on."""
     return version("pyspark").startswith("4.1.")
 
 

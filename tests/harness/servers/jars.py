@@ -86,7 +86,6 @@ def archive(name: str, artifact: str) -> Path:
 
 
 def unpack(packed: Path, folder: Path) -> None:
-    """Unpack a tar file into ``folder``."""
     with tarfile.open(packed) as opened:
         # Python before 3.11.4 has no filters, and no argument for one
         opened.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -112,7 +111,6 @@ def _kept(name: str, what: str, fill: Callable[[Path, Path], None]) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which fetched programs are kept."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltap-services"
     cache.mkdir(parents=True, exist_ok=True)
     return cache
@@ -120,7 +118,6 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock ``path`` among processes."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -18,7 +18,6 @@ def java_version() -> int | None:
 
 
 def java_home() -> Path:
-    """Return the folder of the Java that is on PATH."""
     java = shutil.which("java")
     assert java is not None
     return Path(java).resolve().parent.parent

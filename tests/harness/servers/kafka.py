@@ -169,7 +169,6 @@ class Kafka:
         raise AssertionError
 
     def topic_name(self, stem: str = "topic") -> str:
-        """Return a name that no other test of this broker has."""
         return f"{stem}-{os.getpid()}-{next(self._names)}"
 
     def start(self) -> None:
@@ -193,7 +192,6 @@ class Kafka:
             self._program.kill()
 
     def log(self) -> str:
-        """Return what it logged since its last start."""
         return "" if self._program is None else self._program.said()
 
     def remove(self) -> None:

@@ -41,7 +41,6 @@ class MariaDb(LocalServer):
         ]  # fmt: skip
 
     def url(self, database: str) -> str:
-        """Return the address of a database, as SQLAlchemy writes it."""
         return f"mariadb://root@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str | None = None) -> "pymysql.Connection[Any]":
@@ -68,7 +67,6 @@ class MariaDb(LocalServer):
 
 
 def _user() -> tuple[str, ...]:
-    """Return what root must say to be allowed to run it."""
     return ("--user=root",) if os.geteuid() == 0 else ()
 
 

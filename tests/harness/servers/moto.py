@@ -21,7 +21,6 @@ class Moto(LocalServer):
 
     @property
     def url(self) -> str:
-        """Return its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def answers(self) -> bool:

@@ -43,7 +43,6 @@ class NatsServer(LocalServer):
 
     @property
     def url(self) -> str:
-        """Return its address."""
         return f"nats://127.0.0.1:{self.port}"
 
     def answers(self) -> bool:

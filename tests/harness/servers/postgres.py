@@ -143,7 +143,6 @@ class Server:
 
 
 def queries(advice: str) -> list[str]:
-    """Return the SELECTs that an advice prints."""
     return re.findall(r"SELECT .*?(?=[.;](?: |$)| tells |$)", advice)
 
 
@@ -178,7 +177,6 @@ class Database:
                 connection.execute(statement.encode())
 
     def wal_end(self) -> int:
-        """Return where the WAL ends now."""
         return int(self.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8")[0][0])
 
     def rows(self, table: str, *key: str) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -393,7 +391,6 @@ class Cluster(Server):
         return self.folder / "plugins"
 
     def log(self) -> str:
-        """Return what the server wrote to its log so far."""
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 

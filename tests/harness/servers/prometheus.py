@@ -59,6 +59,5 @@ class Prometheus(LocalServer):
         return found["data"]
 
     def query(self, expression: str) -> list[Any]:
-        """Return the samples of an expression now."""
         found = self.ask("query", query=expression)
         return list(found["result"])

@@ -27,7 +27,6 @@ class RedisServer(LocalServer):
 
     @property
     def address(self) -> str:
-        """Return host and port."""
         return f"127.0.0.1:{self.port}"
 
     def client(self, database: int = 0) -> Any:

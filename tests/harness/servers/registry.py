@@ -38,7 +38,6 @@ class Registry(LocalServer):
 
     @property
     def url(self) -> str:
-        """Return where Confluent's interface begins."""
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
     def answers(self) -> bool:

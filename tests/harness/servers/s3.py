@@ -24,7 +24,6 @@ class Login(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Return them as properties of a sink."""
         return {"storage.access.key": self.key, "storage.secret.key": self.secret}
 
 
@@ -75,7 +74,6 @@ class S3Server(Moto):
         return Login(*found)
 
     def ask_for_login(self, asks: bool) -> None:
-        """Let only known credentials in from now on, or anybody."""
         self._post("/moto-api/reset-auth", b"0" if asks else b"inf", {"Content-Type": "text/plain"})
 
     def _iam(self, **asked: str) -> str:

@@ -9,7 +9,6 @@ from tests.harness.yugabyte.server import Yugabyte
 
 
 def cell(value: Any) -> dict[str, Any]:
-    """Return what a column that was sent looks like."""
     return {"value": value, "set": True}
 
 

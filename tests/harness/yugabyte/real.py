@@ -59,5 +59,4 @@ class RealYugabyte:
         server.execute(f'DROP DATABASE "{name}"', "yugabyte")
 
     def properties(self) -> dict[str, Any]:
-        """Return the properties that lead here."""
         return self.database.properties()

@@ -136,7 +136,6 @@ class Numbering:
 
     @property
     def next_xid(self) -> int:
-        """Return the id of the first transaction that is not confirmed."""
         return self._acknowledged
 
 

@@ -19,7 +19,6 @@ def row(number: int, name: object, aura: object) -> dict[str, object]:
 
 
 def key_of(number: int) -> dict[str, object]:
-    """Return what is known of a deleted row."""
     return row(number, None, None)
 
 

@@ -42,7 +42,6 @@ def hashed(pipeline) -> YugabytePipeline:
 
 @contextmanager
 def chunks_of(pipeline: YugabytePipeline, **settings: Any) -> Iterator[Any]:
-    """Give what reads chunks, as a run has it."""
     host, _ = pipeline.host()
     stages = PipelineStages(pipeline.profile(host, **settings), host, run_id="x")
     with closing(stages.open_connector(MadeByRun())) as connector:

@@ -118,7 +118,6 @@ def scripted(stage, walsender) -> Iterator[Callable[..., ScriptedWalsender]]:
 
 
 def starts(server: ScriptedWalsender) -> list[int]:
-    """Return the positions that were asked for."""
     asked = [query for query in server.queries if query.startswith("START_REPLICATION")]
     return [parse_lsn(query.split("LOGICAL ")[1].split()[0]) for query in asked]
 

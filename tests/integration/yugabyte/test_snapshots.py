@@ -19,12 +19,10 @@ def filled(pipeline) -> YugabytePipeline:
 
 
 def read_rows(pipeline: YugabytePipeline) -> list[int]:
-    """Return the ids of rows that snapshots read."""
     return [after["id"]["value"] for op, _, _, after in pipeline.events() if op == "r"]
 
 
 def first_place(server: Yugabyte, *patterns: str) -> list[int]:
-    """Return where statements with these patterns stand first in what was said."""
     return [server.said.index(server.asked(pattern)[0]) for pattern in patterns]
 
 

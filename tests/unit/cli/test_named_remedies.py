@@ -111,12 +111,10 @@ CLASSES = error_classes(HOST)
 
 
 def fields_of(remedy: str) -> list[str]:
-    """Return the names of the fields that a remedy shows."""
     return sorted({name for _, name, _, _ in string.Formatter().parse(remedy) if name})
 
 
 def rendered(error: type[WaltapError]) -> str:
-    """Return the remedy with its fields filled in by words that name nothing."""
     return error.remedy.format_map(dict.fromkeys(fields_of(error.remedy), "…"))
 
 
@@ -174,7 +172,6 @@ def shown_on(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def of_python(name: str) -> bool:
-    """Return whether a dotted name is a module of ours, or something in one."""
     return name in modules() or name.rpartition(".")[0] in modules()
 
 

@@ -207,7 +207,6 @@ def test_what_is_made_again_is_counted_once(tmp_path, policy, bad):
 
 
 def kept_of(folder: Path) -> tuple[PoisonEventHandler, DeadLetterStore]:
-    """Return a handler that makes every refused event a dead letter, and their store."""
     store = DeadLetterStore(folder)
     dead_letters = DeadLetterQueue(store, VirtualClock(), describe=lambda r: r, form=lambda: None)
     policy = FailurePolicy(events=FailureHandling.DEAD_LETTER, records=FailureHandling.DEAD_LETTER)

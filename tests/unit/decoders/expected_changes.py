@@ -20,7 +20,6 @@ TYPES_COLUMNS = (
 
 
 def types_row(**values: str | None) -> tuple[Any, ...]:
-    """Return the INSERT of a row of t_types with these values and NULL elsewhere."""
     return "I", "public.t_types", tuple(values.get(name) for name in TYPES_COLUMNS)
 
 

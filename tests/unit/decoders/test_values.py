@@ -51,7 +51,6 @@ class Catalogue(StaticCatalogue):
 
 
 def fed(decoder: Decoder, begin: bytes, payloads: list[bytes]) -> list[Message]:
-    """Return what ``decoder`` gives behind a begin, but for its relations."""
     messages = decoder.feed([(1, data) for data in (begin, *payloads)])
     return [m for m in messages[1:] if not isinstance(m, RelationSeen)]
 

@@ -73,7 +73,6 @@ def plugin_of(host: Host, distribution: str) -> PluginInfo:
 
 
 def module(**members: object) -> ModuleType:
-    """Return a plugin made in this process."""
     made = ModuleType("made_here")
     for name, member in members.items():
         setattr(made, name, member)

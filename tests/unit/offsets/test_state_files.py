@@ -367,7 +367,6 @@ def _umask() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Return what others may see of ``folder`` and in it."""
     paths = [folder, *folder.rglob("*")]
     return [f"{path} {path.stat().st_mode:o}" for path in paths if path.stat().st_mode & 0o077]
 

@@ -31,7 +31,6 @@ class Log(WrittenLog):
     def run(
         self, completeness: PublicationCompleteness | None = ALL, *tables: Any, **more: Any
     ) -> None:
-        """Start, and deliver a transaction with a row of each table."""
         with self.begin(completeness, **more):
             for table in tables:
                 self.row(table)

@@ -41,7 +41,6 @@ def log(tmp_path) -> WrittenLog:
 
 
 def people(db: Database, *ids: int) -> TransactionPart:
-    """Return a transaction with these people."""
     return db.inserted(PEOPLE, *[[str(number), "x", None] for number in ids])
 
 
@@ -80,7 +79,6 @@ def test_numbers_at_their_limits_pass_through_a_segment(tmp_path):
 
 
 def large(db: Database, count: int) -> TransactionPart:
-    """Return a transaction whose columns take more than the sink's memory."""
     name = "x" * 300
     start = len(db.rows.get(PEOPLE.name, ())) + 1
     db.insert(PEOPLE, *[[str(number), name, None] for number in range(start, start + count)])
@@ -494,7 +492,6 @@ def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(log, t
 
 @pytest.fixture
 def filled(log) -> WrittenLog:
-    """A log of four manifests."""
     with log.open():
         for number in range(4):
             log.flush(people(log.db, number))

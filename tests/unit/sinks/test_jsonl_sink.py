@@ -31,7 +31,6 @@ def batch(*records: Record, end: int = 1) -> Batch:
 
 
 def row(number: int) -> Batch:
-    """Return a batch of one record, which is `line`'s."""
     return batch(Record("t", None, b"%d" % number), end=number)
 
 

@@ -10,7 +10,6 @@ ENUM = "io.debezium.data.Enum"
 
 
 def in_json(kind: str, meaning: str, **parameters: str) -> str:
-    """Return how the manifest names the type of a column that has such a schema in JSON."""
     column = {"field": "f", "type": kind, "name": meaning, "parameters": parameters}
     envelope = {"fields": [{"field": "after", "type": "struct", "fields": [column]}]}
     (found,) = fields_of_json(json.dumps(envelope))
@@ -18,7 +17,6 @@ def in_json(kind: str, meaning: str, **parameters: str) -> str:
 
 
 def in_avro(kind: dict[str, Any]) -> str:
-    """Return the same of a schema in Avro."""
     row = {"type": "record", "name": "Value", "fields": [{"name": "f", "type": kind}]}
     envelope = {"type": "record", "name": "Envelope", "fields": [{"name": "after", "type": row}]}
     (found,) = fields_of_avro(json.dumps(envelope))

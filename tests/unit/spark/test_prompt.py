@@ -114,7 +114,6 @@ class Terminal:
             self._seen += os.read(self._master, 4096)
 
     def end(self) -> None:
-        """Type Ctrl-D at a new line."""
         os.write(self._master, b"\x04")
         assert self.process.wait(DEADLINE_S) == 0
         os.close(self._master)

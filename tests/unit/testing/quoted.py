@@ -25,7 +25,6 @@ def region(path: str, name: str) -> str:
 
 
 def filled(text: str) -> str:
-    """Return a page with its quotes as the files have them now."""
     return QUOTE.sub(
         lambda m: f"<!-- quote {m[1]} {m[2]} -->\n```python\n{region(m[1], m[2])}```", text
     )

@@ -81,7 +81,6 @@ MADE: list[TransactionAssembler] = []
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Close what a test made."""
     yield
     while MADE:
         MADE.pop().close()

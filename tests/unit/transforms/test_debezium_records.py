@@ -38,7 +38,6 @@ def message(content: bytes | None) -> ConnectRecord:
 
 
 def outbox(**row: Any) -> ConnectRecord:
-    """Return the event of a new row of an outbox."""
     record = next(each for each in outbox_records(1, 20) if each.value["op"] == "c")
     value = {**record.value, "after": {**record.value["after"], **row}}
     return msgspec.structs.replace(record, value=value)

@@ -53,7 +53,6 @@ def column(name: str | DataType, *arguments: int, **more: Any) -> Column:
 def mapping(
     name: str | DataType, *arguments: int, options: Any = None, **more: Any
 ) -> ColumnMapping:
-    """Return the mapping of such a column under ``options``, which is a dict of modes."""
     registry = TypeRegistry(installed_types(), TypeOptions(**(options or {})))
     found = registry.column(column(name, *arguments, **more))
     assert found is not None
@@ -61,5 +60,4 @@ def mapping(
 
 
 def json_of(found: ColumnMapping, text: str) -> str:
-    """Return the JSON text of a value."""
     return found.json(text)

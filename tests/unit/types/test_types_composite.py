@@ -26,7 +26,6 @@ VALUE = '("(""a,\\\\""b"""""",""{1,NULL}"")",2024-02-29,\'fat\')'
 
 
 def printed_attribute(text: str) -> str:
-    """Return one attribute as ``record_out`` prints it."""
     if not text or any(c in '(),"\\ \t\n\r\v\f' for c in text):
         escaped = text.replace("\\", "\\\\").replace('"', '""')
         return f'"{escaped}"'
