@@ -99,8 +99,7 @@ def test_a_snapshot_beside_writers_loses_no_change(pipeline):
     assert not there
 
 
-def test_rows_follow_every_change_that_they_contain(pipeline):
-    database = pipeline.database
+def test_rows_follow_every_change_that_they_contain(pipeline, database):
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1000)")
         ask(pipeline, "t", "u", t="SELECT * FROM public.t WHERE id > 290 ORDER BY id")
@@ -284,9 +283,8 @@ def test_a_table_that_is_renamed_while_its_snapshot_opens_is_not_read_under_its_
     assert "no such table is captured" in warnings(caplog)
 
 
-def test_a_locked_table_is_read_after_the_lock(pipeline):
+def test_a_locked_table_is_read_after_the_lock(pipeline, database):
     """The stream continues meanwhile. Reading a default waits for the lock, too."""
-    database = pipeline.database
     database.execute("ALTER TABLE t ALTER v SET DEFAULT 'v'")
     with pipeline.running() as run, database.connect() as other:
         other.execute("BEGIN; TRUNCATE t; INSERT INTO t VALUES (1000)")
@@ -403,9 +401,10 @@ REFUSED = [
 ]
 
 
-def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(pipeline, caplog):
+def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(
+    pipeline, database, caplog
+):
     """One after the other in one run: none ends it, none writes anything."""
-    database = pipeline.database
     database.execute(
         "CREATE FUNCTION steal() RETURNS int LANGUAGE sql AS 'DELETE FROM u; SELECT 1';"
         "CREATE FUNCTION slow(int) RETURNS int STABLE LANGUAGE plpgsql AS"
@@ -425,9 +424,8 @@ def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(pipelin
 
 
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
-def test_what_signals_narrow_is_read_with_the_rights_of_a_role(pipeline, caplog, kind):
+def test_what_signals_narrow_is_read_with_the_rights_of_a_role(pipeline, database, caplog, kind):
     """It may read ``t``, not ``u``. Without a condition, tables are read as always."""
-    database = pipeline.database
     reader = f"{database.name}_reader"
     database.execute(f"CREATE ROLE {reader}; GRANT SELECT ON t TO {reader}")
     statement = "SELECT * FROM public.{} WHERE id < 4" if kind == "BLOCKING" else "id < 4"

@@ -119,9 +119,8 @@ changed = pytest.mark.pipeline(
 
 
 @changed
-def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline):
+def test_a_table_joins_a_running_pipeline_with_its_rows(pipeline, database):
     """An open transaction has written to it: the command waits for that, and nothing is missing."""
-    database = pipeline.database
     add = ("tables", "add", "FILE", 'public."New.One"')
     with pipeline.running() as run:
         database.execute(

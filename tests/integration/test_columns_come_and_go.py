@@ -161,8 +161,7 @@ def seen(out: Path) -> list[tuple[str, Any, Any]]:
 @pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
 @pytest.mark.parametrize("transforms", [[], [HEADER]], ids=["plain", "transformed"])
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
-def test_a_label_is_known_from_its_first_row_on(pipeline, lines, plugin, transforms):
-    database = pipeline.database
+def test_a_label_is_known_from_its_first_row_on(pipeline, database, lines, plugin, transforms):
     pipeline.tables = {"transforms": transforms}
     with pipeline.running(**{"plugin.name": plugin}) as run:
         database.execute("INSERT INTO t VALUES (1, 'ok')")
@@ -191,8 +190,9 @@ def test_a_label_is_known_from_its_first_row_on(pipeline, lines, plugin, transfo
     [("pgoutput", []), ("wal2json", []), ("pgoutput", [HEADER])],
     ids=["pgoutput", "wal2json", "transformed"],
 )
-def test_a_label_in_an_array_is_known_from_its_first_row_on(pipeline, lines, plugin, transforms):
-    database = pipeline.database
+def test_a_label_in_an_array_is_known_from_its_first_row_on(
+    pipeline, database, lines, plugin, transforms
+):
     pipeline.tables = {"transforms": transforms}
     with pipeline.running(**{"plugin.name": plugin}) as run:
         database.execute("INSERT INTO t VALUES (1, '{ok,sad}')")
@@ -228,9 +228,8 @@ def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(pipeline, 
     "CREATE TABLE t (id int PRIMARY KEY, m crate)",
     settings={"waltap.composite.types": "struct"},
 )
-def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(pipeline, lines):
+def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(pipeline, database, lines):
     """Also of a type within another, in an array; older values, and those without it, have null."""
-    database = pipeline.database
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, ('a', ARRAY[ROW(1)::size]))")
         run.until(lambda: len(seen(lines)) == 1, "the first row")

@@ -49,8 +49,9 @@ def confirmed(pipeline: PipelineRig) -> Callable[[], bool]:
     return lambda: pipeline.slot_lsns()[0] >= lsn
 
 
-def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(pipeline, lines, tmp_path):
-    database = pipeline.database
+def test_a_file_of_lines_that_is_rotated_by_rename_is_opened_anew(
+    pipeline, database, lines, tmp_path
+):
     moved = []
     with pipeline.running() as run:
         for turn in range(4):
@@ -80,8 +81,9 @@ def test_a_file_of_lines_that_is_cut_is_written_again_from_the_last_confirmed_ro
     assert ids(lines) == list(range(1, 1001))
 
 
-def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run(pipeline, lines):
-    database = pipeline.database
+def test_a_file_of_lines_that_is_cut_in_mid_run_is_written_again_in_the_same_run(
+    pipeline, database, lines
+):
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.until(confirmed(pipeline), "the first row")
@@ -117,9 +119,8 @@ def test_a_failed_fsync_of_lines_confirms_nothing(pipeline, lines, monkeypatch):
 
 @pytest.mark.parametrize("taken", ["moved", "deleted"])
 def test_a_change_log_that_is_taken_away_stops_the_pipeline_until_it_is_back(
-    pipeline, tmp_path, taken
+    pipeline, database, tmp_path, taken
 ):
-    database = pipeline.database
     log, aside = tmp_path / "log", tmp_path / "aside"
     settings: dict[str, Any] = {"sink.type": "changelog", "sink.path": str(log)}
     database.execute("INSERT INTO t VALUES (1)")

@@ -93,9 +93,8 @@ def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline, fails):
     assert fails or pipeline.offset() is None
 
 
-def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline):
+def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline, database):
     """The next start reads the tables again; nothing is passed over in silence."""
-    database = pipeline.database
     settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
     pipeline.catch_up(**settings)
     assert (database.slots(), publications(pipeline), pipeline.offset()) == ({}, {}, None)
@@ -104,9 +103,10 @@ def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline):
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
-def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(pipeline, caplog):
+def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(
+    pipeline, database, caplog
+):
     settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
-    database = pipeline.database
     database.psql(
         "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS"
         " $$BEGIN RAISE 'it is wanted'; END$$;"
@@ -123,8 +123,7 @@ def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(pi
     )
 
 
-def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline):
-    database = pipeline.database
+def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline, database):
     with pipeline.running(**{"publication.drop.on.stop": "true"}) as run:
         database.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = current_database()"
@@ -136,16 +135,14 @@ def test_a_publication_of_a_run_that_reconnected_is_dropped_too(pipeline):
     assert publications(pipeline) == {}
 
 
-def test_a_publication_that_was_there_is_never_dropped(pipeline):
-    database = pipeline.database
+def test_a_publication_that_was_there_is_never_dropped(pipeline, database):
     database.execute(f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t")
     pipeline.catch_up(**{"publication.drop.on.stop": "true"})
     assert publications(pipeline) == {pipeline.slot: ["t"]}
 
 
-def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline):
+def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline, database):
     """Filters of rows and columns are of the tables that stay; others come and go."""
-    database = pipeline.database
     database.execute(
         "CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE gone (id int PRIMARY KEY);"
         f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t WHERE (id > 10), gone"
@@ -160,8 +157,7 @@ def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline):
 
 
 @pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
-def test_a_publication_of_more_than_is_captured_is_used_as_it_is(pipeline, what):
-    database = pipeline.database
+def test_a_publication_of_more_than_is_captured_is_used_as_it_is(pipeline, database, what):
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     database.execute(f"CREATE PUBLICATION {pipeline.slot} {what}")
     settings = {"table.include.list": r"public\.t"}
@@ -211,9 +207,8 @@ def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> Comman
     return command.start(*words, cwd=pipeline.folder, environment=os.environ | {"COLUMNS": "160"})
 
 
-def test_a_pipeline_runs_in_one_process_at_a_time(pipeline):
+def test_a_pipeline_runs_in_one_process_at_a_time(pipeline, database):
     """Also in its snapshot, when nobody reads the slot yet: another start would drop it."""
-    database = pipeline.database
     reading, release = pipeline.destination.hold()
     try:
         with pipeline.running(ready=False) as run:
@@ -240,8 +235,7 @@ def beats(pipeline: PipelineRig) -> int:
     return sum(isinstance(part, Heartbeat) for part in parts)
 
 
-def test_heartbeats_and_their_query_wait_for_no_event(pipeline):
-    database = pipeline.database
+def test_heartbeats_and_their_query_wait_for_no_event(pipeline, database):
     database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
     settings = {
         "snapshot.mode": "no_data",
@@ -270,9 +264,8 @@ def test_one_heartbeat_follows_a_snapshot_whatever_the_period(pipeline, mode, ro
 
 
 @pytest.mark.parametrize("around", ["{}", "BEGIN; {}; COMMIT"])
-def test_a_heartbeat_query_that_fails_is_a_warning(pipeline, caplog, around):
+def test_a_heartbeat_query_that_fails_is_a_warning(pipeline, database, caplog, around):
     """A transaction that it began ends with it."""
-    database = pipeline.database
     settings = {
         "heartbeat.interval.ms": 20,
         "heartbeat.action.query": around.format("INSERT INTO beats VALUES (now())"),
@@ -286,8 +279,7 @@ def test_a_heartbeat_query_that_fails_is_a_warning(pipeline, caplog, around):
         assert run.notices.failures == []
 
 
-def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline):
-    database = pipeline.database
+def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline, database):
     database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
     settings = {
         "heartbeat.interval.ms": 20,
@@ -309,9 +301,7 @@ def test_a_heartbeat_over_a_dead_connection_makes_a_new_one(pipeline):
 # --- observers --------------------------------------------------------------------------------------
 
 
-def test_observers_are_reported_transactions_and_of_the_slot(pipeline):
-    database = pipeline.database
-
+def test_observers_are_reported_transactions_and_of_the_slot(pipeline, database):
     class Watching:
         def __init__(self) -> None:
             self.transactions: list[tuple[int, bool]] = []

@@ -35,8 +35,7 @@ def reconnected(run: Run, times: int = 1) -> bool:
     return states.count("reconnecting") >= times and states[-1] == "streaming"
 
 
-def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline):
-    database = pipeline.database
+def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline, database):
     with pipeline.running() as run:
         for turn in range(3):
             database.execute(
@@ -52,8 +51,7 @@ def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline):
     assert pipeline.destination.ids("t") == list(range(300))
 
 
-def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(pipeline):
-    database = pipeline.database
+def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(pipeline, database):
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1, 'x')")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the first row")
@@ -160,11 +158,10 @@ ALL_ROLES = ("catalogue", "replication")
     ],
 )
 def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
-    pipeline, tmp_path, when, roles, sink, mode
+    pipeline, database, tmp_path, when, roles, sink, mode
 ):
     """Nothing was delivered yet, or part of it; it happens twice in a row, but for a change log that has
     the table: the snapshot goes on, and the table is not completed again."""
-    database = pipeline.database
     database.execute(
         "INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 20000) g;"
         "CREATE TABLE u (id int PRIMARY KEY, v text);"
@@ -193,9 +190,8 @@ def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
         assert pipeline.destination.ids("u")[-5000:] == list(range(1, 5001))
 
 
-def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(pipeline):
+def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(pipeline, database):
     """The walsender still waits for a transaction when we come back, and holds the slot."""
-    database = pipeline.database
     with database.connect(autocommit=False) as writer:
         writer.execute("INSERT INTO t VALUES (1, 'x')")
         with pipeline.running(ready=False) as run:
@@ -208,8 +204,7 @@ def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(pip
     assert list(database.slots()) == [pipeline.slot]
 
 
-def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline):
-    database = pipeline.database
+def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline, database):
     database.execute("INSERT INTO t VALUES (1, 'x')")
     with pipeline.running(**{"snapshot.mode": "always"}) as run:
         terminate(pipeline, "replication")
@@ -222,9 +217,8 @@ def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline
 
 
 @pytest.mark.exhaustive
-def test_keepalives_are_answered_while_the_sink_blocks(pipeline):
+def test_keepalives_are_answered_while_the_sink_blocks(pipeline, database):
     """The sink blocks for twice as long as the server waits for a sign of life."""
-    database = pipeline.database
     database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '12s'")
     blocked, release = pipeline.destination.hold(lambda batch: batch.events)
     with pipeline.running(**{"status.update.interval.ms": 60_000}) as run:

@@ -78,14 +78,13 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("settings", [{}, READ_ONLY], ids=["watermarks", "read-only"])
-def test_a_table_under_change_arrives_whole(pipeline, settings):
+def test_a_table_under_change_arrives_whole(pipeline, database, settings):
     """Writers insert, update (large values untouched, too), delete and change keys meanwhile, one of them in long
     transactions.
 
     Who changes a key touches the large value: a row that leaves the part to be read, and whose change
     does not show all, is nowhere to be had whole.
     """
-    database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, large text);"
         "ALTER TABLE t ALTER large SET STORAGE EXTERNAL;"
@@ -158,9 +157,8 @@ def test_keys_of_any_type_are_read_in_order_without_gaps(pipeline, key, values):
     assert chunks(pipeline) == [10] * 9 + [5]
 
 
-def test_tables_without_key_are_read_by_columns_neither_unique_nor_set(pipeline):
+def test_tables_without_key_are_read_by_columns_neither_unique_nor_set(pipeline, database):
     """A surrogate key of the signal, or ``message.key.columns``: no row is left out where a chunk ends."""
-    database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int, g int); ALTER TABLE t REPLICA IDENTITY FULL;"
         "INSERT INTO t SELECT n, nullif(n % 4, 0) * 10 FROM generate_series(1, 60) n;"
@@ -231,9 +229,8 @@ def test_rows_are_those_that_the_stream_shows_of_a_table(pipeline, named, via_ro
     ],
 )
 def test_a_change_in_the_window_is_known_by_its_key_whatever_the_decoder(
-    pipeline, between, settings
+    pipeline, database, between, settings
 ):
-    database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int, at timestamptz, v text, PRIMARY KEY (id, at));"
         "INSERT INTO t SELECT g, '2024-05-05 10:00:00.5Z', 'old' FROM generate_series(1, 9) g"
@@ -275,9 +272,8 @@ MOVED = "UPDATE t SET id = 33, large = large || '' WHERE id = 3"
     ],
 )  # fmt: skip
 def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
-    pipeline, between, when, identity, change
+    pipeline, database, between, when, identity, change
 ):
-    database = pipeline.database
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, large text, o int NOT NULL);"
         "ALTER TABLE t ALTER large SET STORAGE EXTERNAL; CREATE UNIQUE INDEX other ON t (o);"
@@ -653,10 +649,9 @@ def test_a_table_that_is_dropped_between_two_chunks_ends_and_the_next_is_read(
     ids=["another table", "another key"],
 )
 def test_a_table_is_read_from_its_start_if_it_or_its_key_is_another_one(
-    pipeline, between, statements
+    pipeline, database, between, statements
 ):
     """Else the place between two chunks would be one of another table, or of another key."""
-    database = pipeline.database
     between(lambda: database.execute(statements), nth=2)
     with pipeline.running(**READ_ONLY) as run:
         asked(run, "t")

@@ -162,8 +162,7 @@ def test_columns_that_nothing_maps_are_reported(pipeline, caplog):
     assert "generated column" in reported.remedy
 
 
-def test_a_column_that_joins_and_nothing_maps_is_reported_once(pipeline, caplog):
-    database = pipeline.database
+def test_a_column_that_joins_and_nothing_maps_is_reported_once(pipeline, database, caplog):
     with pipeline.running() as run:
         assert "are left out" not in caplog.text
         database.execute("ALTER TABLE t ADD q tsquery; INSERT INTO t VALUES (2, 'a')")

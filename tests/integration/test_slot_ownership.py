@@ -185,8 +185,9 @@ def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline):
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
-def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no_more(pipeline):
-    database = pipeline.database
+def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no_more(
+    pipeline, database
+):
     with database.connect() as last:
         last.execute(
             "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', true)", (pipeline.slot,)

@@ -73,8 +73,9 @@ class AtStart:
         pytest.param("ALTER TABLE t DROP v; ALTER TABLE t ADD v text DEFAULT 'new'", "pgoutput", id="column made anew"),
     ],
 )  # fmt: skip
-def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(pipeline, statements, decoder):
-    database = pipeline.database
+def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
+    pipeline, database, statements, decoder
+):
     with pipeline.running(AtStart(database, statements), **{"plugin.name": decoder}):
         database.execute("UPDATE t SET id = 3000 WHERE id = 5; DELETE FROM t WHERE id = 6")
     pipeline.catch_up(**{"plugin.name": decoder})
@@ -127,8 +128,7 @@ def test_markers_show_the_order_in_which_rows_are_delivered(pipeline, statements
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.mode": "always"})
-def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(pipeline):
-    database = pipeline.database
+def test_a_table_that_is_rewritten_beside_an_older_slot_arrives_whole(pipeline, database):
     pipeline.catch_up()
     pipeline.destination.events.clear()
     database.execute("INSERT INTO t VALUES (1001, 1, 1); INSERT INTO z VALUES (3)")
@@ -262,9 +262,8 @@ def test_shared_locks_are_taken_before_there_is_a_snapshot(pipeline):
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})
-def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(pipeline):
+def test_shared_locks_are_given_up_for_a_transaction_that_the_slot_waits_for(pipeline, database):
     """It holds the slot up, and waits for our lock: neither could ever go on."""
-    database = pipeline.database
     locked = (
         "SELECT 1 FROM pg_locks JOIN pg_class c ON c.oid = relation JOIN pg_stat_activity a USING (pid)"
         " WHERE relname = 't' AND application_name = 'waltap snapshot'"

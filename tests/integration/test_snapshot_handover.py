@@ -56,10 +56,9 @@ def writers(database: Database, portions: RoundPortions) -> Iterator[list[list[i
     settings={"snapshot.fetch.size": 500},
 )
 @pytest.mark.parametrize("way", ["new slot", "second start", *DECODERS])
-def test_rows_written_during_the_snapshot_arrive_once(pipeline, way):
+def test_rows_written_during_the_snapshot_arrive_once(pipeline, database, way):
     """At a second start there is a stored position, and the snapshot has read most changes behind it; a decoder's
     name: beside a slot that somebody made before."""
-    database = pipeline.database
     if way == "second start":
         pipeline.settings["snapshot.mode"] = "always"
         pipeline.catch_up()

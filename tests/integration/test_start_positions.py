@@ -126,8 +126,8 @@ def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind):
 
 def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_loses_nothing(
     pipeline,
+    database,
 ):
-    database = pipeline.database
     pipeline.settings["lsn.flush.mode"] = "manual"
     pipeline.catch_up()
     before = pipeline.slot_lsns()[0]
@@ -226,9 +226,10 @@ def test_a_slot_that_somebody_took_since_it_was_looked_at_is_waited_for(
 
 
 @pytest.mark.parametrize("ends", ["a stop", "max_seconds"])
-def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(pipeline, caplog, ends):
+def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
+    pipeline, database, caplog, ends
+):
     """A slot can be made only when all open transactions have ended: who holds it up is reported."""
-    database = pipeline.database
     with database.connect(autocommit=False) as open_transaction:
         open_transaction.execute("CREATE TABLE forgotten (id int)")
         pid = open_transaction.info.backend_pid
@@ -372,9 +373,8 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline, mode):
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 
 
-def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline):
+def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline, database):
     """Another session locks tables in another order than the start that publishes them."""
-    database = pipeline.database
     database.execute(
         "CREATE TABLE beside (id int PRIMARY KEY);"
         f"ALTER DATABASE {database.name} SET deadlock_timeout = '3s'"
@@ -616,8 +616,7 @@ def test_a_database_that_is_renamed_is_gone_on_with(behind):
         database.server.execute(rename.format(moved.name, database.name))
 
 
-def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(pipeline):
-    database = pipeline.database
+def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(pipeline, database):
     pipeline.settings |= {"snapshot.mode": "no_data", "status.update.interval.ms": 60_000}
     with pipeline.running() as run:
         begin = pipeline.slot_lsns()[0]
@@ -640,8 +639,7 @@ def test_an_offset_that_goes_while_it_streams_does_not_replace_the_slot(pipeline
 # --- streaming.delay.ms, xmin.fetch.interval.ms, slot.failover --------------------------------------------------
 
 
-def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline):
-    database = pipeline.database
+def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline, database):
     database.execute("INSERT INTO t VALUES (1)")
     pipeline.settings["streaming.delay.ms"] = 3_600_000
 

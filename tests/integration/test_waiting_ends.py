@@ -185,8 +185,7 @@ def test_a_stop_ends_the_wait_for_a_name_server(pipeline, monkeypatch):
         answer.set()
 
 
-def test_a_stop_ends_queries_over_a_link_that_passes_nothing(pipeline, proxy):
-    database = pipeline.database
+def test_a_stop_ends_queries_over_a_link_that_passes_nothing(pipeline, database, proxy):
     settings = {"heartbeat.interval.ms": 20, "heartbeat.action.query": "SELECT 1", **through(proxy)}
     with pipeline.running(**settings) as run:
         database.execute("INSERT INTO t VALUES (1)")
@@ -196,9 +195,8 @@ def test_a_stop_ends_queries_over_a_link_that_passes_nothing(pipeline, proxy):
         until(lambda: run.ended, "the end", within=STOP_S)
 
 
-def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(pipeline, proxy):
+def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(pipeline, database, proxy):
     """Until wal_sender_timeout it holds the slot; so does one that decodes a large transaction."""
-    database = pipeline.database
     with pipeline.running(**{"slot.drop.on.stop": "true", **through(proxy)}) as run:
         ((port,),) = database.execute(
             "SELECT client_port FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
@@ -256,8 +254,7 @@ def reconnecting(run: Run) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
-def test_a_stream_that_passes_nothing_is_made_anew(pipeline, proxy, tls, monkeypatch):
-    database = pipeline.database
+def test_a_stream_that_passes_nothing_is_made_anew(pipeline, database, proxy, tls, monkeypatch):
     if tls:
         through_libpq(monkeypatch)
     with pipeline.running(**SHORT, **through(proxy)) as run:
@@ -270,9 +267,8 @@ def test_a_stream_that_passes_nothing_is_made_anew(pipeline, proxy, tls, monkeyp
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the next row")
 
 
-def test_a_network_that_passes_nothing_is_waited_for(pipeline, proxy):
+def test_a_network_that_passes_nothing_is_waited_for(pipeline, database, proxy):
     """New connections are swallowed, too, until it works again."""
-    database = pipeline.database
     with pipeline.running(**SHORT, **through(proxy)) as run:
         proxy.swallow(all_of_them=True)
         database.execute("INSERT INTO t VALUES (1)")
@@ -307,10 +303,11 @@ def test_a_quiet_stream_is_no_dead_link(pipeline, monkeypatch):
         assert run.notices.failures == []
 
 
-def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(pipeline, proxy, monkeypatch):
+def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(
+    pipeline, database, proxy, monkeypatch
+):
     """The server is asked, and is busy: it waits for a lock."""
     monkeypatch.setattr("waltap_postgres.connection.MIN_ASK_S", 30.0)  # the machine is, too
-    database = pipeline.database
     with database.connect() as locking:
         locking.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
         settings = {"waltap.receive.timeout.ms": 1000, "snapshot.lock.timeout.ms": 600_000}
@@ -323,8 +320,7 @@ def test_a_query_that_waits_longer_than_the_timeout_is_no_dead_link(pipeline, pr
             assert run.notices.failures == []
 
 
-def test_a_query_over_a_link_that_passes_nothing_ends(pipeline, proxy):
-    database = pipeline.database
+def test_a_query_over_a_link_that_passes_nothing_ends(pipeline, database, proxy):
     settings = {
         "heartbeat.interval.ms": 20,
         "heartbeat.action.query": "INSERT INTO beats VALUES (clock_timestamp())",
@@ -342,8 +338,7 @@ def test_a_query_over_a_link_that_passes_nothing_ends(pipeline, proxy):
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["socket", "libpq"])
-def test_a_copy_over_a_link_that_passes_nothing_ends(pipeline, proxy, tls, monkeypatch):
-    database = pipeline.database
+def test_a_copy_over_a_link_that_passes_nothing_ends(pipeline, database, proxy, tls, monkeypatch):
     if tls:
         through_libpq(monkeypatch)
     database.execute("INSERT INTO t SELECT g, repeat('x', 2000) FROM generate_series(1, 20000) g")
