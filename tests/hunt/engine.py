@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 from tests.harness.pipeline import profile_text
+from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 from tests.hunt.judge import Life
-from tests.hunt.proxy import Proxy
 
 FAULTY = '''"""Lets the Nth fsync of the sink's files fail, and loses what it should have made durable."""
 import os
@@ -100,7 +100,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         server = self.database.server
-        self.proxy = Proxy((server.host, server.port))
+        self.proxy = Proxy(server.host, server.port)
         self.process: subprocess.Popen[bytes] | None = None
         self.lives: list[Life] = []
         self.ended: list[Ended] = []

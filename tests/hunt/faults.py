@@ -89,7 +89,7 @@ class Faults:
         """Nothing passes for a moment, or never again, while TCP stays alive."""
         if self.engine.running:
             if self.buries and random.random() < 0.6:
-                self.engine.proxy.bury()
+                self.engine.proxy.swallow(endless=True)
                 return self.source.do_work(random)
             self.engine.proxy.hold()
             self.source.do_work(random)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.harness.pipeline import PipelineRig
+from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
-from tests.hunt.proxy import Proxy
 
 from waltap.base.property import declare
 from waltap.changes.decode.decoder import ServerInfo
@@ -142,7 +142,7 @@ class Asked:
     def __init__(self, database: Database) -> None:
         self.said: list[bytes] = []
         self.react: Callable[[bytes], object] = lambda _data: None
-        self.proxy = Proxy((database.server.host, database.server.port), heard=self._hear)
+        self.proxy = Proxy(database.server.host, database.server.port, self._hear)
 
     def _hear(self, data: bytes) -> None:
         self.said.append(data)

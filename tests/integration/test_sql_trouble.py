@@ -17,9 +17,9 @@ from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
+from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import PEOPLE, VISITS, Place, failure, waiting
-from tests.hunt.proxy import Proxy
 
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
@@ -455,7 +455,7 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria, tmp_p
         if armed.is_set() and b"COMMIT" in data:
             proxy.cut_after(0)
 
-    proxy = Proxy(("127.0.0.1", mariadb.port), heard=heard)
+    proxy = Proxy("127.0.0.1", mariadb.port, heard)
     url = maria.url.replace(str(mariadb.port), str(proxy.port))
     source, sink = Model(), Place("mariadb", url, maria.connect, "CHAR").opened(tmp_path)
     sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))

@@ -13,10 +13,10 @@ import orjson
 import pytest
 from tests.harness.changelog import context
 from tests.harness.pipeline import until
+from tests.harness.proxy import Proxy
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.nats import NatsServer
 from tests.harness.servers.redis import RedisServer
-from tests.hunt.proxy import Proxy
 
 from waltap.base.redaction import hide, redacted
 from waltap.changes.events.event import Record
@@ -251,7 +251,7 @@ def test_a_link_to_redis_that_breaks_within_a_transaction_is_made_again(
             proxy.cut()
 
     host, port = redis_server.address.split(":")
-    proxy = Proxy((host, int(port)), heard)
+    proxy = Proxy(host, int(port), heard)
     address = f"127.0.0.1:{proxy.port}"
     made = sink("redis", tmp_path, address=address, delivery_guarantee="exactly_once")
     if command != b"TYPE":
