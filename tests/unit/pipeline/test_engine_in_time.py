@@ -10,6 +10,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.errors import ConnectionLost, SinkError
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_testing.simulation import SimulatedPipeline
+from waltap_testing.simulation.destination import _SimulatedSink
 from waltap_testing.workload import ITEMS
 
 __all__ = ["new"]
@@ -66,6 +67,29 @@ def test_a_server_that_was_never_there_is_no_reason_to_wait(new):
     with pytest.raises(ConnectionLost):
         pipeline.run()
     assert pipeline.clock.now == 0.0
+
+
+def test_a_sink_that_another_session_keeps_from_opening_is_waited_for(new, monkeypatch):
+    """Such as the paused process that this one takes over from."""
+    pipeline, opens = new(), []
+    before = _SimulatedSink.open
+
+    def open_(sink: _SimulatedSink) -> Positions | None:
+        opens.append(pipeline.clock.now)
+        if len(opens) < 4:
+            raise Refused("locked")
+        return before(sink)
+
+    monkeypatch.setattr(_SimulatedSink, "open", open_)
+    pipeline.source.insert(at=10.0)
+    pipeline.run(stop_at=20.0)
+    assert pipeline.destination.durable == [1]
+    assert pipeline.observed.states[-1][1] != "reconnecting"
+    opens.clear()
+    with pytest.raises(Refused):
+        again = new(errors_max_retries=2)
+        again.run()
+    assert len(opens) == 3
 
 
 def test_a_reconnect_shows_nothing_that_the_owner_holds_back_and_the_rest_once_it_lets_go(new):

@@ -395,8 +395,10 @@ class Engine:
         """
         state = self._run.state
         state.leadership.check()  # whatever failed: another may run the pipeline by now
-        if error.retry is not RetryVerdict.RECONNECT or retries.spent:
+        if error.retry is RetryVerdict.NEVER or retries.spent:
             return False
+        if error.retry is RetryVerdict.SAME_BATCH:  # while the sink opens, no batch can be repeated
+            return state.sink == "unusable"
         comes_back = isinstance(error, ConnectionLost | SnapshotError) or bool(
             state.made.unreadable
         )

@@ -118,8 +118,9 @@ class Sink(abc.ABC):
 
     Failures. A `write` that raises a SinkError has not accepted its batch. With
     `RetryVerdict.SAME_BATCH` the sink keeps the earlier batches, and the engine may write the same batch
-    again. After `RecordsRefused` the batch has fewer records. With another verdict no write follows, but
-    a flush may, which confirms the kept batches.
+    again; raised by `open`, it has the engine open a new instance later. After `RecordsRefused` the batch
+    has fewer records. With another verdict no write follows, but a flush may, which confirms the kept
+    batches.
 
     Any other exception of `write`, and every exception of `flush`, ends the instance. The system may have
     dropped pages that it could not write, and would report success for a second attempt. From then on
