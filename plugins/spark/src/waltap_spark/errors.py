@@ -95,6 +95,7 @@ class TargetChanged(FormatError):
 # others continue; nothing is lost or doubled.
 StepDiffers = FormatError.define("StepDiffers", "WT-5267")
 VersionGone = FormatError.define("VersionGone", "WT-5236")
+ClockBehind = FormatError.define("ClockBehind", "WT-5275")
 CatalogueUnreachable = FormatError.define("CatalogueUnreachable", "WT-5245")
 ChunkSourceUnreachable = SinkError.define(
     "ChunkSourceUnreachable", "WT-5257", retry=RetryVerdict.RECONNECT

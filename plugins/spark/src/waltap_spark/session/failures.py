@@ -5,6 +5,7 @@ the applier.
 """
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from waltap.errors import WaltapError
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.errors import (
+    ClockBehind,
     FormatError,
     JvmEnded,
     NamesClash,
@@ -34,6 +36,9 @@ OF_ONE: Final = (
 
 NO_MEMORY: Final = "java.lang.OutOfMemoryError"
 
+# Iceberg takes no commit that is a minute older than the last one.
+_TOO_EARLY: Final = re.compile(r"Invalid \w+ timestamp (\d+): before .* (\d+)")
+
 # Names the place of a JVM's last words when a command started the JVM.
 UNSAVED_OUTPUT: Final = "its output, which was not kept"
 
@@ -51,7 +56,10 @@ def refused(error: Exception, memory: str | None = None) -> WaltapError:
         return error
     words = first_words(error).rstrip(".")
     found: WaltapError = SparkRefused(words)
-    if NO_MEMORY in words:
+    if times := _TOO_EARLY.search(words):
+        behind_s = (int(times[2]) - int(times[1])) // 1000
+        found = ClockBehind(f"the clock is {behind_s} s behind the table's last commit: {words}")
+    elif NO_MEMORY in words:
         text = f"Spark had no memory left: {words}"
         found = JvmEnded(text, log="its output", memory=memory or _memory())
     found.__cause__ = error
