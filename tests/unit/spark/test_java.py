@@ -141,7 +141,9 @@ def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own():
     again = refused(ValueError("java.lang.OutOfMemoryError"), "512m")
     assert "spark.driver.memory, now 512m)" in str(again)
     assert refused(error) is error
-    error = refused(ValueError("Invalid update timestamp 1000: before last snapshot log entry at 601000"))
+    error = refused(
+        ValueError("Invalid update timestamp 1000: before last snapshot log entry at 601000")
+    )
     assert str(error).startswith("WT-5275 the clock is 600 s behind the table's last commit: ")
 
 

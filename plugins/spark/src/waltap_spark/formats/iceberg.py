@@ -219,8 +219,7 @@ class IcebergFormat(MergingFormat):
             order = ", ".join(map(quoted, layout.cluster))
             how = "DISTRIBUTED BY PARTITION LOCALLY" if divided else "LOCALLY"
             spark.sql(f"ALTER TABLE {at} WRITE {how} ORDERED BY {order}")
-        with self._transaction(spark, at):
-            pass
+        self.sign(spark, at)
 
     def identity_of(self, spark: SparkSession, at: str) -> str | None:
         """Return the table's UUID."""
@@ -386,22 +385,17 @@ class IcebergFormat(MergingFormat):
     def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
         """Return a snapshot's rows. Raises: VersionGone if it expired."""
         self._require_iceberg(spark)
-        sql = f"SELECT * FROM {target.at} VERSION AS OF {target.version}"
-        try:
-            return spark.sql(sql)
-        except Exception as error:
-            if "snapshot" not in str(error):
-                raise
-            spark.sql(f"REFRESH TABLE {target.at}")  # a catalogue may cache older metadata
-        try:
-            return spark.sql(sql)
-        except Exception as error:
-            if "snapshot" not in str(error):
-                raise
-            text = f"{target.at} no longer has snapshot {target.version}"
-            raise VersionGone(
-                text, oldest="the oldest snapshot", newest="the last commit"
-            ) from error
+        for refreshed in (False, True):
+            try:
+                return super().at_version(spark, target)
+            except Exception as error:
+                if "snapshot" not in str(error):
+                    raise
+                gone = error
+            if not refreshed:  # a catalogue may cache older metadata
+                spark.sql(f"REFRESH TABLE {target.at}")
+        text = f"{target.at} no longer has snapshot {target.version}"
+        raise VersionGone(text, oldest="the oldest snapshot", newest="the last commit") from gone
 
     def newest_of(self, spark: SparkSession, at: str, versions: Collection[int]) -> int:
         """Compare sequence numbers: snapshot ids have no order."""
