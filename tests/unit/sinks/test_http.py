@@ -20,11 +20,12 @@ from waltap.base.retry import retry_after
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
+from waltap.errors import RetryVerdict
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import packer, shards_of
-from waltap_sinks.http.sink import ClientCredentials, HttpRefused, HttpSink
+from waltap_sinks.http.sink import ClientCredentials, HttpRefused, HttpSink, HttpUnavailable
 
 RECORDS = [
     Record("s.a", b'{"id":1}', b'{"op":"c"}'),
@@ -288,6 +289,28 @@ def test_an_address_where_nobody_listens_is_reported_before_the_start(tmp_path):
     assert "refused" in quiet.found
     assert "token" not in quiet.found
     assert not receiver.taken
+
+
+def test_an_outage_and_a_long_wait_end_with_the_time_for_a_request_and_the_batch_comes_again(
+    tmp_path,
+):
+    with Receiver(started=False) as receiver:
+        given = {"url": receiver.url, "retry.interval.ms": 10, "retry.timeout.ms": 50}
+        context = SinkContext(pipeline="p", state_dir=tmp_path)
+        batch = Batch(parts=[], position=Position(8), events=10, records=ROWS)
+        with closing(HttpSink(HttpProperties.model_validate(given), context)) as sink:
+            sink.open()
+            with pytest.raises(HttpUnavailable) as down:
+                sink.write(batch)
+            assert down.value.retry is RetryVerdict.SAME_BATCH
+            assert "token" not in str(down.value)
+            receiver.start()
+            receiver.answers.extend([(503, {"Retry-After": "99999999"})] * 2)
+            with pytest.raises(HttpUnavailable):
+                sink.write(batch)
+            sink.write(batch)
+            assert sink.flush() == Positions({"": Position(8)})
+        assert ids(receiver) == [*range(1, 11)]
 
 
 def test_retry_after_is_seconds_or_a_time_of_the_servers_clock():
