@@ -344,9 +344,8 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(private_server
     ],
 )
 def test_a_row_that_moves_past_the_chunks_keeps_its_large_value(
-    pipeline: PipelineRig, between: Callable[..., None],
-    settings: dict[str, Any], data: dict[str, str], moved_to: str,
-) -> None:  # fmt: skip
+    pipeline, between, settings, data, moved_to
+):
     """Its update does not have the value, and no chunk comes to the row any more."""
     column = data.get("surrogate_key", "id")
     move = (

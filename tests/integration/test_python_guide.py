@@ -114,7 +114,7 @@ def test_changes_as_they_are(shop):
     assert seen == [("public.orders", 2)]
 
 
-def test_a_pipeline_beside_a_program(shop: Database) -> None:
+def test_a_pipeline_beside_a_program(shop):
     # [pipeline]
     with waltap.Pipeline("shop.toml") as pipeline:
         pipeline.wait(lambda status: status.state == "streaming", timeout=TIMEOUT)
@@ -127,7 +127,7 @@ def test_a_pipeline_beside_a_program(shop: Database) -> None:
     assert Path("out.jsonl").read_text().count("\n") == 4
 
 
-def test_what_it_fails_with(shop: Database) -> None:
+def test_what_it_fails_with(shop):
     # [errors]
     try:
         waltap.Pipeline("shop.toml", overrides={"database.dbname": "nowhere"}).run()
@@ -146,7 +146,7 @@ def test_samples_of_the_last_hour(shop):
     assert points
 
 
-def test_hooks_of_a_program(shop: Database) -> None:
+def test_hooks_of_a_program(shop):
     # [hooks]
     from waltap.plugins.hookspecs import hookimpl
 

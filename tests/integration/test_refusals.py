@@ -283,8 +283,8 @@ AS = {"database.password": "right"}
     ],
 )  # fmt: skip
 def test_a_refused_connection_says_what_mends_it_and_leaves_nothing(
-    closed_shop: Database, tmp_path, settings: dict[str, Any], code: str, status: int, says: str, advises: str
-) -> None:  # fmt: skip
+    closed_shop, tmp_path, settings, code, status, says, advises
+):
     error = refusal(PipelineRig(closed_shop, tmp_path), **settings)
     assert (error.code, exit_code(error)) == (code, status)
     assert says in error.problem

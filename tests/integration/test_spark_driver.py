@@ -530,7 +530,7 @@ def test_a_run_to_the_end_fails_while_tables_stand_still(rig, tmp_path):
     assert LiveTables(rig.spark, rig.output, allow_stale=True).current("odd").count() == 2
 
 
-def test_what_a_run_to_the_end_applied_leaves_the_log(rig: Followed) -> None:
+def test_what_a_run_to_the_end_applied_leaves_the_log(rig):
     # as if it were two hours later
     properties = SparkProperties(path="").model_copy(update={"retention_hours": -2.0})
     for _ in range(2):

@@ -240,8 +240,8 @@ def test_tables_that_are_written_in_place_follow_their_source(delta, tmp_path, n
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 @pytest.mark.parametrize("group", AT_RANDOM)
 def test_tables_follow_whatever_happens_to_their_source(
-    delta: Any, tmp_path_factory: pytest.TempPathFactory, group: str, engine: str, table_format: str
-) -> None:
+    delta, tmp_path_factory, group, engine, table_format
+):
     @seed(zlib.crc32(f"{group} {engine} {table_format}".encode()))
     @settings(
         max_examples=15, phases=[Phase.generate], database=None,

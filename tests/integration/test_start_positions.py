@@ -125,8 +125,7 @@ def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind):
 
 
 def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_loses_nothing(
-    pipeline,
-    database,
+    pipeline, database
 ):
     pipeline.settings["lsn.flush.mode"] = "manual"
     pipeline.catch_up()

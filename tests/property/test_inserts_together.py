@@ -226,7 +226,7 @@ def test_sound_transactions_become_columns(data):
 
 
 @given(st.lists(st.integers(1, 12), max_size=8), st.integers(2, 6))
-def test_every_run_that_is_long_enough_is_found(lengths: list[int], least: int) -> None:
+def test_every_run_that_is_long_enough_is_found(lengths, least):
     # Tables and kinds alternate, so that no two runs are one.
     frames: list[Frame] = []
     expected: list[tuple[int, int]] = []

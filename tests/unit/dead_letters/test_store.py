@@ -111,7 +111,7 @@ def test_nobody_else_reads_them_and_what_is_no_text_or_no_folder_is_reported(tmp
 
 
 @given(VALUES, VALUES, st.sampled_from(OldTuple))
-def test_a_change_comes_back_as_it_was(new: tuple, old: tuple, kind: OldTuple) -> None:  # type: ignore[type-arg]
+def test_a_change_comes_back_as_it_was(new, old, kind):  # type: ignore[type-arg]
     part = transaction(1, 0, 0x100)
     changes: list[Change] = [
         Insert(ITEMS, 7, new),
