@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import dataset
 from tests.harness.json_lines import records
+from tests.harness.pipeline import PipelineRig
 
 from waltap.changes.capture.topic_naming import field_namer
 from waltap_sinks.changelog import ChangeLog
@@ -158,23 +159,27 @@ def seen(out: Path) -> list[tuple[str, Any, Any]]:
     return found
 
 
+def grown(pipeline: PipelineRig, out: Path, steps: dict[int, str], **settings: Any) -> list[Any]:
+    """Execute each step, and wait until there are so many events; return what was seen."""
+    with pipeline.running(**settings) as run:
+        for count, sql in steps.items():
+            pipeline.database.run(*sql.split(";"))
+            run.until(lambda count=count: len(seen(out)) == count, f"{count} events")
+    return seen(out)
+
+
 @pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
 @pytest.mark.parametrize("transforms", [[], [HEADER]], ids=["plain", "transformed"])
 @pytest.mark.parametrize("plugin", ["pgoutput", "wal2json", "decoderbufs"])
-def test_a_label_is_known_from_its_first_row_on(pipeline, database, lines, plugin, transforms):
+def test_a_label_is_known_from_its_first_row_on(pipeline, lines, plugin, transforms):
     pipeline.tables = {"transforms": transforms}
-    with pipeline.running(**{"plugin.name": plugin}) as run:
-        database.execute("INSERT INTO t VALUES (1, 'ok')")
-        run.until(lambda: len(seen(lines)) == 1, "the first row")
-        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
-        database.execute("INSERT INTO t VALUES (2, 'glad')")
-        run.until(lambda: len(seen(lines)) == 2, "the second row")
-        database.execute("ALTER TYPE mood ADD VALUE 'mad' BEFORE 'sad'")
-        database.execute("UPDATE t SET m = 'mad' WHERE id = 1")
-        run.until(lambda: len(seen(lines)) == 3, "all rows")
-        database.execute("INSERT INTO t VALUES (3, 'sad')")
-        run.until(lambda: len(seen(lines)) == 4, "one more")
-    rows = seen(lines)
+    steps = {
+        1: "INSERT INTO t VALUES (1, 'ok')",
+        2: "ALTER TYPE mood ADD VALUE 'glad'; INSERT INTO t VALUES (2, 'glad')",
+        3: "ALTER TYPE mood ADD VALUE 'mad' BEFORE 'sad'; UPDATE t SET m = 'mad' WHERE id = 1",
+        4: "INSERT INTO t VALUES (3, 'sad')",
+    }
+    rows = grown(pipeline, lines, steps, **{"plugin.name": plugin})
     assert [row[:2] for row in rows] == [("c", "ok"), ("c", "glad"), ("u", "mad"), ("c", "sad")]
     assert rows[0][2] == "sad,ok"
     assert "glad" in rows[1][2].split(",")
@@ -190,20 +195,14 @@ def test_a_label_is_known_from_its_first_row_on(pipeline, database, lines, plugi
     [("pgoutput", []), ("wal2json", []), ("pgoutput", [HEADER])],
     ids=["pgoutput", "wal2json", "transformed"],
 )
-def test_a_label_in_an_array_is_known_from_its_first_row_on(
-    pipeline, database, lines, plugin, transforms
-):
+def test_a_label_in_an_array_is_known_from_its_first_row_on(pipeline, lines, plugin, transforms):
     pipeline.tables = {"transforms": transforms}
-    with pipeline.running(**{"plugin.name": plugin}) as run:
-        database.execute("INSERT INTO t VALUES (1, '{ok,sad}')")
-        run.until(lambda: len(seen(lines)) == 1, "the first row")
-        database.execute("ALTER TYPE mood ADD VALUE 'so so' BEFORE 'ok'")
-        database.execute("INSERT INTO t VALUES (2, '{ok,\"so so\"}')")
-        run.until(lambda: len(seen(lines)) == 2, "the second row")
-        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
-        database.execute("INSERT INTO t VALUES (3, NULL, '{glad}'), (4, '{}', NULL)")
-        run.until(lambda: len(seen(lines)) == 4, "all rows")
-    assert seen(lines) == [
+    steps = {
+        1: "INSERT INTO t VALUES (1, '{ok,sad}')",
+        2: "ALTER TYPE mood ADD VALUE 'so so' BEFORE 'ok'; INSERT INTO t VALUES (2, '{ok,\"so so\"}')",
+        4: "ALTER TYPE mood ADD VALUE 'glad'; INSERT INTO t VALUES (3, NULL, '{glad}'), (4, '{}', NULL)",
+    }
+    assert grown(pipeline, lines, steps, **{"plugin.name": plugin}) == [
         ("c", ["ok", "sad"], "sad,ok"),
         ("c", ["ok", "so so"], "sad,so so,ok"),
         ("c", None, "sad,so so,ok,glad"),
@@ -228,20 +227,16 @@ def test_a_label_that_is_called_otherwise_by_now_is_written_as_it_was(pipeline, 
     "CREATE TABLE t (id int PRIMARY KEY, m crate)",
     settings={"waltap.composite.types": "struct"},
 )
-def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(pipeline, database, lines):
+def test_an_attribute_of_a_composite_type_is_known_from_its_first_row_on(pipeline, lines):
     """Also of a type within another, in an array; older values, and those without it, have null."""
-    with pipeline.running() as run:
-        database.execute("INSERT INTO t VALUES (1, ('a', ARRAY[ROW(1)::size]))")
-        run.until(lambda: len(seen(lines)) == 1, "the first row")
-        database.execute("ALTER TYPE crate ADD ATTRIBUTE colour text")
-        database.execute("INSERT INTO t VALUES (2, ('b', '{}', 'red'))")
-        run.until(lambda: len(seen(lines)) == 2, "one with another attribute")
-        database.execute("ALTER TYPE size ADD ATTRIBUTE h int")
-        database.execute("UPDATE t SET m = ('c', ARRAY[ROW(1, 2)::size], NULL) WHERE id = 1")
-        database.execute("INSERT INTO t VALUES (3, ('d', NULL, 'blue'))")
-        run.until(lambda: len(seen(lines)) == 4, "all rows")
+    steps = {
+        1: "INSERT INTO t VALUES (1, ('a', ARRAY[ROW(1)::size]))",
+        2: "ALTER TYPE crate ADD ATTRIBUTE colour text; INSERT INTO t VALUES (2, ('b', '{}', 'red'))",
+        3: "ALTER TYPE size ADD ATTRIBUTE h int; UPDATE t SET m = ('c', ARRAY[ROW(1, 2)::size], NULL) WHERE id = 1",
+        4: "INSERT INTO t VALUES (3, ('d', NULL, 'blue'))",
+    }
     fields = ["label", "sizes", "colour"]
-    assert [(value, names) for _, value, names in seen(lines)] == [
+    assert [(value, names) for _, value, names in grown(pipeline, lines, steps)] == [
         ({"label": "a", "sizes": [{"w": 1}]}, fields[:2]),
         ({"label": "b", "sizes": [], "colour": "red"}, fields),
         ({"label": "c", "sizes": [{"w": 1, "h": 2}], "colour": None}, fields),

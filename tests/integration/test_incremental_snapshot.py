@@ -5,7 +5,6 @@ The promise: who takes every event, row by row, has the table's state in the end
 """
 
 import json
-import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -561,16 +560,6 @@ def test_signals_that_wait_for_a_start_do_not_stop_it(pipeline):
     for _ in range(2):
         with pipeline.running() as run:
             run.until(lambda: pipeline.destination.ids("t"), "the row after the signals")
-
-
-@large
-def test_a_log_signal_is_logged_with_the_offset(pipeline, caplog):
-    caplog.set_level("INFO")
-    with pipeline.running() as run:
-        pipeline.signal("log", message="we are at {}, said ops")
-        run.until(lambda: "we are at " in caplog.text, "the line")
-    [line] = [t for r in caplog.records if (t := r.getMessage()).startswith("we are at ")]
-    assert re.fullmatch(r"we are at [0-9A-F]+/[0-9A-F]+, said ops", line)
 
 
 @large

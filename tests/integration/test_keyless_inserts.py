@@ -25,6 +25,15 @@ def published_inserts(database: Database, pipeline: PipelineRig) -> list[str]:
     return sorted(str(row[0]) for row in rows)
 
 
+def until_published(database: Database, pipeline: PipelineRig, tables: list[str], sql: str) -> int:
+    """Deliver ``sql``, of a row with the next number, until the slot has let go of what is older; return the last one."""
+    for n in range(10, 40):
+        pipeline.deliver("CHECKPOINT", sql.format(n))
+        if published_inserts(database, pipeline) == tables:
+            return n
+    pytest.fail("the publication of inserts was never used")
+
+
 def test_a_table_without_key_comes_while_the_engine_is_down(pipeline):
     pipeline.settings |= INSERTS
     pipeline.catch_up()
@@ -62,12 +71,7 @@ def test_the_policy_is_chosen_for_a_slot_that_is_there(database, pipeline, caplo
     pipeline.catch_up()
     assert "join the publication of inserts at a later start" in caplog.text
     assert published_inserts(database, pipeline) == []
-    for n in range(10, 40):  # until the slot has let go of what is older
-        pipeline.deliver("CHECKPOINT", f"INSERT INTO u VALUES ({n})")
-        if published_inserts(database, pipeline) == ["log", "u"]:
-            break
-    else:
-        pytest.fail("the publication of inserts was never used")
+    n = until_published(database, pipeline, ["log", "u"], "INSERT INTO u VALUES ({})")
     assert pipeline.destination.ids("u") == [5, *range(10, n + 1)]
     pipeline.deliver("INSERT INTO log VALUES (2); UPDATE u SET id = 0; INSERT INTO t VALUES (4)")
     assert pipeline.destination.ids("t") == [1, 4]
@@ -112,12 +116,7 @@ def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_
     assert pipeline.destination.ids("t") == [1, 2]
     assert pipeline.destination.ids("u") == [1]
     assert "until then, tables in no publication are not captured" in caplog.text
-    for n in range(10, 40):  # until the slot has let go of what is older
-        pipeline.deliver(f"CHECKPOINT; INSERT INTO t VALUES ({n})")
-        if published_inserts(database, pipeline) == ["u"]:
-            break
-    else:
-        pytest.fail("the publication of inserts was never used")
+    n = until_published(database, pipeline, ["u"], "INSERT INTO t VALUES ({})")
     assert (
         "table public.u was captured before, and is captured again after an interruption; rows and "
         "changes in between are missing"

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -101,12 +102,15 @@ def test_an_action_of_a_plugin_is_called_with_data_and_position(pipeline):
     assert run.notices.signals == [("mark", "m-1"), ("log", run.notices.signals[1][1])]
 
 
-def test_a_log_signal_without_a_message_logs_that_and_the_position(pipeline, caplog):
+def test_a_log_signal_logs_its_message_or_that_it_has_none_and_the_position(pipeline, caplog):
     given = ("", "{}", '{"message": ""}', '{"message": " "}', '{"message": null}', '{"text": "x"}')
     with caplog.at_level(logging.INFO), pipeline.running() as run:
+        assert run.engine.signal("log", {"message": "we are at {}, said ops"}).result(WAIT_S)
         for data in given:
             answer = run.engine.signal("log", data).result(WAIT_S)
             assert (answer.accepted, answer.reason) == (True, ""), data
+    [said] = [each for each in caplog.messages if each.startswith("we are at ")]
+    assert re.fullmatch(r"we are at [0-9A-F]+/[0-9A-F]+, said ops", said)
     logged = [each for each in caplog.messages if each.startswith("a log signal")]
     assert len(logged) == len(given)
     for line in logged:

@@ -438,23 +438,20 @@ def test_values_of_a_numeric_key_find_their_rows(docs):
     }
 
 
-def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs):
-    docs.database.psql(
+@pytest.mark.parametrize(
+    "sql",
+    [
         "UPDATE docs SET note = 'second' WHERE id < 3; ALTER TABLE docs RENAME body TO b;"
         "ALTER TABLE docs RENAME spare TO body; ALTER TABLE docs RENAME b TO spare;"
         "ALTER TABLE docs RENAME TO former; CREATE TABLE docs AS TABLE former WITH NO DATA;"
-        "INSERT INTO docs SELECT id, 'another', 'another' FROM former"
-    )
-    runs(docs)
-    found = {row["id"]: (row["body"], row["spare"]) for row in updated(docs)}
-    assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}
-
-
-def test_values_are_not_read_of_a_table_that_inherits(docs):
-    docs.database.psql(
+        "INSERT INTO docs SELECT id, 'another', 'another' FROM former",
         "CREATE TABLE heir () INHERITS (docs); INSERT INTO heir SELECT id, 'another', 'another' FROM docs;"
-        "UPDATE ONLY docs SET note = 'second' WHERE id < 3"
-    )
+        "UPDATE ONLY docs SET note = 'second' WHERE id < 3",
+    ],
+    ids=["other names", "a table that inherits"],
+)
+def test_values_are_read_of_the_table_and_columns_that_had_the_names(docs, sql):
+    docs.database.psql(sql)
     runs(docs)
     found = {row["id"]: (row["body"], row["spare"]) for row in updated(docs)}
     assert found == {"1.50": (f"{LONG}1", LONG), "2.50": (f"{LONG}2", LONG)}

@@ -60,9 +60,11 @@ def write_between(pipeline: YugabytePipeline, table: str) -> None:
     execute(f"UPDATE {table} SET v = 'changed between' WHERE id = 1")
 
 
-def follow_and_read(pipeline: YugabytePipeline, run: Run, table: str) -> None:
-    """The slot follows its publication, minutes pass, and everything is there."""
+def follow_and_read(pipeline: YugabytePipeline, run: Run, table: str, number: int) -> None:
+    """Nothing comes until the slot follows its publication; minutes pass, and everything is there."""
     server = pipeline.server
+    passes_the_stream(pipeline, run, number)
+    assert pipeline.records(table) == []
     server.refresh()
     server.database.execute(f"INSERT INTO {table} VALUES (3, 'streamed')")
     server.ahead_s = 901.0
@@ -86,9 +88,7 @@ def test_a_table_that_joins_at_a_start_is_read_when_the_slot_has_followed(joinin
         assert joining.records("late") == []
     with joining.running(**captured) as run:  # it still waits after a restart
         database.execute("INSERT INTO late VALUES (4, 'between, too')")
-        passes_the_stream(joining, run, 2)
-        assert joining.records("late") == []
-        follow_and_read(joining, run, "late")
+        follow_and_read(joining, run, "late", 2)
 
 
 @pytest.mark.parametrize("mode", ["filtered", "all_tables"])
@@ -100,9 +100,7 @@ def test_a_table_that_is_made_meanwhile_is_read_when_the_slot_has_followed(joini
         asked = "public.made", "snapshot"
         run.until(lambda: asked in run.notices.new_tables, "the signal")
         write_between(joining, "made")
-        passes_the_stream(joining, run, 1)
-        assert joining.records("made") == []
-        follow_and_read(joining, run, "made")
+        follow_and_read(joining, run, "made", 1)
 
 
 def test_a_table_that_somebody_else_adds_is_read_when_the_slot_has_followed(joining):
@@ -121,9 +119,7 @@ def test_a_table_that_somebody_else_adds_is_read_when_the_slot_has_followed(join
             '{"data-collections": ["public.added"], "type": "incremental"}',
         )
         write_between(joining, "added")
-        passes_the_stream(joining, run, 1)
-        assert joining.records("added") == []
-        follow_and_read(joining, run, "added")
+        follow_and_read(joining, run, "added", 1)
 
 
 def test_releases_that_follow_at_once_do_not_wait(joining):
