@@ -505,7 +505,7 @@ UNUSABLE = [
     ("execute-snapshot", asks("public.none"), "no such table is captured"),
     ("execute-snapshot", asks("pg_catalog.pg_authid"), "no such table is captured"),
     ("execute-snapshot", asks("public.t", type="sideways"), "sideways"),
-    ("execute-snapshot", asks("public.t", surrogate_key="no"), "has no key"),
+    ("execute-snapshot", asks("public.t", surrogate_key="no"), "has no column 'no'"),
     ("execute-snapshot", asks("public.keyless"), "has no key"),
     ("execute-snapshot", "[" * 200_000, "is not JSON"),
     ("execute-snapshot", '{"data-collections": ["public.\\ud800"]}', "is not JSON"),

@@ -26,6 +26,8 @@ def test_the_command_fails_where_a_check_does(pipeline):
     assert done.returncode == 1
     failed = {c["name"]: c["code"] for c in json.loads(done.stdout) if c["verdict"] == "error"}
     assert failed["captured tables"] == "WT-2116"
+    for words in (["doctor"], ["plan"], ["plan", "--json"]):
+        assert "WT-2116" in pipeline.command(*words, **wrong).stdout
     done = pipeline.command("run", "FILE", "--until-idle", 0.3, **wrong)
     assert (done.returncode, "WT-2116" in done.stderr) == (1, True)
     done = pipeline.command("run", "FILE", "--until-idle", 0.3, **settings)

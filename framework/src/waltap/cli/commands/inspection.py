@@ -168,11 +168,7 @@ def doctor(
     """
     found = _checks(source, sink, set_)
     if as_json:
-        document = [
-            _check_document(check) | ({} if check.error is None else {"code": check.error.code})
-            for check in found
-        ]
-        echo(json.dumps(document, indent=2))
+        echo(json.dumps(list(map(_check_document, found)), indent=2))
     else:
         _print_checks(found)
     if any(check.verdict == "error" for check in found):
@@ -200,18 +196,18 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> list[Prefl
 
 
 def _check_document(check: PreflightCheck) -> dict[str, str]:
-    return {
-        "name": check.name,
-        "verdict": check.verdict,
-        "found": check.found,
-        "remedy": check.remedy,
-    }
+    code = {} if check.error is None else {"code": check.error.code}
+    return {name: getattr(check, name) for name in ("name", "verdict", "found", "remedy")} | code
+
+
+def _found(check: PreflightCheck) -> str:
+    return check.found if check.error is None else f"{check.error.code}: {check.found}"
 
 
 def _print_checks(checks: list[PreflightCheck]) -> None:
     rows = []
     for check in checks:
-        found = Text(check.found)
+        found = Text(_found(check))
         if check.remedy and check.verdict != "ok":
             found.append(f"\n→ {check.remedy}", "cyan")
         rows.append((Text(check.verdict, COLOURS.get(check.verdict, "")), check.name, found))
@@ -359,7 +355,7 @@ def _print_plan(
     console = answers()
     for check in found:
         remedy = [f"  → {check.remedy}"] if check.remedy else []
-        _print_lines(console, [f"{check.verdict}: {check.name}: {check.found}", *remedy])
+        _print_lines(console, [f"{check.verdict}: {check.name}: {_found(check)}", *remedy])
     made = [*plan.statements, *((plan.slot,) if plan.slot else ())] or ["nothing"]
     for title, statements in (
         ("Run first, as a superuser or the owner of the named objects", plan.by_others),

@@ -704,7 +704,8 @@ class IncrementalSnapshots:
             refused([request], "no such table is captured")
             return self._ended(request, "UNKNOWN_SCHEMA")
         if not key:
-            refused([request], NO_KEY)
+            chosen = request.surrogate_key
+            refused([request], f"the table has no column {chosen!r}" if chosen else NO_KEY)
             return self._ended(request, "NO_PRIMARY_KEY")
         if chunk is None or not chunk.rows:
             if not reported:

@@ -12,7 +12,7 @@ Life cycle, all in the engine's thread unless stated otherwise:
 import abc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from waltap.changes.decode.decoder import Catalogue, ServerInfo
@@ -216,9 +216,7 @@ class PreflightCheck:
         )
 
     def as_warning(self) -> "PreflightCheck":
-        if self.verdict != "error":
-            return self
-        return PreflightCheck.warning(self.name, self.found, self.remedy)
+        return replace(self, verdict="warning") if self.verdict == "error" else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

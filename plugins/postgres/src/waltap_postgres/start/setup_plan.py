@@ -137,7 +137,8 @@ def setup_plan(
         slot = slots.create_sql(
             properties.slot_name, decoder.output_plugin, two_phase=decoder.two_phase
         )
-    others = [each for check in checks if check.error for each in _mending(check.error)]
+    refusals = [check.error for check in checks if check.verdict == "error" and check.error]
+    others = [each for error in refusals for each in _mending(error)]
     signal = context.capture.signal_table
     if signal and set(statements) & set(others) and catalogue.relation(*signal) is None:
         # Another role creates the signal table and the publication, whose statement names only
