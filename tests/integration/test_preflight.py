@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.errors import QueryCanceled
 from tests.harness.command import waltap
 from tests.harness.servers.postgres import Database
 
@@ -318,6 +319,24 @@ def test_partitions_published_by_other_names_beside_other_tables(pipeline, cover
     name = "public.p" if way == "profile" else "public.p1"
     found = [(e.op, e.table) for e in pipeline.destination.events if e.table != "public.t"]
     assert found == [("r", name), ("c", name)]
+
+
+@pytest.mark.pipeline(
+    sql="CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+    "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+    settings={"publish.via.partition.root": True},
+)
+def test_a_partition_that_is_half_detached_is_reported(pipeline: PipelineRig) -> None:
+    with pipeline.database.connect(autocommit=False) as reader:
+        reader.execute("SELECT FROM p")
+        with pytest.raises(QueryCanceled):
+            pipeline.database.run(
+                "SET statement_timeout = 100", "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY"
+            )
+    check = pipeline.doctor()["partitions"]
+    assert "public.p1 is half detached" in check.found
+    pipeline.database.execute(check.remedy)
+    assert "partitions" not in pipeline.doctor()
 
 
 def test_a_table_without_publication_is_reported_also_beside_one_that_is_published_in_part(

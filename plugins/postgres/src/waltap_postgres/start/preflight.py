@@ -62,6 +62,15 @@ SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
  ORDER BY 1, 2, a.attnum
 """
 
+# `to_jsonb`: the column came with 14.
+DETACHING_SQL = """
+SELECT n.nspname::text, p.relname::text, m.nspname::text, c.relname::text
+  FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_namespace n ON n.oid = p.relnamespace
+  JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace m ON m.oid = c.relnamespace
+ WHERE p.relkind = 'p' AND (to_jsonb(i) ->> 'inhdetachpending')::bool
+   AND (p.oid = ANY(%s::oid[]) OR c.oid = ANY(%s::oid[])) ORDER BY 3, 4
+"""
+
 SETTINGS = (
     "wal_level",
     "max_replication_slots",
@@ -186,7 +195,8 @@ class PreflightChecks:
                 user=sql_name(self.properties.user),
             )
             return [*checks, PreflightCheck.failed("publication", refused)]
-        return [*checks, *self._publication(planned), *self._identities(planned)]
+        found = [*self._publication(planned), *self._detaching()]
+        return [*checks, *found, *self._identities(planned)]
 
     def _decoding(self) -> list[PreflightCheck]:
         """Check that the server supports the decoder's properties."""
@@ -380,6 +390,20 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                 f"{name!r} does not cover {', '.join(r.name for r in missing[:NAMED])}",
                 f"ALTER PUBLICATION {sql_name(name)} ADD TABLE {tables}",
             )
+        ]
+
+    def _detaching(self) -> list[PreflightCheck]:
+        """Report partitions that DETACH CONCURRENTLY left half detached."""
+        oids = [table.relation.oid for table in self.captured]
+        # Decoding them for FOR ALL TABLES WITH (publish_via_partition_root) crashes the server.
+        return [
+            PreflightCheck.warning(
+                "partitions",
+                f"{schema}.{table} is half detached from {of}.{parent}: the stream of {of}.{parent} lacks "
+                "changes of it, or they crash the server",
+                f"ALTER TABLE {sql_name(of, parent)} DETACH PARTITION {sql_name(schema, table)} FINALIZE",
+            )
+            for of, parent, schema, table in self.catalogue.query(DETACHING_SQL, (oids, oids))
         ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
