@@ -200,3 +200,15 @@ def test_a_table_renamed_to_and_fro_is_itself_in_between(rig):
     assert rig.entries() == [(oid, ("id",), 2)]
     assert rig.entries("between") == [(oid, ("id",), 1)]
     assert rig.unsent("between") == {"v"}
+
+
+def test_tables_whose_schemas_exchange_names_are_themselves(rig: Rig) -> None:
+    first = rig.oid()
+    rig.ddl("CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, v text)")
+    rig.pipeline.catch_up()
+    with rig.running():
+        rig.rows("INSERT INTO t VALUES (1, 'a')")
+        names = (("public", "x"), ("s", "public"), ("x", "s"))
+        rig.ddl(";".join(f"ALTER SCHEMA {old} RENAME TO {new}" for old, new in names))
+        rig.rows("INSERT INTO t VALUES (2, 'b')")
+    assert rig.entries() == [(first, ("id",), 1), (rig.oid(), ("id",), 1)]

@@ -61,6 +61,8 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
 # The last id that a transaction has.
 LAST_XID_SQL = "SELECT txid_snapshot_xmax(txid_current_snapshot()) - 1"
 
+SCHEMA_SQL = "SELECT xmin::text::int8 FROM pg_namespace WHERE nspname = %s"
+
 # A subtransaction has the timestamp of its transaction.
 ORDER_SQL = """
 SELECT w.xid, pg_xact_commit_timestamp(w.xid::text::xid) > pg_xact_commit_timestamp(%s::xid)
@@ -253,7 +255,8 @@ class RelationDescriber:
             return now.relation
         moment = self._latest(moment, now)
         if oid != then.oid:
-            return then if came_later(now, then, moment, columns) else now.relation
+            later = came_later(now, then, moment, columns) or self._schema_came_later(now, moment)
+            return then if later else now.relation
         moment = moment.reaching(shown_by_columns(columns, now, then), now.writers)
         if any(moment.precedes(xid) for xid in now.writers):
             return then
@@ -269,6 +272,15 @@ class RelationDescriber:
             for column in now.relation.columns
         )
         return msgspec.structs.replace(now.relation, identity=then.identity, columns=columns)
+
+    def _schema_came_later(self, now: CatalogTable, moment: CatalogVersion) -> bool:
+        """Return whether a rename of the schema named ``now`` after ``moment``."""
+        relation, known = now.relation, self._memory.get(now.relation.oid)
+        # Other ways to a new name write the table's own row type.
+        if known is None or known.table != relation.table or known.schema == relation.schema:
+            return False
+        rows = self._catalogue.query(SCHEMA_SQL, (relation.schema,))
+        return any(moment.precedes(xid) for (xid,) in rows)
 
     def _renamed(
         self, schema: str, table: str, columns: Sequence[Column], moment: CatalogVersion

@@ -325,7 +325,8 @@ SELECT o.schema, o.name, s.snapshot, c.oid::int8, c.relkind::text, c.relrepliden
                           ORDER BY i.indexrelid)
           FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid),
        (SELECT string_agg(a.xmin::text, ' ' ORDER BY a.attnum)
-          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       n.xmin::text
   FROM (SELECT txid_current_snapshot()::text AS snapshot OFFSET 0) s
  CROSS JOIN unnest(%s::text[], %s::text[]) o(schema, name)
   LEFT JOIN pg_namespace n ON n.nspname = o.schema::name
