@@ -38,6 +38,11 @@ def boot_seconds() -> float:
     return time.clock_gettime(clock)
 
 
+def lock_number(text: str) -> int:
+    """Return the number of an advisory lock, a hash of ``text`` of 64 bits."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
 class PostgresLease(LeaderLease):
     """Hold the advisory lock of a slot's name in its database."""
 
@@ -45,8 +50,7 @@ class PostgresLease(LeaderLease):
         """Open the session. Raises: SourceError, StopRequested."""
         properties = properties.with_password(context.password)
         self._properties, self._seconds = properties, context.seconds
-        digest = hashlib.sha256(f"waltap lease {properties.slot_name}".encode()).digest()
-        self._key = int.from_bytes(digest[:8], "big", signed=True)
+        self._key = lock_number(f"waltap lease {properties.slot_name}")
         self._until = 0.0
         watch = ServerWaits(context.stopping, deadline_s=context.seconds)
         role = f"lease of {socket.gethostname():.30}:{os.getpid()}"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import ClassVar, Final
 
 from waltap.ports.source.connector import PreflightCheck
-from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.snapshot.transaction import SnapshotTable
 from waltap_postgres.start.preflight import PreflightChecks
 from waltap_yugabyte.errors import ChangeRefused, ReadTimeRefused
@@ -149,7 +148,7 @@ class YugabytePreflight(PreflightChecks):
             yield PreflightCheck.ok("events", found)
 
     def _keyless(self) -> Iterator[PreflightCheck]:
-        names = [table.relation.name for table in self.captured if _keyless(table)]
+        names = [t.relation.name for t in self.captured if not (t.primary_key or t.partitioned)]
         if names:
             yield PreflightCheck.warning(
                 "primary keys",
@@ -183,10 +182,6 @@ class YugabytePreflight(PreflightChecks):
                 "Run the pipeline; raise cdc_intent_retention_ms and cdc_wal_retention_time_secs "
                 "of the nodes, and yb.slot.retention.ms with them",
             )
-
-
-def _keyless(table: CatalogTable) -> bool:
-    return not (table.primary_key or table.partitioned)
 
 
 def _listed(names: list[str]) -> str:

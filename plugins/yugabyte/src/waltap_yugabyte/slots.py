@@ -4,7 +4,6 @@ Source: yugabyte-db, ``repl_gram.y``, ``slotfuncs.c``, ``yb_virtual_wal_client.c
 connector for YugabyteDB, ``PostgresReplicationConnection.java``.
 """
 
-import hashlib
 import logging
 import re
 import time
@@ -17,6 +16,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.errors import ConnectionLost, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
+from waltap_postgres.lease import lock_number
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import CreatedSlot, ReplicationSlot, SlotAdmin
 from waltap_postgres.waiting import POLL_S
@@ -182,7 +182,7 @@ class YugabyteSlots(SlotAdmin):
         if name in self._ours:
             return True
         try:
-            ((locked,),) = self.catalogue.query(LOCK_SQL, (_lock(name),))
+            ((locked,),) = self.catalogue.query(LOCK_SQL, (lock_number(f"waltap slot {name}"),))
         except ConnectionLost:
             raise
         except SourceError as error:  # no locks before 2025.1, or by a flag
@@ -199,7 +199,7 @@ class YugabyteSlots(SlotAdmin):
 
     def _read_by(self, name: str) -> SourceError:
         try:
-            rows = self.catalogue.query(READER_SQL, (_lock(name),))
+            rows = self.catalogue.query(READER_SQL, (lock_number(f"waltap slot {name}"),))
         except SourceError:  # pg_locks shows such locks only in some releases
             rows = []
         pid, application, address = rows[0] if rows else ("PID", "", "another node")
@@ -212,12 +212,6 @@ class YugabyteSlots(SlotAdmin):
 
     def refuse_failover(self) -> None:
         """Do nothing: slots belong to the cluster."""
-
-
-def _lock(name: str) -> int:
-    # Advisory locks have numbers of 64 bits; a hash of the name makes one.
-    digest = hashlib.sha256(f"waltap slot {name}".encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class YugabyteSlot(ReplicationSlot, frozen=True, kw_only=True):

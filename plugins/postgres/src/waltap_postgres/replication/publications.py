@@ -180,9 +180,8 @@ class PublicationSet:
             return PublicationPlan(())
 
     def _dropped(self, entry: OwnedObject) -> bool:
-        if self._context.owned_objects.find(*entry.key) is None:
-            return False
-        return published(self._catalogue, entry.name) is None
+        known = self._context.owned_objects.find(*entry.key) is not None
+        return known and published(self._catalogue, entry.name) is None
 
     def gone(self) -> SourceError | None:
         """Return why the existing slot cannot be read, None if it can.

@@ -323,7 +323,7 @@ class SlotAdmin:
         Raises: SourceError.
         """
         if self.properties.slot_failover:
-            ((standby,),) = self.catalogue.query("SELECT pg_is_in_recovery()")
+            standby = self.catalogue.standby()
             refusal = failover_refusal(self.properties, self.version_num, standby=standby)
             if refusal is not None:
                 raise refusal
@@ -503,9 +503,7 @@ class PostgresSlotWatch(SlotWatch):
         # A checkpoint writes such a record too, and removes WAL that no slot needs.
         newer = self._version >= LOGS_SNAPSHOTS_SINCE
         try:
-            self._catalogue.query(
-                "SELECT pg_log_standby_snapshot()"
-            ) if newer else self._catalogue.query("CHECKPOINT")
+            self._catalogue.query("SELECT pg_log_standby_snapshot()" if newer else "CHECKPOINT")
         except ConnectionLost:
             raise
         except SourceError as error:

@@ -64,11 +64,8 @@ SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
 
 # `to_jsonb`: the column came with 14.
 DETACHING_SQL = """
-SELECT n.nspname::text, p.relname::text, m.nspname::text, c.relname::text
-  FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_namespace n ON n.oid = p.relnamespace
-  JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace m ON m.oid = c.relnamespace
- WHERE p.relkind = 'p' AND (to_jsonb(i) ->> 'inhdetachpending')::bool
-   AND (p.oid = ANY(%s::oid[]) OR c.oid = ANY(%s::oid[])) ORDER BY 3, 4
+SELECT inhparent::regclass::text, inhrelid::regclass::text FROM pg_inherits i
+ WHERE (to_jsonb(i) ->> 'inhdetachpending')::bool AND %s::oid[] && ARRAY[inhparent, inhrelid] ORDER BY 2
 """
 
 SETTINGS = (
@@ -395,15 +392,14 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
     def _detaching(self) -> list[PreflightCheck]:
         """Report partitions that DETACH CONCURRENTLY left half detached."""
         oids = [table.relation.oid for table in self.captured]
-        # Decoding them for FOR ALL TABLES WITH (publish_via_partition_root) crashes the server.
+        # The server crashes if it decodes them for FOR ALL TABLES WITH (publish_via_partition_root).
         return [
             PreflightCheck.warning(
                 "partitions",
-                f"{schema}.{table} is half detached from {of}.{parent}: the stream of {of}.{parent} lacks "
-                "changes of it, or they crash the server",
-                f"ALTER TABLE {sql_name(of, parent)} DETACH PARTITION {sql_name(schema, table)} FINALIZE",
+                f"{part} is half detached from {of}: its changes may be in no stream, or crash the server",
+                f"ALTER TABLE {of} DETACH PARTITION {part} FINALIZE",
             )
-            for of, parent, schema, table in self.catalogue.query(DETACHING_SQL, (oids, oids))
+            for of, part in self.catalogue.query(DETACHING_SQL, (oids,))
         ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
@@ -659,5 +655,4 @@ def hosted_roles(service: ServerHosting | None) -> tuple[list[str], str]:
     if service is None:
         return [], ""
     own = service.service
-    granted = [own.granted] if own.granted else []
-    return [*granted, *(granted and [own.admin])], own.admin
+    return [own.granted, own.admin] if own.granted else [], own.admin

@@ -63,10 +63,6 @@ class ResumeCheck:
         found = "SELECT FROM pg_database WHERE datname = %s"
         return here and not self._catalogue.query(found, (database,))
 
-    def made_by_us(self, offset: Offset) -> bool:
-        """Return whether the offset's run created the slot on this server."""
-        return offset.sole.slot_created_lsn > 0 and _belongs_to(offset) == self._here
-
     def belongs_here(self, offset: Offset) -> bool:
         """Return whether the offset is of this server, database and slot."""
         return _belongs_to(offset) == self._here
@@ -96,13 +92,13 @@ class ResumeCheck:
         # An offset without a complete snapshot is no position, so only the slot decides.
         if offset is not None and offset.snapshot is not None:
             offset = None
-        if offset is not None and self._renamed(offset):
-            return OtherSlot(
-                f"the stored offset belongs to slot {offset.sole.slot!r}; the profile names slot "
-                f"{self._properties.slot_name!r}",
-                stored=offset.sole.slot,
-            )
-        if offset is not None and _belongs_to(offset) != self._here:
+        if offset is not None and not self.belongs_here(offset):
+            if _belongs_to(offset)[:2] == self._here[:2]:
+                return OtherSlot(
+                    f"the stored offset belongs to slot {offset.sole.slot!r}; the profile names slot "
+                    f"{self._properties.slot_name!r}",
+                    stored=offset.sole.slot,
+                )
             return OtherServer(
                 "the stored offset belongs to system {}, database {!r}, slot {!r}; this is system {},"
                 " database {!r}, slot {!r}".format(*_belongs_to(offset), *self._here)
@@ -120,16 +116,13 @@ class ResumeCheck:
                 slot=slot.name,
                 reason=slot.reason,
             )
-        if offset is not None and _recreated(offset, slot):
+        identity = "" if offset is None else offset.sole.slot_identity
+        if identity and slot.identity not in {"", identity}:
             return PositionGap(
                 f"slot {slot.name!r} was dropped and created again since the offset was stored: its "
                 "positions start again"
             )
         return None if offset is None else self._older(offset, slot) or self._gap(offset, slot)
-
-    def _renamed(self, offset: Offset) -> bool:
-        """Return whether the offset is of another slot of this database."""
-        return not self.belongs_here(offset) and _belongs_to(offset)[:2] == self._here[:2]
 
     def _missing(self, offset: Offset) -> OffsetError:
         position = lsn_text(offset.sole.position.end_lsn)
@@ -206,11 +199,6 @@ class ResumeCheck:
             if len(words) > 1 and words[0] == str(timeline):
                 return parse_lsn(words[1])
         return None
-
-
-def _recreated(offset: Offset, slot: ReplicationSlot) -> bool:
-    known = offset.sole.slot_identity
-    return bool(known and slot.identity and known != slot.identity)
 
 
 def _belongs_to(offset: Offset) -> tuple[str, str, str]:

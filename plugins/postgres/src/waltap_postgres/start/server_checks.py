@@ -310,14 +310,9 @@ def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> P
             if setting and setting.waiting
             else ""
         )
-        found, remedy = f"{level}{waits}", wal_level_remedy(setting, hosting)
-        return PreflightCheck(
-            name="wal_level",
-            verdict="error",
-            found=found,
-            remedy=remedy,
-            error=WalLevelTooLow(f"wal_level is {found}", sql=remedy),
-        )
+        remedy = wal_level_remedy(setting, hosting)
+        error = WalLevelTooLow(f"wal_level is {level}{waits}", sql=remedy)
+        return PreflightCheck.failed("wal_level", error)
     # Decoding works now, but would fail after the next restart.
     if setting and setting.waiting and setting.written not in {None, "logical"}:
         return PreflightCheck.warning(
@@ -366,13 +361,8 @@ def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
     found = f"output_plugin_libraries is {listed!r}, without {plugin}"
     # The server stores one text with commas in it as one name.
     wanted = ", ".join("'" + name.replace("'", "''") + "'" for name in [*allowed, plugin])
-    return PreflightCheck(
-        name="output plugin",
-        verdict="error",
-        found=found,
-        remedy=f"ALTER SYSTEM SET output_plugin_libraries = {wanted}; SELECT pg_reload_conf();",
-        error=OutputPluginUnavailable(found, plugin=plugin, libraries=wanted),
-    )
+    error = OutputPluginUnavailable(found, plugin=plugin, libraries=wanted)
+    return PreflightCheck.failed("output plugin", error)
 
 
 def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[PreflightCheck]:

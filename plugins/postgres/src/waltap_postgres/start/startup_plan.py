@@ -221,7 +221,8 @@ def situation(
     entry = owned_object(properties, server, "slot", name)
     if offset is not None:
         offset = resumption.present(offset, slot)
-    made_slot = offset is not None and resumption.made_by_us(offset)
+    of_database = offset is not None and resumption.belongs_here(offset)
+    made_slot = offset is not None and of_database and offset.sole.slot_created_lsn > 0
     begun = slot is not None and offset is None and name in context.made.slots
     ours = (made_slot and offset is not None and offset.snapshot is not None) or begun
     resumable = context.resumes_snapshot and resumption.can_resume(
@@ -239,7 +240,7 @@ def situation(
         plugin=context.decoder.output_plugin,
         database=properties.dbname,
         lost=resumption.lost(offset, slot),
-        of_database=offset is not None and resumption.belongs_here(offset),
+        of_database=of_database,
         made_slot=made_slot,
         begun=begun,
         known=context.owned_objects.find(*entry.key) is not None,
