@@ -326,7 +326,7 @@ def test_partitions_published_by_other_names_beside_other_tables(pipeline, cover
     "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
     settings={"publish.via.partition.root": True},
 )
-def test_a_partition_that_is_half_detached_is_reported(pipeline: PipelineRig) -> None:
+def test_a_partition_that_is_half_detached_is_reported(pipeline):
     with pipeline.database.connect(autocommit=False) as reader:
         reader.execute("SELECT FROM p")
         with pytest.raises(QueryCanceled):
