@@ -1,7 +1,6 @@
 """The site of the documentation is built without a warning, asks for nothing from elsewhere, and its links hold."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from html.parser import HTMLParser
@@ -9,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from tests.harness.command import run_program
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,14 +38,8 @@ class Html(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a site that is built as `make site` builds it."""
     target = tmp_path_factory.mktemp("site")
-    made = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", target],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
+    build = sys.executable, "-m", "mkdocs", "build", "--strict", "-d", target
+    run_program(*build, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
     return target
 
 

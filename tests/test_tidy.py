@@ -7,7 +7,6 @@ import itertools
 import pkgutil
 import re
 import string
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from tests.harness.command import run_program
 
 from waltap.errors import WaltapError
 
@@ -56,10 +56,8 @@ TOKEN = re.compile(r"ghp_\w{20}|AKIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY")
 @cache
 def committed() -> tuple[Path, ...]:
     """Return every file that git knows and that is there, but for what it ignores."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    command = "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"
+    listed = run_program(*command, cwd=ROOT).stdout
     return tuple(path for name in listed.split("\0") if name and (path := ROOT / name).is_file())
 
 
@@ -678,9 +676,7 @@ def test_every_mutant_applies_and_names_tests_that_exist() -> None:
 
     faults = []
     for path in sorted((ROOT / "tests/mutants").glob("*.patch")):
-        fits = subprocess.run(
-            ["git", "apply", "--check", path], cwd=ROOT, capture_output=True, text=True
-        )
+        fits = run_program("git", "apply", "--check", path, code=None, cwd=ROOT)
         faults += [f"{path.stem}: {fits.stderr}"] if fits.returncode else []
         tests = [word for words in read_mutant(path).tests.values() for word in words]
         named = [word.partition("::")[0] for word in tests if word.startswith("tests/")]

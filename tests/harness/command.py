@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PIPE = subprocess.PIPE
 
@@ -40,10 +40,8 @@ def waltap(
     ours = {name: value for name, value in os.environ.items() if not name.startswith("WALTAP_")}
     environment = {**ours, "COLUMNS": "160", **variables}
     if any(name.startswith(BEGINS_WITH) for name in variables):
-        return subprocess.run(
-            [sys.executable, "-m", "waltap", *words],
-            cwd=cwd, env=environment, capture_output=True, text=True, timeout=wait,
-        )  # fmt: skip
+        python = sys.executable, "-m", "waltap"
+        return run_program(*python, *words, code=None, wait=wait, cwd=cwd, env=environment)
     command = start(*words, cwd=cwd, environment=environment)
     try:
         code = command.wait(wait)
@@ -52,6 +50,17 @@ def waltap(
     finally:
         command.close()
     return subprocess.CompletedProcess(words, code, command.said(), command.errors())
+
+
+def run_program(
+    *words: object, code: int | None = 0, wait: float = WAIT_SECONDS, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run any program to its end, which is ``code`` unless that is None; what it says is kept as text."""
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, check=False, timeout=wait, **options
+    )
+    assert code in {None, done.returncode}, (done.stdout + done.stderr)[-8000:]
+    return done
 
 
 def start(

@@ -9,7 +9,6 @@ import argparse
 import itertools
 import json
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import psycopg
 from tests.differential.engines import PEER
+from tests.harness.command import run_program
 from tests.harness.meanwhile import meanwhile
 from tests.harness.servers.postgres import Cluster, Database
 from tests.hunt.by_hand import Played, run_by_hand
@@ -208,9 +208,7 @@ def _events(path: Path) -> Iterator[tuple[str, int, int, int]]:
 
 def _run(*words: object, passing: str = "") -> str:
     """Run a program to its end; return what it said. ``passing``: an error that may come."""
-    done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = run_program(*words, code=None, wait=SECONDS)
     said = done.stdout + done.stderr
     assert done.returncode == 0 or (passing and passing in said), said[-4000:]
     return said

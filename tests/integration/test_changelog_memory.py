@@ -1,9 +1,10 @@
 """The change log's memory is bounded, whatever comes in one transaction; measured in a fresh process."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from tests.harness.command import run_program
 
 PROGRAM = """
 import sys
@@ -49,14 +50,8 @@ def run(folder, table, batches):
 
 def measured(folder: Path, program: str) -> tuple[int, int, int]:
     """Return MiB of its own before the first row, MiB at most, and rows published."""
-    found = subprocess.run(
-        [sys.executable, "-c", PROGRAM + textwrap.dedent(program), str(folder)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
+    code, root = PROGRAM + textwrap.dedent(program), Path(__file__).parents[2]
+    found = run_program(sys.executable, "-c", code, folder, cwd=root)
     print(found.stderr)  # what a failure shows
     before, peak, rows = map(int, found.stdout.split())
     return before, peak, rows

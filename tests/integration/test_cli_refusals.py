@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.command import run_program
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop, text_of
 
@@ -45,9 +46,8 @@ def test_used_up_file_descriptors_are_reported_as_that(shop, sink):
     shop.sink = {"type": sink, "path": "out"}
     reported = 0
     for files in (6, 8, 9, 11):
-        done = subprocess.run(
-            [sys.executable, "-m", "waltap", "run", str(shop.path), "--until-idle", "0"],
-            cwd=shop.folder, capture_output=True, text=True, timeout=180,
+        done = run_program(
+            *(sys.executable, "-m", "waltap", "run", shop.path, "--until-idle", 0), code=None, cwd=shop.folder,
             preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)),
             env={**os.environ, "COLUMNS": "200", "WALTAP_LOG": "text"},
         )  # fmt: skip

@@ -2,11 +2,10 @@
 
 import json
 import resource
-import subprocess
 import sys
 
 import pytest
-from tests.harness.command import waltap
+from tests.harness.command import run_program, waltap
 from tests.harness.shop import Shop, install_plugin, text_of
 
 HEAVY = ("pyarrow", "pyspark", "psycopg", "confluent_kafka", "pandas", "numpy", "sqlalchemy")
@@ -47,7 +46,7 @@ def test_help_imports_nothing_heavy(arguments):
         "print('PARTS', [m for m in ('pydantic', 'waltap.pipeline', 'waltap.ports.sink') if m in sys.modules])\n"
         "print(sum(m.partition('.')[0] == 'waltap' for m in sys.modules))\n"
     )
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    answer = run_program(sys.executable, "-c", program, code=None)
     heavy, parts, modules = answer.stdout.splitlines()[-3:]
     assert heavy in {"HEAVY [] 0", "HEAVY [] None"}, answer.stderr
     if arguments == ["--help"]:  # the others make specs of plugins, with their properties
@@ -102,13 +101,11 @@ def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(s
 
 def test_a_state_folder_without_room_is_reported_as_such(shop):
     """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
-    answer = subprocess.run(
-        [sys.executable, "-B", "-m", "waltap", "run", str(shop.path)],
-        cwd=shop.folder, capture_output=True, text=True, timeout=180,
+    answer = run_program(
+        *(sys.executable, "-B", "-m", "waltap", "run", shop.path), code=1, cwd=shop.folder,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
     )  # fmt: skip
     text = text_of(answer)
-    assert answer.returncode == 1
     for words in ("WT-6005", "File too large", "waltap.state.dir"):
         assert words in text
 
@@ -267,11 +264,8 @@ def test_a_new_profile_without_a_password_says_how_to_give_one(shop):
 
 
 def test_init_asks_for_what_is_missing_and_never_replaces_a_file_unasked(shop):
-    asked = subprocess.run(
-        [sys.executable, "-m", "waltap", "init"],
-        cwd=shop.folder, input="postgres://host/db\nterminal\n", capture_output=True, text=True,
-    )  # fmt: skip
-    assert asked.returncode == 0, asked.stderr
+    typed = "postgres://host/db\nterminal\n"
+    run_program(sys.executable, "-m", "waltap", "init", cwd=shop.folder, input=typed)
     path = shop.folder / "waltap.toml"
     assert 'type = "terminal"' in path.read_text()
     path.write_text("mine")
@@ -392,11 +386,8 @@ main()
     "module", ["waltap.cli.application", "typer", "waltap.errors", "waltap.plugins.host"]
 )
 def test_no_traceback_of_an_import(module):
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, module, "plugins"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    done = run_program(sys.executable, "-c", INTERRUPTED, module, "plugins", code=130)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 # --- a run loads the modules that its pipeline uses, and none of other plugins ------------------------
@@ -430,7 +421,7 @@ def test_a_snapshot_into_lines_loads_no_other_plugin(database, tmp_path):
     profile, lines = tmp_path / "shop.properties", tmp_path / "lines.jsonl"
     profile.write_text("".join(f"{name}={value}\n" for name, value in source.items()))
     command = [sys.executable, "-c", PROGRAM, str(profile), "--sink", f"jsonl:{lines}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_program(*command)
     code, modules = json.loads(done.stdout.splitlines()[-1])
     assert (code, lines.read_bytes().count(b"\n")) == (0, 1000), done.stderr
     for plugin in UNUSED:

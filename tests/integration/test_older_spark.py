@@ -4,10 +4,10 @@ A pytest of its own there for each module: a process has one pyspark.
 """
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.harness.command import run_program
 from tests.harness.servers.iceberg import python
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.requirement import missing
@@ -32,10 +32,7 @@ def test_it_runs_on_pyspark_4_1(java, module):
         k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))
     }
     options = [word for each in LOST_SOCKETS for word in ("-W", each)]
-    done = subprocess.run(
-        [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(SUITE / module)],
-        cwd=ROOT, env=kept, capture_output=True, text=True, check=False, timeout=1100,
-    )  # fmt: skip
+    command = interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, SUITE / module
+    done = run_program(*command, wait=1100, cwd=ROOT, env=kept)
     reported = done.stdout[-8000:] + done.stderr[-1000:]
-    assert done.returncode == 0, reported
     assert "skipped" not in reported, reported

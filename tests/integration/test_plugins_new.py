@@ -4,13 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
+from tests.harness.command import run_program
 from tests.harness.shop import Shop
 
 from waltap.cli.commands.plugins import TemplateKind, generate
@@ -72,8 +72,7 @@ def packages(python, tmp_path_factory):
 
 
 def run(command, code=0, **options):
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
-    assert ran.returncode == code, ran.stdout + ran.stderr
+    ran = run_program(*command, code=code, **options)
     return ran.stdout + (ran.stderr if code else "")
 
 
@@ -131,11 +130,8 @@ def test_an_example_is_what_the_command_makes(tmp_path, kind):
     example = EXAMPLES / made.name
     for file, path in texts.items():
         assert (example / file).read_text() == path.read_text(), file
-    kept = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=example, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    assert set(map(Path, kept)) == texts.keys()
+    kept = run_program("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=example)
+    assert set(map(Path, kept.stdout.split())) == texts.keys()
 
 
 def test_the_command_says_what_to_do_next(tmp_path):

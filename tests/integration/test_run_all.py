@@ -5,11 +5,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.command import run_program
 from tests.harness.json_lines import records
 from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.jars import MissingProgram
@@ -199,8 +199,4 @@ def rotate(log: Path) -> None:
     rules = log.parent / "logrotate.conf"
     rules.write_text(ours)
     rules.chmod(0o644)
-    done = subprocess.run(
-        [*program, "--force", "--state", str(log.parent / "logrotate.state"), str(rules)],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_program(*program, "--force", "--state", log.parent / "logrotate.state", rules)

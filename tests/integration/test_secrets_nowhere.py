@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+from tests.harness.command import run_program
 from tests.harness.pipeline import until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
@@ -307,11 +308,8 @@ def commands(*lines: list[str], cwd: Path, **variables: str) -> str:
         **os.environ, "COLUMNS": "250", "WALTAP_TRACEBACK": "1", "WALTAP_LOG_LEVEL": "debug",
         "PYTHONFAULTHANDLER": "1", **variables,
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", SEVERAL.format(commands=lines)],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    code = SEVERAL.format(commands=lines)
+    done = run_program(sys.executable, "-c", code, cwd=cwd, env=environment)
     return done.stdout + done.stderr
 
 

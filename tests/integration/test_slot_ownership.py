@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.harness.command import waltap
+from tests.harness.command import run_program, waltap
 from tests.harness.pipeline import WAIT_S, PipelineRig
 from tests.harness.shop import Shop
 
@@ -99,11 +99,8 @@ def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(shop, 
         "from waltap.__main__ import main\n"
         "main()\n"
     )
-    killed = subprocess.run(
-        [sys.executable, "-c", code, "run", str(shop.path), "--until-idle", "0.3"],
-        cwd=shop.folder, capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run = sys.executable, "-c", code, "run", shop.path, "--until-idle", 0.3
+    run_program(*run, code=-signal.SIGKILL, cwd=shop.folder)
     assert list(database.slots()) == [database.name]
     assert not (shop.folder / ".waltap" / database.name / "offset.json").exists()
     for number in (3, 4):

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 from tests.harness.changelog import Database, batch, context, relation
-from tests.harness.command import waltap
+from tests.harness.command import run_program, waltap
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers import delta as delta_lake
@@ -86,11 +85,7 @@ def run(s3: S3Server, *command: str) -> str:
         "AWS_SECRET_ACCESS_KEY": ANYBODY.secret,
         "AWS_REGION": REGION,
     }
-    done = subprocess.run(
-        [sys.executable, *command], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    return done.stdout
+    return run_program(sys.executable, *command, env=env).stdout
 
 
 def place(s3: S3Server, bucket: str, name: str) -> str:

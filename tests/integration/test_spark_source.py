@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyarrow import dataset
 from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
+from tests.harness.command import run_program
 from tests.harness.profile_query import patiently
 from tests.harness.servers import spark_catalogue
 from tests.integration.test_spark_profiles import Shop
@@ -307,21 +308,8 @@ def test_a_client_applies_and_reads(spark_connect, tmp_path, database):
     log.write(batch(db.commit()))
     log.flush()
     log.close()
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(CONNECT_CLIENT),
-            spark_connect,
-            str(tmp_path / "log"),
-            str(tmp_path / "out"),
-            str(shop.file),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    places = tmp_path / "log", tmp_path / "out", shop.file
+    done = run_program(sys.executable, CONNECT_CLIENT, spark_connect, *places, wait=400)
     said = done.stdout.splitlines()
     assert said == [
         "applied 3",
@@ -460,26 +448,11 @@ def _pipeline(folder: Path) -> str:
     text = spec.read_text().replace("/lake/changelog", str(folder / "log"))
     text = text.replace("/lake/pipeline", str(folder / "progress"))
     spec.write_text(text.replace("public.orders", "public.people"))
-    done = subprocess.run(
-        [Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", spec],
-        cwd=copy,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", spec
+    variables = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = run_program(*command, cwd=copy, env=os.environ | variables)
     return done.stdout + done.stderr
 
 
 def _run(name: str, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return run_program(sys.executable, EXAMPLES / name, *arguments).stdout

@@ -1,11 +1,11 @@
 """Parts of commands: a database's URI in the place of a profile, questions, how errors end and are shown."""
 
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 import typer
+from tests.harness.command import run_program
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -234,9 +234,7 @@ LIBRARY = "import waltap, waltap.cli.application, waltap.pipeline.engine.engine"
 
 @pytest.mark.parametrize(("code", "rare"), [(COMMAND, True), (LIBRARY, False)])
 def test_cycles_are_collected_rarely_in_the_process_of_a_command_alone(code, *, rare):
-    found = subprocess.run(
-        [sys.executable, "-c", SHOW + code], capture_output=True, text=True, timeout=120, check=True
-    )
+    found = run_program(sys.executable, "-c", SHOW + code)
     young, kept, enabled = found.stdout.split()[-3:]
     assert (int(young) > 10_000, int(kept) > 10_000, enabled) == (rare, rare, "True")
 

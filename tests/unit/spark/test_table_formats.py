@@ -2,7 +2,6 @@
 
 import decimal
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from tests.harness.command import run_program
 
 from waltap.plugins.host import Host
 from waltap_sinks.changelog.manifest import NOTHING
@@ -52,10 +52,7 @@ print(sorted({"pyspark", "pandas", "numpy"} & set(sys.modules)))
 
 
 def test_an_engine_checks_a_format_without_loading_pyspark():
-    done = subprocess.run(
-        [sys.executable, "-c", ENGINE], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert run_program(sys.executable, "-c", ENGINE).stdout == "[]\n"
 
 
 def test_a_session_gets_what_delta_needs_beside_its_own_settings():

@@ -1,8 +1,9 @@
 """The pytest plugin is loaded in every run where waltap is installed: it must cost nothing."""
 
 import os
-import subprocess
 import sys
+
+from tests.harness.command import run_program
 
 HEAVY = ("hypothesis", "msgspec", "orjson", "psycopg", "pyarrow", "pydantic", "pyspark", "typer")
 
@@ -12,20 +13,15 @@ def test_loading_it_imports_nothing_heavy():
         "import sys, pytest; before = set(sys.modules); import waltap_testing.pytest_plugin;"
         f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert run_program(sys.executable, "-c", code).stdout.strip() == "[]"
 
 
 def run(folder, text, *options):
     (folder / "test_it.py").write_text(text)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder), "-q"]
-        + ["-p", "no:cacheprovider", *options, str(folder / "test_it.py")],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
-    )
+    command = sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", folder, "-q"
+    options = "-p", "no:cacheprovider", *options, folder / "test_it.py"
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return run_program(*command, *options, code=None, cwd=folder, env=env)
 
 
 FINDING = "def test_a(record_property): record_property('waltap', 'sink x: found')\n"
