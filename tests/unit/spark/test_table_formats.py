@@ -321,7 +321,13 @@ def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand():
         assert "decimal256" not in str(found.type)
 
 
-TYPES = {"small": '"short"', "large": '"long"', "code": '"string"', "rate": '"double"'}
+TYPES = {
+    "small": '"short"',
+    "large": '"long"',
+    "code": '"string"',
+    "rate": '"double"',
+    "tags": "{}",
+}
 
 
 def test_a_condition_lists_few_keys():
@@ -339,10 +345,11 @@ def test_a_condition_lists_few_keys():
         ([], "large"),
         ([(1,), (None,)], "large"),
         ([(1.5,)], "rate"),
+        ([(["a"],)], "tags"),
         ([(n,) for n in range(LISTED + 1)], "large"),
         ([(f"{n}".zfill(2_000),) for n in range(50)], "code"),
     ],
-    ids=["no keys", "a null", "floating point", "too many", "too long"],
+    ids=["no keys", "a null", "floating point", "an array", "too many", "too long"],
 )
 def test_a_condition_lists_no_other_keys(keys, name):
     assert one_of(keys, [name], TYPES) is None

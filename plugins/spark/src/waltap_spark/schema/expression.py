@@ -131,18 +131,17 @@ def one_of(
     None means that literals cannot say it, or that the keys are too many. Formats skip files by
     such a condition, as they cannot by a join.
     """
+    if any(types[name] not in {*_NUMBERS, '"string"'} for name in names):
+        return None  # a list has no hash
     distinct = dict.fromkeys(keys)
     if not 0 < len(distinct) <= LISTED or any(None in key for key in distinct):
         return None
     columns = dict[str, tuple[str, ...]]()
     for name, values in zip(names, zip(*distinct, strict=True), strict=True):
-        kind = types[name]
-        if kind in _NUMBERS:
-            columns[name] = tuple(f"{value}{_NUMBERS[kind]}" for value in values)
-        elif kind == '"string"':
-            columns[name] = tuple(map(literal_of, values))
-        else:
-            return None
+        suffix = _NUMBERS.get(types[name])
+        columns[name] = tuple(
+            literal_of(value) if suffix is None else f"{value}{suffix}" for value in values
+        )
     parts = tuple(
         f"{quoted(name)} IN ({', '.join(dict.fromkeys(texts))})" for name, texts in columns.items()
     )
