@@ -23,7 +23,7 @@ from waltap_spark.compact import compact_changes, log_columns
 from waltap_spark.compact.compact_changes import compact
 from waltap_spark.compact.compaction import compacted
 from waltap_spark.compact.log_columns import logged, segment_rows, with_epoch
-from waltap_spark.compact.small_sets import arrow_types
+from waltap_spark.compact.small_sets import arrow_types, frame_of
 from waltap_spark.formats.table_format import GroupRows
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.read.live import LiveTables
@@ -420,3 +420,5 @@ def test_types_are_those_that_spark_infers(spark, tmp_path):
     parquet.write_table(rows, tmp_path / "every.parquet")
     inferred = types_of(prepare(spark).read.parquet(str(tmp_path / "every.parquet")).schema)
     assert arrow_types(FileStore(str(tmp_path)).parquet_schema("every.parquet")) == inferred
+    empty = frame_of(spark, rows.select(["list"]).slice(1), {"list": inferred["list"]})
+    assert empty.count() == 0

@@ -50,9 +50,10 @@ def arrow_types(schema: pa.Schema) -> dict[str, str] | None:
 
 def frame_of(spark: SparkSession, rows: pa.Table, types: dict[str, str]) -> DataFrame:
     """Return ``rows`` as a data frame of ``types``."""
-    # Spark drops the rows behind an empty batch.
+    # Spark drops the rows behind an empty batch, and converts no nested column without chunks.
     batches = [each for each in rows.to_batches() if each.num_rows]
-    return spark.createDataFrame(pa.Table.from_batches(batches, rows.schema), struct_of(types))
+    rows = pa.Table.from_batches(batches) if batches else rows.schema.empty_table()
+    return spark.createDataFrame(rows, struct_of(types))
 
 
 def rows_of(store: FileStore, group: SegmentGroup, names: Sequence[str]) -> pa.Table:
