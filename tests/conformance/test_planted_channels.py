@@ -108,22 +108,14 @@ def marks(call):
     call.notify("MARKED", label=label)
 
 
-@ACTIONS.found_by("test_odd_data_is_acted_on_or_left_out_with_a_reason")
-def passes_on_what_came(call):
-    for member in call.arguments.values():
-        call.notify("MARKED", label=member)
-
-
-@ACTIONS.found_by("test_odd_data_is_acted_on_or_left_out_with_a_reason")
-def gives_no_reason(call):
-    if not isinstance(call.arguments.get("label"), str):
-        raise SignalUnusable
-
-
-@ACTIONS.found_by("test_odd_data_is_acted_on_or_left_out_with_a_reason")
-def waits_for_what_is_large(call):
-    if len(str(call.arguments)) > 1000:
-        time.sleep(1.1)
+ODD = "test_odd_data_is_acted_on_or_left_out_with_a_reason"
+LABEL = 'label = call.arguments.get("label")'
+ACTIONS.edit(
+    marks,
+    ("passes_on_what_came", ODD, "if not isinstance(label, str):", "if False:"),
+    ("gives_no_reason", ODD, 'SignalUnusable("label must be a text")', "SignalUnusable"),
+    ("waits_for_what_is_large", ODD, LABEL, f"{LABEL}\n    if len(str(call.arguments)) > 1000:\n        time.sleep(1.1)"),
+)  # fmt: skip
 
 
 class TestPlantedActions(FindsFaults):
@@ -254,6 +246,8 @@ STORES.edit(
     ("LeaksDecodingErrors", "test_a_damaged_file_is_refused_or_read", "decoded(data)\n        except ValueError", "msgspec.json.decode(data, type=Offset)\n        except ZeroDivisionError", msgspec.DecodeError),
     ("LosesTheIndexInTheTransaction", STORED, "encoded(offset)", "encoded(offset.with_sole(position=msgspec.structs.replace(offset.sole.position, commit_lsn=0, index=0)))"),
     ("KeepsTheFirstPartitionOnly", STORED, "encoded(offset)", "encoded(msgspec.structs.replace(offset, partitions=dict(list(offset.partitions.items())[:1])))"),
+    ("StoresOnlyWhatIsNew", "test_what_another_process_stored_is_loaded", TRY, f"{TRY}\n        if offset == getattr(self, 'known', None):\n            return\n        self.known = offset"),
+    ("MergesWithTheOldOne", "test_an_offset_replaces_all_of_the_one_before", "encoded(offset)", "encoded(offset if offset.snapshot else msgspec.structs.replace(offset, snapshot=getattr(self.load(), 'snapshot', None)))"),
     ("ClearsOnlyWhatIsThere", "test_clear_forgets", "missing_ok=True", "", OSError),
     ("SharesOneFile", "test_pipelines_keep_apart", "Path(home) /", "(Path(home).parents[0] if 'another' in home else Path(home)) /"),
 )  # fmt: skip
@@ -312,16 +306,6 @@ class ReadsOnlyOnce(OneFile):
         self.known = None
 
 
-@STORES.found_by("test_what_another_process_stored_is_loaded")
-class StoresOnlyWhatIsNew(OneFile):
-    known = None
-
-    def store(self, offset):
-        if offset != self.known:
-            super().store(offset)
-        self.known = offset
-
-
 @STORES.found_by(KILLED)
 class KeepsWhatItsProcessStored(OneFile):
     known = {}
@@ -334,20 +318,6 @@ class KeepsWhatItsProcessStored(OneFile):
     def store(self, offset):
         super().store(offset)
         self.known[self.path] = offset
-
-
-@STORES.found_by("test_an_offset_replaces_all_of_the_one_before")
-class MergesWithTheOldOne(OneFile):
-    """Keeps what the new offset leaves at its default."""
-
-    def store(self, offset):
-        try:
-            old = self.load()
-        except OffsetError:
-            old = None
-        if old is not None and offset.snapshot is None:
-            offset = msgspec.structs.replace(offset, snapshot=old.snapshot)
-        super().store(offset)
 
 
 class TestPlantedOffsetStores(FindsFaults):

@@ -213,13 +213,13 @@ FAULTS.plant(
     "test_spec_and_decoder_agree",
     declares=replace(GOOD.capabilities, streaming=False),
 )
-
-
-@FAULTS.found_by("test_it_does_only_what_it_declares")
-class DoesWhatItDenies(Right):
-    def __init__(self, context):
-        super().__init__(context)
-        self.capabilities = replace(self.capabilities, truncate=False)
+FAULTS.plant(
+    "ForgetsPublications",
+    "test_publications_are_asked_for_where_filters_are_declared",
+    start_options=lambda self: {**Right.start_options(self), "publication_names": "waltap"},
+)
+KEPT = "self.catalogue, self.kept = context.catalogue, {}"
+FAULTS.edit(Right, ("DoesWhatItDenies", "test_it_does_only_what_it_declares", KEPT, f"{KEPT}\n        self.capabilities = replace(self.capabilities, truncate=False)"))  # fmt: skip
 
 
 @FAULTS.found_by("test_decoders_share_no_state", DecodeError)
@@ -232,12 +232,6 @@ class SharesState(Right):
 
     def feed(self, frames):
         return [m for f in frames for m in super(SharesState, SharesState.shared).feed([f])]
-
-
-@FAULTS.found_by("test_publications_are_asked_for_where_filters_are_declared")
-class ForgetsPublications(Right):
-    def start_options(self):
-        return {**super().start_options(), "publication_names": "waltap"}
 
 
 class TestPlantedDecoders(FindsFaults):
