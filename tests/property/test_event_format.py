@@ -31,8 +31,11 @@ ROWS = st.tuples(
 STEPS = st.lists(st.tuples(st.sampled_from("cuUdr"), ROWS, ROWS), max_size=12)
 
 
-@given(STEPS, st.booleans(), st.booleans(), st.sampled_from("dfi"))
-def test_events_left_alone_are_the_same_bytes(steps, schemas, counted, identity):
+SKIPPED = st.sampled_from(["t", "d", "c", "c,d"])
+
+
+@given(STEPS, st.booleans(), st.booleans(), st.sampled_from("dfi"), SKIPPED)
+def test_events_left_alone_are_the_same_bytes(steps, schemas, counted, identity, skipped):
     relation = table("t", *COLUMNS, identity=identity, index=("id",))
     server = Server()
     for step, row, old in steps:
@@ -51,6 +54,7 @@ def test_events_left_alone_are_the_same_bytes(steps, schemas, counted, identity)
         "key.converter.schemas.enable": enabled,
         "value.converter.schemas.enable": enabled,
         "provide.transaction.metadata": str(counted).lower(),
+        "skipped.operations": skipped,
     }
     plain = json_format(properties)
     context = replace(plain._tables._format, transforms=[("same", lambda events: events)])

@@ -57,6 +57,8 @@ def after(properties: dict[str, str], columns: tuple[str, ...], row: tuple) -> d
         ("column.truncate.to.3.chars", "v text", "a😀😀", "a😀"),
         ("column.truncate.to.2.chars", "v text", "a😀", "a\ud83d"),
         ("column.truncate.to.2.chars", "v bytea", "\\x0102030405", "AQI="),
+        ("column.truncate.to.2.chars", "v bit(33)", "1" * 33, "/////wE="),
+        ("column.truncate.to.2.chars", "v varbit", "1" * 33, "/////wE="),
         ("column.truncate.to.2.chars", "v int4", "12345", 12345),
         ("column.truncate.to.2.chars", "v text", None, None),
         ("column.truncate.to.0.chars", "v text", "hello", ""),

@@ -21,7 +21,7 @@ from waltap.changes.capture.java_regex import (
     number_in,
     split_patterns,
 )
-from waltap.changes.capture.source_type import UNLIMITED, SourceType, is_text, source_type
+from waltap.changes.capture.source_type import UNLIMITED, SourceType, is_bits, is_text, source_type
 from waltap.changes.decode.relation import Column
 from waltap.changes.mapping.connect_schema import ConnectKind
 
@@ -199,12 +199,13 @@ _TRANSFORMED = (ConnectKind.STRING, ConnectKind.BYTES)
 
 
 def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:
-    def build(_column: Column, source: SourceType) -> ColumnTransform | None:
+    def build(column: Column, source: SourceType) -> ColumnTransform | None:
         # The declared length is short enough: no value can be longer.
         if source.length is not None and source.length <= units:
             return ColumnTransform(hides=True)
+        value = None if is_bits(column) else _truncate(units)
         return ColumnTransform(
-            parameters=(("truncateLength", str(units)),), value=_truncate(units), hides=True
+            parameters=(("truncateLength", str(units)),), value=value, hides=True
         )
 
     return build

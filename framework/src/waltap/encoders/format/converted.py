@@ -22,6 +22,7 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import (
+    DELETES,
     INSERTS,
     NEW_KEY,
     OLD_KEY,
@@ -485,7 +486,8 @@ class ConvertedFormat(Format):
             # A value that does not fit must fail here, before the delete counts its event.
             rows.row(after)
             self._delete(table, old, old, change.lsn, frame, headers)
-            self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
+            if INSERTS not in self._skipped:
+                self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
             return
         if self._skip_unchanged and before is not None and alike(rows.row(before), rows.row(after)):
             return
@@ -500,6 +502,8 @@ class ConvertedFormat(Format):
         frame: EventFrame,
         headers: tuple[ConnectHeader, ...],
     ) -> None:
+        if DELETES in self._skipped:  # also in a key change
+            return
         keyed = not table.plan.keyless_deletes
         self._add(
             table, "d", lsn, frame, key=key if keyed else None, before=before, headers=headers

@@ -15,6 +15,8 @@ from waltap.base.cache import BoundedDict
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple, Value
 from waltap.changes.events import (
+    DELETES,
+    INSERTS,
     NEW_KEY,
     OLD_KEY,
     ChangeEvent,
@@ -201,6 +203,8 @@ class JsonEventFormat(JsonFormat):
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
+        if DELETES in self._skipped:  # also in a key change
+            return
         keyed = not codec.plan.keyless_deletes
         self._event("d", codec, n, texts, key=key if keyed else None, before=before, headers=extra)
         if self._tombstones and keyed:
@@ -210,8 +214,9 @@ class JsonEventFormat(JsonFormat):
         self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: PartTemplate
     ) -> None:
         self._delete(codec, old, old, n, texts, extra=key_header(codec, NEW_KEY, new))
-        headers = key_header(codec, OLD_KEY, old)
-        self._event("c", codec, n, texts, key=new, after=new, headers=headers)
+        if INSERTS not in self._skipped:
+            headers = key_header(codec, OLD_KEY, old)
+            self._event("c", codec, n, texts, key=new, after=new, headers=headers)
 
     def _truncated(self, codec: RowCodec, n: str, texts: PartTemplate) -> None:
         self._event("t", codec, n, texts, key=None)
