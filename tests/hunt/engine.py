@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.harness.command import run_program
 from tests.harness.pipeline import profile_text
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
@@ -211,14 +212,8 @@ class Engine:
 
     def command(self, *words: str) -> None:
         """Run ``waltap`` with the profile between two lives. One that fails is a finding."""
-        done = subprocess.run(
-            [self.python, "-m", "waltap", *words, "p.toml"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=patience(30),
-        )
+        command = self.python, "-m", "waltap", *words, "p.toml"
+        done = run_program(*command, code=None, wait=patience(30), cwd=self.folder)
         if done.returncode:
             self.refusals.append(
                 f"waltap {' '.join(words)}: {done.returncode} {done.stderr[-900:]}"

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import psycopg
+from tests.harness.command import run_program
 from tests.harness.servers.postgres import Database, Server
 from tests.hunt import catalogue, oracle
 from tests.hunt.delivered import Event, from_change_log, from_lines
@@ -415,14 +416,9 @@ class Machine(Faults):
         # without initial data Spark has what came since
         for arguments in (apply, verify) if names and self.pipeline.snapshot else (apply,):
             try:
-                done = subprocess.run(
-                    [self.engine.python, "-m", "waltap", "spark", *arguments],
-                    cwd=self.engine.folder,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=patience(120),
-                )
+                command = self.engine.python, "-m", "waltap", "spark", *arguments
+                wait, folder = patience(120), self.engine.folder
+                done = run_program(*command, code=None, wait=wait, cwd=folder)
             except subprocess.TimeoutExpired as error:
                 self.findings.append(Finding("spark", f"{arguments[0]} took {error.timeout} s"))
                 return

@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import psycopg
 from psycopg import conninfo, sql
+from tests.harness.command import run_program
 from tests.harness.servers.place import data_folder, data_folders
 
 ADDRESS = "WALTAP_TEST_POSTGRES"
@@ -197,8 +198,8 @@ class Database:
 
         Raises: AssertionError with psql's message when it fails.
         """
-        command = [program("psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", self.dsn]
-        command += ["-f", str(script)] if isinstance(script, Path) else ["-f", "-"]
+        file = isinstance(script, Path)
+        command = program("psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", self.dsn, "-f"
         environment = {
             **os.environ,
             "PGTZ": "UTC",
@@ -206,17 +207,9 @@ class Database:
             "PGDATESTYLE": "ISO, MDY",
             "PGOPTIONS": "-c client_min_messages=warning",
         }
-        done = subprocess.run(
-            command,
-            input=None if isinstance(script, Path) else script,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise AssertionError(f"psql: {done.stderr.strip()[:2000]}")
-        return done.stdout
+        given = None if file else script
+        where = script if file else "-"
+        return run_program(*command, where, wait=1200, input=given, env=environment).stdout
 
     def properties(self) -> dict[str, str]:
         """Return the ``database.*`` properties, as Debezium names them, that lead here."""
