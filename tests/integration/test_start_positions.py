@@ -391,35 +391,26 @@ def test_a_start_that_is_the_victim_of_a_deadlock_tries_again(pipeline, database
         assert "deadlock" in str(failure[0])
 
 
-def test_a_table_that_is_dropped_as_a_start_publishes_it_is_left_out(pipeline, monkeypatch):
-    database, run_plan = pipeline.database, PublicationPlan.run
+@pytest.mark.parametrize(
+    "late",
+    ["DROP TABLE IF EXISTS passing", 'CREATE PUBLICATION "{}" FOR TABLE t'],
+    ids=["a table is dropped", "another pipeline's publication of the same name"],
+)
+def test_what_others_do_as_a_start_publishes_is_left_to_them(pipeline, database, monkeypatch, late):
+    """Debezium's default name of a publication is the same for each connector of a database."""
+    run_plan, theirs = PublicationPlan.run, [late.format(pipeline.settings["publication.name"])]
     database.execute("CREATE TABLE passing (id int PRIMARY KEY)")
 
     def run_late(plan: PublicationPlan, *given: Any) -> None:
-        database.execute("DROP TABLE IF EXISTS passing")
+        while theirs:
+            database.execute(theirs.pop())
         run_plan(plan, *given)
 
     monkeypatch.setattr(PublicationPlan, "run", run_late)
-    pipeline.settings["publication.autocreate.mode"] = "filtered"
-    pipeline.deliver("INSERT INTO t VALUES (1)")
-    assert pipeline.destination.ids("t") == [1]
-
-
-def test_a_publication_that_another_pipeline_creates_at_the_same_time_is_shared(
-    pipeline, monkeypatch
-):
-    """Debezium's default name is the same for each connector of a database."""
-    database, run_plan = pipeline.database, PublicationPlan.run
-    create = [f'CREATE PUBLICATION "{pipeline.settings["publication.name"]}" FOR TABLE t']
-
-    def run_late(plan: PublicationPlan, *given: Any) -> None:
-        while create:
-            database.execute(create.pop())
-        run_plan(plan, *given)
-
-    monkeypatch.setattr(PublicationPlan, "run", run_late)
-    pipeline.settings["publication.autocreate.mode"] = "filtered"
-    pipeline.settings["publication.drop.on.stop"] = True
+    pipeline.settings |= {
+        "publication.autocreate.mode": "filtered",
+        "publication.drop.on.stop": "CREATE" in late,
+    }
     pipeline.deliver("INSERT INTO t VALUES (1)")
     assert pipeline.destination.ids("t") == [1]
     assert database.execute("SELECT count(*) FROM pg_publication") == [(1,)], "it is not ours"
