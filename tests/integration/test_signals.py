@@ -117,11 +117,13 @@ def test_a_log_signal_logs_its_message_or_that_it_has_none_and_the_position(pipe
         assert parse_lsn(line.removeprefix("a log signal without a message, at ")) > 0
 
 
-def test_an_action_may_stop_the_pipeline(pipeline):
+def test_an_action_may_stop_the_pipeline_and_a_signal_after_the_end_is_refused(pipeline):
     with pipeline.running(Marks()) as run:
         assert run.engine.signal("mark", {"label": "stop"}).result(WAIT_S).accepted
         run.join()
+        late = run.engine.signal("log", {}).result(WAIT_S)
     assert run.engine.state == "stopped"
+    assert late.reason == "the pipeline has ended"
 
 
 def test_signals_from_many_threads_are_all_answered(pipeline):
@@ -135,13 +137,6 @@ def test_signals_from_many_threads_are_all_answered(pipeline):
         answers = [each.result(WAIT_S) for each in given]
     assert sorted(int(answer.identifier) for answer in answers) == list(range(20))
     assert all(answer.accepted for answer in answers)
-
-
-def test_a_signal_after_the_end_is_refused(pipeline):
-    with pipeline.running() as run:
-        run.stop()
-        late = run.engine.signal("log", {}).result(WAIT_S)
-    assert late.reason == "the pipeline has ended"
 
 
 def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline):

@@ -69,10 +69,12 @@ def seen_without_locks(pair: Pair) -> Path:
     return unlocked.parent
 
 
-def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair):
-    with pair.running() as (first, second):
+@pytest.mark.parametrize("first_is", [True, False], ids=["with a lease", "without"])
+def test_a_standby_follows_a_clean_end_and_repeats_nothing(pair, first_is):
+    with pair.running(**{"waltap.standby": first_is}) as (first, second):
         pair.insert(1)
         came(first, pair.first.destination, 1)
+        assert second.engine.state == "standby"
         first.stop()
         pair.insert(2)
         came(second, pair.second.destination, 2)
@@ -170,17 +172,6 @@ def test_a_stop_ends_the_wait(pair):
         second.stop()
         assert second.engine.state == "stopped"
     assert pair.second.destination.events == []
-
-
-def test_a_process_without_a_lease_is_waited_for(pair):
-    with pair.running(**{"waltap.standby": False}) as (first, second):
-        pair.insert(1)
-        came(first, pair.first.destination, 1)
-        assert second.engine.state == "standby"
-        first.stop()
-        pair.insert(2)
-        came(second, pair.second.destination, 2)
-    assert pair.second.destination.ids("t") == [2]
 
 
 def test_without_the_property_a_second_process_is_refused(pair):
