@@ -27,7 +27,7 @@ def run(folder, text, *options):
 FINDING = "def test_a(record_property): record_property('waltap', 'sink x: found')\n"
 WRONG = """
 import socket
-from waltap_testing.decoder_suite import DecoderSuite
+from waltap_testing import DecoderSuite
 
 class TestX(DecoderSuite): pass
 
@@ -40,9 +40,12 @@ def test_positions_never_go_back_here(walsender):
 
 
 def test_findings_are_printed_once_at_the_end_and_what_is_wrong_is_reported(tmp_path):
-    """A class without its fixture is reported which; a script that is not followed fails its test."""
+    """A class without its fixture is reported which; a script that is not followed fails its test.
+
+    ``-p`` makes pytest rewrite the kit's assertions, as it does where a wheel of it is installed.
+    """
     chosen = "test_a or test_b or test_positions_never_go_back"
-    ran = run(tmp_path, FINDING + "test_b = test_a\n" + WRONG, "-k", chosen)
+    ran = run(tmp_path, FINDING + "test_b = test_a\n" + WRONG, "-k", chosen, "-p", "waltap_testing")
     assert ran.returncode == 1, ran.stdout
     assert ran.stdout.count("sink x: found") == 1
     assert "waltap conformance" in ran.stdout

@@ -8,6 +8,7 @@ whether a list is a pandas object. That costs 57 MiB and half a second, which a 
 
 import ast
 import functools
+import linecache
 import sys
 import threading
 from collections.abc import Callable
@@ -33,7 +34,9 @@ def on_first_use(package: str) -> Callable[[str], Any]:
     @cache
     def homes() -> dict[str, str]:
         # The block for type checkers is the only list: a second one could differ from it.
-        source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
+        # pytest's loader, which rewrites assertions, gives no source; linecache has it from a file.
+        module = sys.modules[package]
+        source = "".join(linecache.getlines(str(module.__file__), vars(module)))
         blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
         imports = (node for block in blocks for node in block.body)
         return {
