@@ -541,6 +541,26 @@ def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install):
     assert "acme 1.0 raised KeyboardInterrupt" in str(blamed)
 
 
+REFUSING = """
+class Sink:
+    def write(self, batch, more): pass
+def register_sinks(): return [lambda properties: None]
+"""
+
+
+def test_a_function_that_refuses_its_arguments_is_its_plugins_fault(install):
+    """Python raises that in the caller, whose frame is the framework's."""
+    install("acme", REFUSING)
+    host, acme = Host(), importlib.import_module("acme")
+    for call in (acme.Sink().write, acme.Sink, *acme.register_sinks()):
+        with pytest.raises(TypeError) as refused:
+            call(1, 2, 3)
+        blamed = host.blamed(refused.value)
+        assert isinstance(blamed, PluginRaised)
+        assert "acme 1.0 raised TypeError: " in str(blamed)
+    assert host.blamed(error := TypeError("Sink.open() is not there")) is error
+
+
 @pytest.mark.parametrize("hook", ["on_something_new", "choose_something_new"])
 def test_a_plugin_may_have_hooks_of_a_later_version(hook):
     """As pluggy's ``optionalhook`` says."""
