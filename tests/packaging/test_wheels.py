@@ -98,6 +98,12 @@ def test_wheels_of_ours_fit_each_other_alone(wheel):
     assert bool(ours)
 
 
+def test_columns_come_with_all_that_they_need(wheel):
+    """pyarrow has not required numpy since its version 18."""
+    wanted = {Requirement(each).name for each in wheel.metadata.get_all("Requires-Dist", ())}
+    assert ("pyarrow" in wanted) is ("numpy" in wanted)
+
+
 def test_every_distribution_is_tested_here():
     assert {
         str(path.parent.relative_to(ROOT)) for path in ROOT.glob("plugins/*/pyproject.toml")
