@@ -202,7 +202,7 @@ def test_a_table_renamed_to_and_fro_is_itself_in_between(rig):
     assert rig.unsent("between") == {"v"}
 
 
-def test_tables_whose_schemas_exchange_names_are_themselves(rig: Rig) -> None:
+def test_tables_whose_schemas_exchange_names_are_themselves(rig):
     first = rig.oid()
     rig.ddl("CREATE SCHEMA s", "CREATE TABLE s.t (id int PRIMARY KEY, v text)")
     rig.pipeline.catch_up()

@@ -192,8 +192,8 @@ class PreflightChecks:
                 user=sql_name(self.properties.user),
             )
             return [*checks, PreflightCheck.failed("publication", refused)]
-        found = [*self._publication(planned), *self._detaching()]
-        return [*checks, *found, *self._identities(planned)]
+        checks += [*self._publication(planned), *self._detaching()]
+        return [*checks, *self._identities(planned)]
 
     def _decoding(self) -> list[PreflightCheck]:
         """Check that the server supports the decoder's properties."""
