@@ -20,7 +20,12 @@ from tests.harness.servers.postgres import Database
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
-from waltap_postgres.catalog.description import TIMESTAMPS_SQL, VISIBLE_SQL, RelationDescriber
+from waltap_postgres.catalog.description import (
+    LISTED_SQL,
+    TIMESTAMPS_SQL,
+    VISIBLE_SQL,
+    RelationDescriber,
+)
 from waltap_postgres.properties import PostgresProperties
 
 NAMES = ("a", "b", "c", "x", "y")
@@ -167,7 +172,11 @@ class ModelledCatalogue:
                 each.xmin = xid if n >= number else each.xmin
 
     def query(self, sql: str, _parameters: object = ()) -> list[tuple[Any, ...]]:
-        known = {VISIBLE_SQL: (True, self.xid, False), TIMESTAMPS_SQL: (False,)}
+        known = {
+            VISIBLE_SQL: (True, self.xid, False),
+            TIMESTAMPS_SQL: (False,),
+            LISTED_SQL: (None,),
+        }
         return [known.get(sql, (self.xid - 1,))]
 
     def wal_end(self) -> int:

@@ -9,6 +9,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.hunt.delivered import from_change_log
 
 from waltap_postgres.errors import SnapshotSelectNarrow
+from waltap_sinks.changelog import ChangeLog
 
 WANTED = [3, *range(11, 41)]
 
@@ -93,6 +94,20 @@ def test_a_snapshot_that_is_asked_for_reads_what_is_published(pipeline, kind):
             "it is reported",
         )
     assert sorted(read(pipeline)) == WANTED
+
+
+def test_published_columns_keep_their_numbers(pipeline):
+    """Over starts, and DDL that the pipeline lags behind."""
+    path = str(pipeline.folder / "log")
+    sink = {"sink.type": "changelog", "sink.path": path}
+    for number, ddl in enumerate(["ADD x int", "DROP secret", "RENAME name TO n"], 41):
+        pipeline.catch_up(**sink)
+        rows = f"INSERT INTO f VALUES ({number})", f"INSERT INTO f VALUES ({-number + 200})"
+        pipeline.database.run(rows[0], f"ALTER TABLE f {ddl}", rows[1])
+    pipeline.catch_up(**sink)
+    tables = [t for m in ChangeLog(path).manifests() for t in m.tables if t.table == "f"]
+    assert {tuple(column.number for column in table.columns) for table in tables} == {(1, 2)}
+    assert sum(table.rows for table in tables) == len(WANTED) + 6, "none was read again"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "changelog"])

@@ -6,7 +6,7 @@ all assignments in order, the one that supposes the fewest other events is chose
 where another one supposes hardly more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from operator import itemgetter
 from typing import Final
@@ -50,6 +50,7 @@ _Way = tuple[float, object]
 class ColumnNumbers:
     """Number the columns of ``wire``; ``table`` is its description now.
 
+    ``listed`` are the only numbers that the publication has now, if it lists columns.
     ``gone``: the relation no longer exists. Its columns need only differ from each other, so also
     columns that nothing describes get numbers.
     """
@@ -62,11 +63,14 @@ class ColumnNumbers:
         moment: CatalogVersion,
         types: Mapping[int, DataType],
         *,
+        listed: Collection[int] = (),
         gone: bool = False,
     ) -> None:
         self._gone, self._unknown = gone, _MADE if gone else _UNKNOWN
         self._now = by_number(table.relation) if table else {}
         self._then = by_number(remembered) if remembered else {}
+        # A longer wire is from before the list.
+        self._listed = listed if len(wire.columns) <= len(listed) else range(1 << 31)
         self._names = {column.name for column in self._then.values()}
         self._newest = max(self._then, default=0)
         self._types, self._layouts = types, table.layouts if table else {}
@@ -164,6 +168,7 @@ class ColumnNumbers:
             if layout and (layout, column.typmod) != self._layouts[number]:
                 cost = _RETYPED
             cost += 0 if self._early[number] else _OWN
+        cost += _UNSEEN * (number not in self._listed)
         if then is not None:
             return cost + _differs(column, then)
         if self._then and number <= self._newest:
@@ -176,6 +181,8 @@ class ColumnNumbers:
         ``last``: all columns of the wire have lower ones.
         """
         now, known = self._now.get(number), number in self._then
+        if number not in self._listed:
+            return 0
         if now is None:
             return 0 if last and not known else self._early.get(number, 1)
         if now.generated or (number < self._newest and not known):

@@ -19,6 +19,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Self
 
 import msgspec
@@ -38,6 +39,7 @@ from waltap_postgres.catalog.evidence import (
     shown_by_columns,
     shown_writers,
 )
+from waltap_postgres.errors import INSERTS_SUFFIX
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,12 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
 LAST_XID_SQL = "SELECT txid_snapshot_xmax(txid_current_snapshot()) - 1"
 
 SCHEMA_SQL = "SELECT xmin::text::int8 FROM pg_namespace WHERE nspname = %s"
+
+# `to_jsonb`: the column came with 15.
+LISTED_SQL = """
+SELECT to_jsonb(r) -> 'prattrs' FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+ WHERE r.prrelid = %s AND p.pubname = ANY(%s)
+"""
 
 # A subtransaction has the timestamp of its transaction.
 ORDER_SQL = """
@@ -133,12 +141,14 @@ class RelationDescriber:
         again = wire.oid in self._described
         # A start describes the tables that it does not know, and the stream may lag behind that.
         ahead = not again and remembered is not None and moment.precedes(remembered.xid)
+        most = len(present.relation.columns) + len(present.dropped) if present else 0
         numbers = ColumnNumbers(
             wire,
             present,
             None if ahead and present else remembered,
             moment,
             types,
+            listed=self._listed(wire.oid) if len(wire.columns) < most else (),
             gone=bool(present is None and wire.oid and not self._catalogue.exists(wire.oid)),
         )
         if present is not None and remembered is not None:
@@ -162,6 +172,12 @@ class RelationDescriber:
             if numbers.ambiguous and self._follows_numbers and not self._delivers_prepared:
                 self._read_again(wire)
         return described
+
+    def _listed(self, oid: int) -> frozenset[int]:
+        """Return the numbers of columns that publications list, none without lists."""
+        name = self._catalogue.properties.publication_name
+        rows = self._catalogue.query(LISTED_SQL, (oid, [name, name + INSERTS_SUFFIX]))
+        return frozenset(chain(*(row[0] for row in rows))) if (None,) not in rows else frozenset()
 
     def _read_again(self, wire: Relation) -> None:
         """Have the table's rows read again, since columns may have wrong numbers."""
