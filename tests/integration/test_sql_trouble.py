@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
-from tests.harness.sql import PEOPLE, VISITS, Place, failure, waiting
+from tests.harness.sql import PEOPLE, VISITS, Place, failure, finish, waiting
 
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
@@ -642,3 +644,23 @@ def test_a_disk_that_is_full_is_waited_for(database, postgres, tmp_path):
     assert found.value.retry is RetryVerdict.RECONNECT
     assert "room on its disk" in found.value.advice()
     target.close()
+
+
+@pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
+def test_a_disk_that_is_full_for_a_commit_is_named_and_waited_for(place, tmp_path):
+    source, target = Model(), place.opened(tmp_path)
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
+    promised, part = target.flush(), source.inserted(PEOPLE, ["2", "b" * 500_000, None])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        lost = failure(target, part)
+        target.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(lost, SqlCommitUnknown | SqlUnreachable), lost
+    assert re.search("full|disk|File too large", str(lost)), lost
+    target = place.sink(tmp_path)
+    assert target.open() == promised
+    finish(target, part)
+    assert len(place.rows("people", "id")) == 2

@@ -642,7 +642,7 @@ class SqlSink(Sink):
                 raise
             self._unknown = True
             raise SqlCommitUnknown(
-                f"the connection to {self._target.url} was lost while a transaction was being committed",
+                f"{self._target.url} has not confirmed a commit: {self._target.error_text(error)}",
                 positions=self._metadata.name,
             ) from error
         if self._target.replaced():

@@ -113,11 +113,8 @@ class DuckTarget(SqlTarget):
         yield
 
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
-        if parameters:
-            return _DuckCursor(
-                self._raw.execute(self._with_placeholders(statement), list(parameters))
-            )
-        return _DuckCursor(self._raw.execute(statement))
+        text = self._with_placeholders(statement) if parameters else statement
+        return _DuckCursor(self._raw.execute(text, list(parameters)))
 
     def read(self, statement: str) -> Iterator[Sequence[Any]]:
         reader = self._raw.sql(statement).to_arrow_reader(READ_AT_ONCE)
@@ -210,9 +207,10 @@ class DuckTarget(SqlTarget):
     def meaning(self, error: BaseException) -> type[SinkError] | None:
         if isinstance(error, duckdb.ConstraintException):
             return SqlConstraintViolated
-        if isinstance(error, duckdb.IOException):
+        commits = isinstance(error, duckdb.TransactionException)
+        if isinstance(error, duckdb.IOException) or (commits and ": Could not" in str(error)):
             return SqlUnreachable
-        if isinstance(error, duckdb.TransactionException) and "onflict" in str(error):
+        if commits and "onflict" in str(error):
             return SqlConflict
         if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException)):
             return SqlValueUnfit
