@@ -99,6 +99,10 @@ def test_logs_off_a_terminal_are_json_lines_and_tracebacks_come_when_asked_for(s
     assert (asked.returncode, "Traceback" in asked.stderr) == (3, True)
 
 
+def test_a_locale_without_utf8_changes_no_text(shop):
+    assert "postgres → pgoutput" in waltap("explain", shop.path, PYTHONIOENCODING="ascii").stdout
+
+
 def test_a_state_folder_without_room_is_reported_as_such(shop):
     """The limit on file sizes lets files be made and nothing be written, as a full disk does."""
     answer = run_program(

@@ -52,6 +52,10 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
+    for stream in (sys.stdout, sys.stderr):
+        # A locale without UTF-8 has no arrows, and a program that reads JSON takes UTF-8 only.
+        encoding = None if stream.isatty() else "utf-8"
+        stream.reconfigure(encoding=encoding, errors="backslashreplace")  # type: ignore[union-attr]
 
 
 @contextmanager
