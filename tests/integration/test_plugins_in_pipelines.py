@@ -141,7 +141,8 @@ def register_decoders():
 
 @hookimpl
 def register_formats():
-    return [FormatSpec(name="bad", summary="s", factory=lambda p, c: here("format"))]
+    factory = (lambda p: 7) if PLACE == "format factory" else lambda p, c: here("format")
+    return [FormatSpec(name="bad", summary="s", factory=factory)]
 
 
 @hookimpl
@@ -178,9 +179,9 @@ def raising(shop: Shop, place: str, how: str = "raises") -> None:
         "skip.messages.without.change": True,
     }
     shop.sink = {"type": "bad"}
-    if place in {"format", "naming", "choose hook"}:
+    if place in {"format", "format factory", "naming", "choose hook"}:
         shop.sink = {"type": "jsonl", "path": "out.jsonl"}
-    form = "bad" if place == "format" else "json"
+    form = "bad" if place.startswith("format") else "json"
     shop.more = (
         f'[format]\ntype = "{form}"\n[offsets]\ntype = "bad"\n[[transforms]]\ntype = "bad"\n'
     )
@@ -224,6 +225,7 @@ USELESS = {
     "transform": "<lambda> gave int, not Batch",
     "decoder": "<lambda> gave int, no Decoder: capabilities",
     "format": "<lambda> gave int, no Format: ",
+    "format factory": "<lambda> refuses its arguments: ",
     "naming": "<lambda> gave int, not str",
 }
 

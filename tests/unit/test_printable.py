@@ -7,7 +7,7 @@ import logging
 import pytest
 from rich.table import Table
 
-from waltap.base.text import printable, printable_lines
+from waltap.base.text import in_brief, printable, printable_lines
 from waltap.cli.log_output import FORMS, LineHandler
 from waltap.services.monitor.views import SafeConsole
 
@@ -16,6 +16,7 @@ EVIL = "a\x1b[31m\x9b2J\u202e\u2028\x7f\U000e0001\r\nb"
 
 def test_nothing_is_left_that_is_not_printable():
     assert printable(EVIL) == r"a\x1b[31m\u009b2J\u202e\u2028\u007f\udb40\udc01\r\nb"
+    assert len(in_brief(KeyError("row" * 9000))) < 2100
     assert printable("Größe → 日本 😀") == "Größe → 日本 😀"
     assert printable_lines("a\n\tb\x1b") == "a\n\tb\\x1b"
 

@@ -60,7 +60,12 @@ def text_of(error: BaseException) -> str:
 def in_brief(error: BaseException) -> str:
     """Return type and first line of an exception."""
     name, lines = type(error).__name__, text_of(error).strip().splitlines()
-    return f"{name}: {lines[0]}" if lines else name
+    return f"{name}: {cut(lines[0])}" if lines else name
+
+
+def cut(text: str) -> str:
+    """Return the part of another's ``text`` for an error or the log."""
+    return text if len(text) <= 2000 else f"{text[:2000]}…"
 
 
 def cell(text: str) -> str:

@@ -11,7 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from waltap.base.plugin_errors import HookRaised, RoleIncomplete, usable, usable_part
+from waltap.base.plugin_errors import (
+    HookRaised,
+    RoleIncomplete,
+    UnusableResult,
+    usable,
+    usable_part,
+)
 from waltap.base.redaction import redacted
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation
@@ -488,7 +494,13 @@ class _StoreWithMemory(OffsetStore):
 
 def _made(spec: Any, contract: type | None, *arguments: object) -> Any:
     """Return a new part of a spec. Raises: UnusableResult (`usable_part`)."""
-    return usable_part(spec.factory(*arguments), contract, spec.factory)
+    try:
+        made = spec.factory(*arguments)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        raise UnusableResult(spec.factory, "", f"refuses its arguments: {error}") from error
+    return usable_part(made, contract, spec.factory)
 
 
 def require_whole_roles(part: object, roles: ModuleType) -> None:

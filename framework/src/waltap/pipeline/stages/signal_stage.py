@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from waltap.base.plugin_errors import interrupts
-from waltap.base.text import in_brief
+from waltap.base.text import cut, in_brief
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Part, TransactionPart
@@ -31,7 +31,6 @@ from waltap.ports.signals.signal import (
 from waltap.ports.snapshot.chunk_source import ChunkSize
 from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap.ports.snapshot.incremental_state import IncrementalState
-from waltap.ports.snapshot.requests import cut
 from waltap.ports.source.connector import Connector
 from waltap.ports.source.roles import ChunkedSource
 from waltap.ports.specs import SignalActionSpec

@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from waltap.base.text import cut
 from waltap.changes.decode.message import Change, Delete, Insert, InsertBlock
 from waltap.changes.decode.relation import Relation, schema_and_table
 from waltap.changes.decode.tuple_image import Tuple
@@ -53,7 +54,6 @@ from waltap.ports.snapshot.requests import (
     NO_POSITION,
     accepted_of,
     as_streamed,
-    cut,
     key_text,
     listed,
     refused,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from waltap.base.text import cut
 from waltap.ports.signals.signal import SnapshotRequest, TableNotRead
 from waltap.ports.snapshot.chunk_source import NamedTable
 
@@ -12,7 +13,6 @@ log = logging.getLogger(__name__)
 
 # A signal is data from outside, so its part in a line of the log is limited.
 LOGGED_NAMES = 10
-LOGGED_CHARACTERS = 2000
 
 NO_POSITION = (
     "the source has no WAL position that shows where the rows belong: signal.data.collection must name a "
@@ -83,8 +83,3 @@ def listed(requests: list[SnapshotRequest]) -> str:
 def key_text(key: list[str | None] | None) -> str:
     """Return the parts of a key in the form of notifications."""
     return ",".join("<null>" if part is None else part for part in key or ())
-
-
-def cut(text: str) -> str:
-    """Return the part of ``text`` for the log."""
-    return text if len(text) <= LOGGED_CHARACTERS else f"{text[:LOGGED_CHARACTERS]}…"
