@@ -1,9 +1,13 @@
 """The pytest plugin is loaded in every run where waltap is installed: it must cost nothing."""
 
 import os
+import re
 import sys
+from pathlib import Path
 
 from tests.harness.command import run_program
+
+import waltap_testing
 
 HEAVY = ("hypothesis", "msgspec", "orjson", "psycopg", "pyarrow", "pydantic", "pyspark", "typer")
 
@@ -14,6 +18,12 @@ def test_loading_it_imports_nothing_heavy():
         f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
     )
     assert run_program(sys.executable, "-c", code).stdout.strip() == "[]"
+
+
+def test_the_kit_has_the_names_of_its_page():
+    page = Path(__file__).parents[3] / "docs/plugin-authors/test-a-plugin.md"
+    named = re.findall(r"`(\w+(?:Suite|Rig))`", page.read_text())
+    assert set(named) <= set(waltap_testing.__all__)
 
 
 def run(folder, text, *options):

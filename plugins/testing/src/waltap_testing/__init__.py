@@ -19,6 +19,7 @@ from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
+    from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
     from waltap_testing.format_suite import FormatRig, FormatSuite
     from waltap_testing.identity_suite import IdentityRig, IdentitySuite
     from waltap_testing.notification_channel_suite import (
@@ -46,6 +47,8 @@ __all__ = [
     "DecoderRig",
     "DecoderSuite",
     "DeliveredChange",
+    "EventTransformRig",
+    "EventTransformSuite",
     "FormatRig",
     "FormatSuite",
     "IdentityRig",
