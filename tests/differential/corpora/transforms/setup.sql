@@ -19,3 +19,5 @@ CREATE TABLE outbox (
     at timestamp NOT NULL DEFAULT '2026-01-01 00:00:00.5',
     n integer
 );
+CREATE TABLE flags (id integer PRIMARY KEY, b bit(9));
+ALTER TABLE flags REPLICA IDENTITY FULL;

@@ -17,4 +17,6 @@ INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, n) VALUES
     ('00000000-0000-4000-8000-000000000003', 'order', '7', 'deleted', NULL, 0);
 UPDATE outbox SET type = 'never' WHERE n = 1;
 DELETE FROM outbox;
+INSERT INTO flags VALUES (1, B'100000001');
+UPDATE flags SET b = b;
 SELECT pg_logical_emit_message(true, 'p', '{"id": 1, "kind": "x", "more": [1, 2]}');
