@@ -142,7 +142,9 @@ class KafkaSink(Sink):
         made = self._new_producer()
         self._clients.reach(made)
         admin = self._clients.admin()
-        self._topics = TopicCreator(admin, self._properties, self._failures.refused)
+        self._topics = TopicCreator(
+            admin, self._properties, self._failures.refused, self._check_wait
+        )
         self._oversize = OversizePolicy(
             self._properties,
             self._topics,

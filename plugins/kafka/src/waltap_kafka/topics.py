@@ -7,7 +7,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection
-from typing import Final
+from concurrent.futures import Future
+from typing import Any, Final
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -82,8 +83,11 @@ class TopicCreator:
         client: AdminClient,
         properties: KafkaSinkProperties,
         refused: Callable[[KafkaError], SinkError],
+        check_wait: Callable[[], None],
     ) -> None:
+        """Take ``check_wait``, which raises if a wait for an answer must end."""
         self._client, self._creates = client, properties.creation
+        self._check_wait = check_wait
         self._rules, self._refused = TopicRules(properties), refused
         self.known: set[str] = set()
         # The largest batch in bytes that a topic accepts, where the broker gives it.
@@ -113,7 +117,7 @@ class TopicCreator:
                 f"topic {name} does not exist, and topic.creation.enable is false", topic=name
             )
         try:
-            self._client.create_topics([topic], request_timeout=WAIT_S)[name].result(2 * WAIT_S)
+            self._answer(self._client.create_topics([topic], request_timeout=WAIT_S)[name])
         except KafkaException as raised:
             error = kafka_error(raised)
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -123,14 +127,14 @@ class TopicCreator:
         while not self.exists(name):
             if time.monotonic() > deadline:
                 raise KafkaNotDelivered(f"topic {name} was created and does not appear")
+            self._check_wait()
             time.sleep(STEP_S)
 
     def exists(self, name: str) -> bool:
         """Return whether topic ``name`` exists. Raises: SinkError."""
         try:
-            self._client.describe_topics(TopicCollection([name]), request_timeout=WAIT_S)[
-                name
-            ].result(2 * WAIT_S)
+            asked = TopicCollection([name])
+            self._answer(self._client.describe_topics(asked, request_timeout=WAIT_S)[name])
         except KafkaException as raised:
             error = kafka_error(raised)
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -148,12 +152,20 @@ class TopicCreator:
         """
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
-            found = self._client.describe_configs([resource], request_timeout=WAIT_S)[
-                resource
-            ].result(2 * WAIT_S)
+            found = self._answer(
+                self._client.describe_configs([resource], request_timeout=WAIT_S)[resource]
+            )
             self.limits[name] = int(found["max.message.bytes"].value)
         except (KafkaException, KeyError, ValueError, TypeError):
             self.limits.pop(name, None)
+
+    def _answer(self, future: Future[Any]) -> Any:
+        """Return the answer, which the client gives or gives up after `WAIT_S`."""
+        while True:
+            try:
+                return future.result(STEP_S)
+            except TimeoutError:
+                self._check_wait()
 
     def _failure(self, name: str, what: str, error: KafkaError) -> SinkError:
         text = f"topic {name} cannot {what}: {redacted(error.str())}"
