@@ -618,6 +618,14 @@ def test_one_too_long_for_the_broker_is_committed_in_pieces(begun):
     assert transactions.commit(at(8, 1), ends_transaction=False, drain=producer.flush) == at(8, 1)
 
 
+def test_a_transaction_expires_while_the_machine_sleeps(begun, monkeypatch):
+    transactions, _ = begun(timeout_s=60)
+    assert not transactions.expired
+    awake = {time.CLOCK_BOOTTIME: time.clock_gettime(time.CLOCK_BOOTTIME) + 60}
+    monkeypatch.setattr(time, "clock_gettime", awake.__getitem__)
+    assert transactions.expired
+
+
 def test_a_process_that_may_not_write_commits_nothing(place, begun):
     def refuse() -> None:
         raise ZeroDivisionError  # another process has the lease
@@ -707,7 +715,8 @@ def test_a_pipeline_begins_when_its_broker_does(database, private_kafka, tmp_pat
     assert sorted(ids(private_kafka.bootstrap, database)) == list(range(1, 101))
 
 
-def test_a_stop_does_not_wait_for_a_broker_that_is_away(private_kafka, tmp_path):
+@pytest.mark.parametrize("busy", ["flush", "creation"])
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(private_kafka, tmp_path, busy):
     topic, stopped = private_kafka.topic_name(), list[bool]()
     made = sink(
         private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
@@ -718,6 +727,8 @@ def test_a_stop_does_not_wait_for_a_broker_that_is_away(private_kafka, tmp_path)
     made.write(batch(2, Record(topic, b"1", b"v")))
     stopped.append(True)
     with pytest.raises(StopRequested):
+        if busy == "creation":
+            made.write(batch(3, Record(f"{topic}-2", b"2", b"v")))
         made.flush()
     made.close()
 

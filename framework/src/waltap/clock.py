@@ -59,6 +59,13 @@ class SystemClock:
         return True
 
 
+def boot_seconds() -> float:
+    """Return a clock that also counts while the machine sleeps."""
+    # Only some systems have such a clock.
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
 def processor_time() -> float:
     """Return this thread's processor time in seconds.
 

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from waltap.changes.transactions.position import Positions
+from waltap.clock import boot_seconds
 from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import RAISED, KafkaFailures, kafka_error
@@ -49,7 +50,7 @@ class KafkaTransactions:
 
     @property
     def expired(self) -> bool:
-        return self._begun is not None and time.monotonic() - self._begun >= self._timeout_s
+        return self._begun is not None and boot_seconds() - self._begun >= self._timeout_s
 
     def begin_life(
         self, topics: TopicCreator, admin: AdminClient, settings: Mapping[str, object]
@@ -83,7 +84,7 @@ class KafkaTransactions:
                 self._producer.begin_transaction()
             except KafkaException as raised:
                 raise self._failures.of(kafka_error(raised)) from raised
-            self._begun = time.monotonic()
+            self._begun = boot_seconds()
 
     def undo(self) -> None:
         """Abort the open transaction. Raises: SinkError, StopRequested."""
@@ -104,7 +105,7 @@ class KafkaTransactions:
             return self._committed
         if not ends_transaction:
             # The rest of the timeout is left for the drain and the commit.
-            if time.monotonic() - self._begun < self._timeout_s / 3:
+            if boot_seconds() - self._begun < self._timeout_s / 3:
                 return self._committed
             if not self._warned:
                 log.warning(

@@ -7,10 +7,10 @@ paused process or a dead link otherwise.
 import hashlib
 import os
 import socket
-import time
 
 import psycopg
 
+from waltap.clock import boot_seconds
 from waltap.errors import ConnectionLost, SourceError
 from waltap.ports.source.lease import LeaderLease, LeaseContext
 from waltap_postgres.connection import connect, driver_error
@@ -29,13 +29,6 @@ SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'the server''s o
 
 
 StandbyUnavailable = SourceError.define("StandbyUnavailable", "WT-2123")
-
-
-def boot_seconds() -> float:
-    """Return a clock that also counts while the machine sleeps."""
-    # Only some systems have such a clock.
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)
 
 
 def lock_number(text: str) -> int:
