@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -30,8 +31,11 @@ from waltap_kafka.properties import KafkaOffsetProperties
 from waltap_testing.offset_store_suite import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
 
 
-def store(kafka: Kafka, topic: str, home: Path) -> KafkaOffsetStore:
-    given = {"offset.storage.topic": topic, "offset.storage.bootstrap.servers": kafka.bootstrap}
+def store(kafka: Kafka, topic: str, home: Path, **more: Any) -> KafkaOffsetStore:
+    given = {
+        "offset.storage.topic": topic,
+        "offset.storage.bootstrap.servers": kafka.bootstrap,
+    } | more
     return KafkaOffsetStore(KafkaOffsetProperties.model_validate(given), str(home))
 
 
@@ -57,6 +61,19 @@ def test_an_offset_outlives_the_state_folder(kafka, topic, tmp_path):
     assert store(kafka, topic, another).load() == OLD
     keys = {json.dumps(json.loads(m.key() or b"")) for m in read_all(kafka.bootstrap, topic)}
     assert keys == {'["p", {"waltap": "offset"}]', '["q", {"waltap": "offset"}]'}
+
+
+def test_a_process_that_was_replaced_writes_no_older_offset(kafka, topic, tmp_path):
+    paused, successor = (
+        store(kafka, topic, tmp_path / "p", **{"waltap.standby": True}) for _ in range(2)
+    )
+    paused.store(OLD)
+    assert successor.load() == OLD
+    successor.store(NEW)
+    with pytest.raises(KafkaOffsetTopicUnusable, match="instance"):
+        paused.store(FULL)
+    assert successor.load() == NEW
+    successor.store(FULL)
 
 
 class TestKafka(OffsetStoreSuite):

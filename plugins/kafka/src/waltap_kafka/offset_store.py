@@ -38,7 +38,8 @@ class KafkaOffsetStore(OffsetStore):
     """Store the offset of the pipeline with state folder ``home``.
 
     The record belongs to the pipeline's name on any machine. `store` returns when every in-sync
-    replica has the record.
+    replica has the record. With ``waltap.standby``, the first one after `load` fences the producers
+    of other processes: one that was paused cannot write an older offset.
     """
 
     def __init__(self, properties: KafkaOffsetProperties, home: str) -> None:
@@ -49,10 +50,15 @@ class KafkaOffsetStore(OffsetStore):
         self._clients = KafkaClients(
             "offsets", self._servers, properties.client, OF_OFFSETS, topic=self._topic
         )
+        self._fencing: dict[str, object] = {}
+        if properties.standby:
+            self._fencing = {"transactional.id": f"waltap-{Path(home).name}.offset"}
         self._producer: Producer | None = None
 
     def load(self) -> Offset | None:
         found = self._asked(self._last)
+        if self._fencing:
+            self._producer = None
         if found is None:
             return self._copy.load()
         # An empty value: the offset was cleared, so the copy must not count.
@@ -79,21 +85,27 @@ class KafkaOffsetStore(OffsetStore):
         admin = self._admin()
         if self._topic not in self._topics(admin):
             return None
-        settings = self._clients.connection
+        # An uncommitted record is valid, too, and one of a process that hangs would delay the others.
+        settings = {**self._clients.connection, "isolation.level": "read_uncommitted"}
         return last_value(settings, admin, self._topic, self._key, lambda: False)
 
     def _write(self, value: bytes | None) -> None:
         # One producer keeps the order of its records.
         made = self._producer = self._producer or self._opened()
+        if self._fencing:
+            made.begin_transaction()
         reported = delivery_reports(
             made, self._topic, value, self._key, WAIT_S, partition=PARTITION
         )
         if not reported or reported[0] is not None:
             trouble = reported[0] if reported else self._clients.watch.trouble
-            # A producer that failed fatally never recovers; the next write opens another.
-            if reported and reported[0] is not None and reported[0].fatal():
+            # A producer that failed fatally never recovers, and a transaction without its record
+            # must end; the next write opens another producer.
+            if self._fencing or (reported and reported[0] is not None and reported[0].fatal()):
                 self._producer = None
             self._fail("it takes no record" if trouble is None else trouble.str())
+        if self._fencing:
+            made.commit_transaction(WAIT_S)
 
     def _opened(self) -> Producer:
         """Return a producer for a topic that keeps its records.
@@ -116,14 +128,18 @@ class KafkaOffsetStore(OffsetStore):
             self._fail(
                 f"it has {POLICY}={policy}, which forgets a record that is not written again"
             )
-        return self._clients.producer(
+        made = self._clients.producer(
             {
                 "acks": "all",
                 "enable.idempotence": True,
                 "message.timeout.ms": int(GIVEN_UP_S * 1000),
+                **self._fencing,
             },
             {"compression.type": "gzip"},
         )
+        if self._fencing:
+            made.init_transactions(WAIT_S)
+        return made
 
     def _policy(self, admin: AdminClient, within_s: float) -> str:
         """Return the topic's cleanup policy.

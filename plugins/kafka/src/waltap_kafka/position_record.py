@@ -109,11 +109,11 @@ def last_value(
     end = _offset(client, partition, OffsetSpec.latest(), stopping)
     reader = Consumer(
         {
+            "isolation.level": "read_committed",
             **settings,
             "group.id": f"waltap-{uuid.uuid4()}",  # it joins no group and commits nothing
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
         }
     )
     try:

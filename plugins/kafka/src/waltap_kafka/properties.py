@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from waltap.base.property import MaybeList, Properties, Whole, declare, declare_family
+from waltap.base.property import MaybeList, Properties, Switch, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap_kafka.client_settings import client_settings
 
@@ -175,6 +175,9 @@ class KafkaOffsetProperties(Properties):
         pattern=r"offset\.storage\.producer\..+",
         summary="Any property of librdkafka for the client of offsets, such as SASL and TLS, "
         "and equivalents of the Java producer's.",
+    )
+    standby: Switch = declare(
+        "waltap.standby", summary="Whether a record of a replaced process is refused."
     )
 
 
