@@ -20,7 +20,7 @@ from waltap.base.retry import retry_after
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import RetryVerdict
+from waltap.errors import ConfigurationError, RetryVerdict
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.http.properties import HttpProperties
@@ -238,6 +238,13 @@ def test_requests_are_signed_and_a_second_try_has_the_same_identifier(deliver, r
 def test_logins(deliver, receiver, settings, authorization):
     deliver(ROWS[:1], **settings)
     assert receiver.taken[0][0]["authorization"] == authorization
+
+
+@pytest.mark.parametrize("of", ["ssl__ca", "ssl__certificate"])
+def test_a_file_that_is_no_certificate_is_named_with_its_property(deliver, tmp_path, of):
+    (tmp_path / "no.pem").write_text("no certificate")
+    with pytest.raises(ConfigurationError, match=rf"(?s){of.replace('__', '.')}: .*no\.pem cannot"):
+        deliver(ROWS, **{of: str(tmp_path / "no.pem")})
 
 
 def test_two_ways_to_log_in_are_a_mistake(deliver):

@@ -20,7 +20,7 @@ from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import RetryVerdict, SinkError, StopRequested
+from waltap.errors import ConfigurationError, RetryVerdict, SinkError, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
@@ -330,17 +330,17 @@ class HttpSink(Sink):
             return True
         import httpx
 
+        file, of = given.ssl_ca, "ssl.ca"
         try:
             context = httpx.create_ssl_context()
-            if given.ssl_ca is not None:
-                context = ssl.create_default_context(cafile=given.ssl_ca)
-            if given.ssl_certificate is not None:
-                context.load_cert_chain(given.ssl_certificate, given.ssl_key)
-        except (OSError, ssl.SSLError) as cause:
-            raise HttpLoginRefused(
-                f"the files of ssl.ca, ssl.certificate and ssl.key cannot be used: {cause}",
-                location=self._location,
-            ) from cause
+            if file is not None:
+                context = ssl.create_default_context(cafile=file)
+            file, of = given.ssl_certificate, "ssl.certificate"
+            if file is not None:
+                context.load_cert_chain(file, given.ssl_key)
+        except OSError as cause:  # ssl.SSLError is one, too
+            problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
+            raise ConfigurationError.of(of, problem) from cause
         return context
 
 
