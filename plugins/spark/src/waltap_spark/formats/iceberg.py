@@ -457,17 +457,13 @@ class IcebergFormat(MergingFormat):
             done = own is not None and own.join()
         table = self._load(spark, at)
         if not done:
-            self._rewrite_files(spark, table)
+            actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
+            with _active(spark):
+                files = actions.rewriteDataFiles(table)
+                (files.sort() if table.sortOrder().isSorted() else files).execute()
+                actions.rewritePositionDeletes(table).execute()
             table.refresh()
         self._expire(table, at)
-
-    @staticmethod
-    def _rewrite_files(spark: SparkSession, table: Any) -> None:
-        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
-        with _active(spark):
-            files = actions.rewriteDataFiles(table)
-            (files.sort() if table.sortOrder().isSorted() else files).execute()
-            actions.rewritePositionDeletes(table).execute()
 
     def vacuum(self, spark: SparkSession, at: str) -> None:
         """Expire snapshots, and remove files that no snapshot names."""

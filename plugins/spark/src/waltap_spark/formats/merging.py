@@ -267,32 +267,23 @@ class MergingFormat(StepwiseFormat):
         Tables that change together have their first compaction at different times: the commit of
         all would take minutes.
         """
-        stored_table = table.stored_table
-        if not table.stored_table.targets:
+        targets, vacuumed = table.stored_table.targets, table.stored_table.vacuumed
+        if not targets:
             return table
-        steps = sum(target.step for target in stored_table.targets.values())
-        now = time.time()
+        steps, now = sum(target.step for target in targets.values()), time.time()
         if self._is_due(table, steps) and not self.is_awaited(table):
-            targets = {
-                w: self._compacted(commit, table, each)
-                for w, each in table.stored_table.targets.items()
-            }
+            targets = {w: self._compacted(commit, table, each) for w, each in targets.items()}
             table = table.with_storage(compacted=steps, targets=targets)
-        if not stored_table.vacuumed:
-            table = table.with_storage(vacuumed=now)
         # a clock that was ahead must not end it until then
-        elif abs(now - stored_table.vacuumed) >= VACUUM_S and not self.is_awaited(table):
-            table = table.with_storage(vacuumed=now)
-            self._cluttered[table.name] = [
-                target.at for target in table.stored_table.targets.values()
-            ]
-        return table
+        if vacuumed and (abs(now - vacuumed) < VACUUM_S or self.is_awaited(table)):
+            return table
+        if vacuumed:
+            self._cluttered[table.name] = [target.at for target in targets.values()]
+        return table.with_storage(vacuumed=now)
 
     def _is_due(self, table: TableState, steps: int) -> bool:
         """Return whether files of ``table`` are compacted after so many ``steps``."""
         compacted = table.stored_table.compacted
-        if steps - compacted < COMPACT_STEPS:
-            return False
         later = 0 if compacted else crc32(table.name.encode()) % COMPACT_STEPS
         return steps - compacted >= COMPACT_STEPS + later
 
