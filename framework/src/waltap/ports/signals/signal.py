@@ -267,8 +267,6 @@ def requests(
         if not matches and literal is not None:
             matches = [literal]
         found.update(dict.fromkeys(matches))
-    if not found:
-        raise SignalUnusable(f"no such table is captured: {names(arguments)[:3]}")
     return [
         SnapshotRequest(
             schema=schema,
