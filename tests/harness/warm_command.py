@@ -118,6 +118,9 @@ def _become(
     os.environ.update(variables)
     for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, errors)):
         os.dup2(file, number)
+    # a stream remembers whether its first file could seek
+    sys.stdout = open(1, "w", 1 if os.isatty(1) else -1, sys.stdout.encoding, closefd=False)  # noqa: SIM115, PTH123
+    sys.stderr = open(2, "w", 1, sys.stderr.encoding, "backslashreplace", closefd=False)  # noqa: SIM115, PTH123
     # as `python -m waltap` has it
     sys.argv = [
         str(Path(importlib.import_module("waltap").__file__ or "").with_name("__main__.py")),
