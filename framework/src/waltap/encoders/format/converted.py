@@ -485,7 +485,8 @@ class ConvertedFormat(Format):
             back = ((OLD_KEY, rows.key_schema, rows.key(old)),)
             # A value that does not fit must fail here, before the delete counts its event.
             rows.row(after)
-            self._delete(table, old, old, change.lsn, frame, headers)
+            if DELETES not in self._skipped:
+                self._delete(table, old, old, change.lsn, frame, headers)
             if INSERTS not in self._skipped:
                 self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
             return
@@ -502,8 +503,6 @@ class ConvertedFormat(Format):
         frame: EventFrame,
         headers: tuple[ConnectHeader, ...],
     ) -> None:
-        if DELETES in self._skipped:  # also in a key change
-            return
         keyed = not table.plan.keyless_deletes
         self._add(
             table, "d", lsn, frame, key=key if keyed else None, before=before, headers=headers

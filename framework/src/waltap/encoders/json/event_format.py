@@ -203,8 +203,6 @@ class JsonEventFormat(JsonFormat):
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
-        if DELETES in self._skipped:  # also in a key change
-            return
         keyed = not codec.plan.keyless_deletes
         self._event("d", codec, n, texts, key=key if keyed else None, before=before, headers=extra)
         if self._tombstones and keyed:
@@ -213,7 +211,8 @@ class JsonEventFormat(JsonFormat):
     def _key_change(
         self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: PartTemplate
     ) -> None:
-        self._delete(codec, old, old, n, texts, extra=key_header(codec, NEW_KEY, new))
+        if DELETES not in self._skipped:
+            self._delete(codec, old, old, n, texts, extra=key_header(codec, NEW_KEY, new))
         if INSERTS not in self._skipped:
             headers = key_header(codec, OLD_KEY, old)
             self._event("c", codec, n, texts, key=new, after=new, headers=headers)

@@ -454,12 +454,10 @@ class JsonFormat(Format):
         *,
         extra: tuple[Header, ...] = (),
     ) -> None:
-        """Append a delete and its tombstone, unless deletes are skipped.
+        """Append a delete and its tombstone.
 
         The ``extra`` headers precede the usual ones.
         """
-        if DELETES in self._skipped:  # also in a key change
-            return
         keyed = not codec.plan.keyless_deletes
         key_bytes, row = _key(codec, key) if keyed else None, codec.row(before)
         headers = extra + self._headers if extra else self._headers
@@ -475,12 +473,12 @@ class JsonFormat(Format):
         # Both images are rendered first, since the delete counts its event.
         row, new_key = codec.row(new), _key(codec, new)
         newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
-        self._delete(codec, old, old, n, texts, extra=newkey)
-        if INSERTS in self._skipped:
-            return
-        names = unsent(codec.plan, new) if self._wording.names_unsent else "null"
-        value = texts.value(codec, "null", row, "c", n, names)
-        texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
+        if DELETES not in self._skipped:
+            self._delete(codec, old, old, n, texts, extra=newkey)
+        if INSERTS not in self._skipped:
+            names = unsent(codec.plan, new) if self._wording.names_unsent else "null"
+            value = texts.value(codec, "null", row, "c", n, names)
+            texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
 
     def _truncate(self, change: Truncate, texts: "PartTemplate") -> None:
         n = str(change.lsn)

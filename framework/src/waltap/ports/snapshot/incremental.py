@@ -486,11 +486,11 @@ class IncrementalSnapshots:
         """
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
-            wanted = requests(signal, arguments, known, self._patterns())
             readable = {each.table_id for tables in known.values() for each in tables}
-            streamed = as_streamed(wanted, known)
+            streamed = as_streamed(requests(signal, arguments, known, self._patterns()), known)
             if not any((request.schema, request.table) in readable for request in streamed):
-                raise SignalUnusable(f"no such table is captured: {some(streamed)}")
+                text = some(streamed) or names(arguments)[:3]
+                raise SignalUnusable(f"no such table is captured: {text}")
             if any(request.blocking for request in streamed):
                 return _doing(lambda _now: self._block(streamed, readable))
             return _doing(lambda now: self._queue(streamed, readable, now))
