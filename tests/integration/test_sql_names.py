@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -294,6 +295,18 @@ def test_a_table_that_gets_another_schema_keeps_its_rows(postgres, tmp_path):
     postgres.deliver(tmp_path, first, source.commit())
     assert postgres.rows("annex.persons", "id") == [("1",), ("2",)]
     assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
+
+
+def test_tables_of_schemas_that_exchange_their_names_keep_their_rows(postgres, tmp_path):
+    """The keys of both have one name in the target, and stay behind when a table is renamed."""
+    source = Model()
+    ours = [relation(f"{name}.t", [("id", "int4"), ("v", "text")]) for name in ("one", "two")]
+    first = [source.inserted(each, ["1", each.schema]) for each in ours]
+    theirs = [msgspec.structs.replace(a, schema=b.schema) for a, b in pairwise([*ours, ours[0]])]
+    second = [source.inserted(each, ["2", "again"]) for each in theirs]
+    postgres.deliver(tmp_path, *first, *second)
+    for now, before in pairwise(["one", "two", "one"]):
+        assert postgres.rows(f"{now}.t", "id", "v") == [("1", before), ("2", "again")]
 
 
 def test_characters_arrive_whatever_encoding_the_address_asks_for(postgres, tmp_path):

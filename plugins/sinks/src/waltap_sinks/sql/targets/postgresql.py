@@ -33,7 +33,7 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape, with_suffix
 from waltap_sinks.sql.targets.postgres_statements import (
     array_literal,
     cast_to,
@@ -70,6 +70,14 @@ WIDER: Final = (
     ("real", "double precision"),
     ("date", "timestamp without time zone"),
 )
+# The indexes of a table whose names another schema has.
+INDEXES_IN_THE_WAY: Final = """
+SELECT c.relname, c.oid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE i.indrelid = %s::regclass AND EXISTS (
+   SELECT FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
+    WHERE n.nspname = %s AND o.relname = c.relname)
+"""
+
 # From this number of new rows on COPY is worth its round trips.
 COPY_ROWS: Final = 64
 
@@ -243,6 +251,14 @@ class PostgresTarget(SqlTarget):
                 raw.execute("SET SESSION session_replication_role = replica")
                 self._replica = True
         raw.commit()
+
+    def move_table(self, old: TargetName, new: TargetName) -> None:
+        # An index keeps its name when its table is renamed, and moves with it.
+        for name, oid in self.run(INDEXES_IN_THE_WAY, [self.quoted_table(old), new.schema]):
+            other = self.quoted(with_suffix(name, f"_{oid}"))
+            index = self.quoted_table(old._replace(name=name))
+            self.run(f"ALTER INDEX {index} RENAME TO {other}")
+        super().move_table(old, new)
 
     def reads_whole_tables(self) -> None:
         """Reset the settings that only help to look up keys."""
