@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import UNREADABLE, replace_durably
 from waltap.changes.decode.relation import schema_and_table
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import Position, lsn_text

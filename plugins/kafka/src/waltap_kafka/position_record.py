@@ -20,7 +20,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import StopRequested
 from waltap_kafka.client import AWAY, PASSING, REFUSALS, KafkaFailures, kafka_error

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.plugin_errors import needing
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions

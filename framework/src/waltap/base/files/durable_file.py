@@ -9,13 +9,18 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
 from waltap.errors import WaltapError
 
 # Offsets, spilled rows and tokens are unmasked: no access for group and others.
 FILE: Final = 0o600
 FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
+"""For ``except``: damaged stored bytes, unlike a missing file.
+
+Invalid UTF-8 raises Python's own error, not ``msgspec.DecodeError``.
+"""
 
 
 def private(path: Path | str, flags: int) -> int:

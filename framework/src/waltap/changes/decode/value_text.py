@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from waltap.base.calendar import civil_date
+from waltap.changes.decode.calendar import civil_date
 
 DAY_MICROS: Final = 86_400_000_000
 

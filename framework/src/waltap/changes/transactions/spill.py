@@ -23,8 +23,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private, private_folder, replace_durably
+from waltap.base.files.durable_file import UNREADABLE, private, private_folder, replace_durably
 from waltap.base.import_rules import np, pa
 from waltap.changes.decode.message import (
     Change,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from waltap.base.process_memory import configure_allocators
 from waltap.cli import uncollected
 from waltap.cli.profile_source import FileArgument, SetOption, SinkOption, overrides, read
+from waltap.pipeline.engine.process_memory import configure_allocators
 
 if TYPE_CHECKING:
     from waltap.config.profile import Profile

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from waltap.base.files.durable_file import private, private_folder
-from waltap.base.process_memory import return_free_memory
 from waltap.base.text import duration, size
 from waltap.changes.decode.relation import Relation, difference
 from waltap.changes.transactions.position import Position, lsn_text
@@ -18,6 +17,7 @@ from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, WaltapError
 from waltap.pipeline.delivery.redelivery import redelivery_inbox
 from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.process_memory import return_free_memory
 from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
 from waltap.pipeline.runtime.gap_notes import GapNotes
 from waltap.pipeline.runtime.run_state import RunState

@@ -7,8 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import StateDocument
+from waltap.base.files.durable_file import UNREADABLE, StateDocument
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import SOLE, Position, Positions, SnapshotProgress
 from waltap.errors import OffsetError

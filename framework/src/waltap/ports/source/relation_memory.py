@@ -15,8 +15,7 @@ from struct import Struct
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private, private_folder, replace_durably
+from waltap.base.files.durable_file import UNREADABLE, private, private_folder, replace_durably
 from waltap.changes.decode.relation import Relation
 
 MAX_RELATIONS = 10_000

@@ -14,8 +14,13 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private, private_folder, replace_durably, sync
+from waltap.base.files.durable_file import (
+    UNREADABLE,
+    private,
+    private_folder,
+    replace_durably,
+    sync,
+)
 from waltap.errors import OffsetError
 from waltap.services.dead_letters.dead_letter import DeadLetter
 

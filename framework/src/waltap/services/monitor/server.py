@@ -25,8 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import replace_durably
+from waltap.base.files.durable_file import UNREADABLE, replace_durably
 from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch, TransactionPart, TransactionRun

@@ -13,8 +13,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private
+from waltap.base.files.durable_file import UNREADABLE, private
 from waltap.base.property import Properties, declare
 from waltap.changes.decode.decoder import Catalogue, Frame, NameResolution, ServerInfo
 from waltap.changes.decode.relation import DataType, Relation

@@ -14,7 +14,7 @@ from typing import Any, Never, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.errors import DecodeError
 
 

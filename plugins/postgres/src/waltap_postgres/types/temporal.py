@@ -9,8 +9,8 @@ their unit. Source: Debezium 3.6's ``TemporalPrecisionMode``; its events show th
 from collections.abc import Callable
 from dataclasses import replace
 
-from waltap.base.calendar import civil_date, day_number
 from waltap.changes.arrow import column as arrow_column
+from waltap.changes.decode.calendar import civil_date, day_number
 from waltap.changes.decode.relation import Column
 from waltap.changes.decode.value_text import DAY_MICROS, clock_text
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.store import FileStore
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap_sinks.changelog.errors import ChangeLogDamaged

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.changes.decode.relation import FormerOwner
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
 from waltap.base.import_rules import pa

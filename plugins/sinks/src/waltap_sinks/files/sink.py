@@ -22,8 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
-from waltap.base.files.durable_file import private, private_folder
+from waltap.base.files.durable_file import UNREADABLE, private, private_folder
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore, unfinished
 from waltap.base.import_rules import pa, parquet

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, StagedSegment, TableState
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import FileLayout

@@ -23,7 +23,7 @@ from py4j.java_gateway import JavaClass
 from pyarrow import compute as pc
 from pyspark.sql import SparkSession
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.small_sets import write_rows
 from waltap_spark.formats.delta_log import FileList, StoredFile

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 

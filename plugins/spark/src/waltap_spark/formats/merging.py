@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.errors import WaltapError
 from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers

@@ -17,7 +17,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyarrow import compute as pc
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap_spark.compact.small_sets import LARGE
 from waltap_spark.schema.schema import digits_of
 

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.properties import TargetProperties
 from waltap_spark.config.targets import FileLayout, NameClaims

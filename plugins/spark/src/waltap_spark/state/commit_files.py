@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 
 import msgspec
 
-from waltap.base.decode_errors import UNREADABLE
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
