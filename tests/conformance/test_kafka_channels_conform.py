@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
 from tests.harness.http_receiver import notification_of
-from tests.harness.kafka import WAIT_SECONDS, create, read_all
+from tests.harness.kafka import WAIT_SECONDS, allow, create, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 
 from waltap.errors import SinkError
 from waltap.ports.notifications import Notification
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.errors import KafkaSignalTopicMissing, KafkaUnreachable
+from waltap_kafka.errors import KafkaRefused, KafkaSignalTopicMissing, KafkaUnreachable
 from waltap_kafka.plugin import register_notification_channels, register_signal_channels
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 from waltap_testing import (
@@ -53,10 +53,10 @@ def signal_topic(kafka: Kafka) -> tuple[str, str]:
     return prefix, topic
 
 
-def signal_properties(servers: str, prefix: str) -> KafkaSignalProperties:
-    return KafkaSignalProperties(
-        **{"topic.prefix": prefix, "signal.kafka.bootstrap.servers": servers}
-    )
+def signal_properties(servers: str, prefix: str, **consumer: str) -> KafkaSignalProperties:
+    given: dict[str, Any] = {"topic.prefix": prefix, "signal.kafka.bootstrap.servers": servers}
+    given["signal.consumer.NAME"] = {f"signal.consumer.{n}": v for n, v in consumer.items()}
+    return KafkaSignalProperties.model_validate(given)
 
 
 class TestKafkaSignals(SignalChannelSuite):
@@ -200,10 +200,29 @@ def test_brokers_that_are_away_are_no_missing_topic(private_kafka):
     channel.close()
 
 
-def test_a_topic_of_signals_that_is_not_there_is_named(kafka):
-    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, kafka.topic_name("shop")))
+def test_a_topic_of_signals_that_is_not_there_or_may_not_be_read_is_named(kafka):
+    prefix = kafka.topic_name("shop")
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     with pytest.raises(KafkaSignalTopicMissing, match="-signal"):
         channel.poll()
+    channel.close()
+    login = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader", "sasl.password": "reader-secret",
+    }  # fmt: skip
+    channel = SIGNALS.factory(signal_properties(kafka.sasl, prefix, **login))
+    create(kafka.bootstrap, NewTopic(f"{prefix}-signal", 1))
+    with pytest.raises(KafkaRefused, match="Topic authorization"):
+        channel.poll()
+    allow(kafka.bootstrap, "reader", ResourceType.TOPIC, f"{prefix}-signal", AclOperation.READ)
+
+    def group_refused() -> bool:
+        try:
+            return channel.poll() != []
+        except KafkaRefused as refused:
+            return "Group authorization" in str(refused)
+
+    until(group_refused, "the right to the topic")
     channel.close()
 
 

@@ -11,7 +11,16 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 
 WAIT_SECONDS = 120.0
 
@@ -20,6 +29,21 @@ def create(bootstrap: str, *topics: NewTopic) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics(list(topics)).values():
         future.result(WAIT_SECONDS)
+
+
+def allow(
+    bootstrap: str, user: str, kind: ResourceType, name: str, *operations: AclOperation
+) -> None:
+    """Give ``user`` rights to one topic, group or transactional id."""
+    rights = [
+        AclBinding(
+            kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", each, AclPermissionType.ALLOW
+        )
+        for each in operations
+    ]  # fmt: skip
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.create_acls(rights).values():
+        done.result(WAIT_SECONDS)
 
 
 def partitions(bootstrap: str, topic: str) -> int:

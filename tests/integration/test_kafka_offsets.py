@@ -119,6 +119,8 @@ def test_an_offset_of_the_state_folder_goes_into_the_topic(kafka, topic, tmp_pat
 
 
 def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(kafka, topic, tmp_path):
+    with pytest.raises(KafkaOffsetTopicUnusable, match="Unable to replicate"):
+        store(kafka, topic, tmp_path / "p", **{"offset.storage.replication.factor": 3}).store(OLD)
     create(kafka.bootstrap, NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"}))
     with pytest.raises(KafkaOffsetTopicUnusable, match=r"cleanup\.policy=delete"):
         store(kafka, topic, tmp_path / "p").store(OLD)

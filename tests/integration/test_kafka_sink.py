@@ -10,22 +10,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
 from pydantic import ValidationError
-from tests.harness.kafka import WAIT_SECONDS, create, partitions, read_all
+from tests.harness.kafka import WAIT_SECONDS, allow, create, partitions, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -257,15 +254,14 @@ def test_users_of_scram_come_in(place, mechanism, protocol):
     made = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), password.encode())
     for done in admin.alter_user_scram_credentials([made]).values():
         done.result(WAIT_SECONDS)
-    rights = [
-        AclBinding(
-            ResourceType.TOPIC, place.topic, ResourcePatternType.LITERAL, f"User:{user}", "*",
-            operation, AclPermissionType.ALLOW,
-        )
-        for operation in (AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS)
-    ]  # fmt: skip
-    for done in admin.create_acls(rights).values():
-        done.result(WAIT_SECONDS)
+    topic, transaction = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
+    write, make, read = AclOperation.WRITE, AclOperation.CREATE, AclOperation.READ
+    for kind, name, *rights in (
+        (topic, place.topic, write, make),
+        (topic, f"{place.topic}.position", write, make, read),
+        (transaction, place.topic, write),
+    ):
+        allow(place.kafka.bootstrap, user, kind, name, *rights)
     settings = {
         "servers": place.kafka.sasl_tls if protocol == "SASL_SSL" else place.kafka.sasl,
         "producer__security__protocol": protocol,
@@ -273,6 +269,8 @@ def test_users_of_scram_come_in(place, mechanism, protocol):
         "producer__sasl__jaas__config": "org.apache.kafka.common.security.scram.ScramLoginModule "
         f'required username="{user}" password="{password}";',
         "producer__ssl__ca__location": str(place.kafka.certificate),
+        "delivery__guarantee": "exactly_once",
+        "transactional__id": place.topic,
     }
     deadline = time.monotonic() + WAIT_SECONDS
     while True:  # the broker takes note of users and rights in its own time
@@ -283,6 +281,8 @@ def test_users_of_scram_come_in(place, mechanism, protocol):
         except KafkaRefused:
             assert time.monotonic() < deadline
     assert place.keys() == [b"k"]
+    # Its reader of the position joins no group, so it needs no right to one.
+    assert place.opened(**settings, has_offset=True).stored_position() == at(1)
     wrong = settings["producer__sasl__jaas__config"].replace(password, "six words")
     with pytest.raises(KafkaRefused) as refused:
         place.opened(**{**settings, "producer__sasl__jaas__config": wrong})

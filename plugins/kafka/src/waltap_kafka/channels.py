@@ -13,7 +13,7 @@ from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
 from waltap.ports.signals.inbox import parsed_signal
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.client import PASSING, RAISED, KafkaClients, kafka_error
+from waltap_kafka.client import PASSING, RAISED, REFUSALS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 
@@ -69,6 +69,10 @@ class KafkaSignals:
             if code == KafkaError._UNKNOWN_PARTITION:
                 self._require_topic(consumer)
             elif code not in PASSING:
+                # Before the first record a poll only gives the reason why no coordinator answers.
+                first = consumer.poll(0) if self._at is None else None
+                if first is not None and (refused := first.error()) is not None:
+                    raised = KafkaException(refused)
                 raise self._clients.failure(raised, self._topic) from raised
             return []  # the next poll asks again
         self._clients.watch.passed()
@@ -86,10 +90,12 @@ class KafkaSignals:
         Raises: KafkaSignalTopicMissing, or the SinkError of the link.
         """
         try:
-            found = consumer.list_topics(self._topic, ASK_S).topics[self._topic]
+            error = consumer.list_topics(self._topic, ASK_S).topics[self._topic].error
         except KafkaException as raised:
             raise self._clients.failures.refused(kafka_error(raised)) from raised
-        if found.error is not None:
+        if error is not None and error.code() in REFUSALS:
+            raise self._clients.failures.refused(error)
+        if error is not None:
             raise KafkaSignalTopicMissing(
                 f"topic {self._topic}, for signals, does not exist", topic=self._topic
             )

@@ -46,6 +46,8 @@ REFUSALS: Final = frozenset(
         KafkaError.SECURITY_DISABLED,
     }
 )
+# A reader that joins no group needs no right to one, and the client looks for its coordinator anyway.
+READER_REFUSALS: Final = REFUSALS - {KafkaError.GROUP_AUTHORIZATION_FAILED}
 AWAY: Final = frozenset(
     {
         KafkaError._TRANSPORT,

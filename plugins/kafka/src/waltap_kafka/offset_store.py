@@ -118,10 +118,10 @@ class KafkaOffsetStore(OffsetStore):
             wanted.replication_factor = self._replicas
             try:
                 admin.create_topics([wanted])[self._topic].result(WAIT_S)
-                created = True
             except KafkaException as raised:
-                # Another client was faster, or the next call fails with the reason.
-                created = kafka_error(raised).code() == KafkaError.TOPIC_ALREADY_EXISTS
+                if kafka_error(raised).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            created = True
         policy = self._policy(admin, WAIT_S if created else 0)
         # Retention deletes a record that is not written again.
         if "compact" not in policy or "delete" in policy:
