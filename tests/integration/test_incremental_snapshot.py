@@ -142,6 +142,7 @@ def test_a_table_under_change_arrives_whole(pipeline, database, settings):
         pytest.param("a char(9) PRIMARY KEY", "E'it''s \\\\' || g", id="padded, quotes, backslashes"),
         pytest.param("a bytea, b date, c bool, PRIMARY KEY (c, b, a)", "g::text::bytea, '2024-02-28'::date + g % 4, g % 2 = 0", id="key in another order"),
         pytest.param("a int8 PRIMARY KEY", "(g - 50)::int8 << 40", id="negative"),
+        pytest.param("a signals, b int, PRIMARY KEY (a, b)", "(g % 7, 'k', NULL)::signals, g", id="composite"),
     ],
 )  # fmt: skip
 def test_keys_of_any_type_are_read_in_order_without_gaps(pipeline, key, values):

@@ -33,9 +33,9 @@ def old(database) -> Database:
     return database
 
 
-def made(database: Database, name: str = "fresh") -> None:
+def made(database: Database, name: str = "fresh", key: str = "PRIMARY KEY") -> None:
     database.execute(
-        f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} SELECT generate_series(1, 50)"
+        f"CREATE TABLE {name} (id int {key}); INSERT INTO {name} SELECT generate_series(1, 50)"
     )
 
 
@@ -90,14 +90,16 @@ def test_a_table_that_was_dropped_and_made_again_is_new(old, pipeline):
     [
         ({"waltap.new.tables": "ignore"}, []),
         (SIGNALS | WARN, [("public.fresh", "incomplete")]),
+        (SIGNALS | {"publication.keyless.tables": "inserts"}, [("public.fresh", "incomplete")]),
         ({"publication.autocreate.mode": "all_tables"}, [("public.fresh", "joined")]),
         ({"plugin.name": "wal2json"}, [("public.fresh", "joined")]),
     ],
 )
 def test_the_policy_and_the_publication_decide(old, pipeline, settings, reported):
+    key = "" if "publication.keyless.tables" in settings else "PRIMARY KEY"
     pipeline.settings |= FILTERED | settings
     run(pipeline)
-    made(old)
+    made(old, key=key)
     assert run(pipeline) == reported
     complete = reported == [("public.fresh", "joined")]
     assert pipeline.destination.ids("fresh") == (list(range(1, 51)) if complete else [])

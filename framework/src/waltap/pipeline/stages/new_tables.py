@@ -48,12 +48,12 @@ MESSAGES: Final = {
     "joined": "table %s is new since the last start: it is captured from its creation on",
     "snapshot": "table %s is captured from now on; an incremental snapshot reads its rows",
     "incomplete": "table %s is captured from now on; rows and changes from before are missing. To have "
-    "them, run: waltap snapshot FILE '%s'",
+    "them, run: waltap snapshot FILE '%s' (without a key: --blocking)",
     "snapshot again": "table %s was captured before, and is captured again after an interruption; an "
     "incremental snapshot reads its rows. " + STAYS,
     "incomplete again": "table %s was captured before, and is captured again after an interruption; rows "
-    "and changes in between are missing. To read the rows, run: waltap snapshot FILE '%s'. "
-    + STAYS,
+    "and changes in between are missing. To read the rows, run: waltap snapshot FILE '%s' (without a key: "
+    "--blocking). " + STAYS,
     "uncaptured": "table %s is new and not captured: it joins at the next start of this pipeline; "
     "changes until then are not delivered",
     "interrupted": "the server no longer streams all changes of table %s, since its publication was "

@@ -229,11 +229,13 @@ class SignalStage:
     def ask(self) -> Callable[[str], bool] | None:
         """Return the function that requests the rows of a table (schema.table).
 
-        None: tables cannot be read.
+        None: tables cannot be read. It returns False for a table without a key.
         """
         return None if self._watcher is None else self._ask
 
     def _ask(self, table: str) -> bool:
+        if self._watcher is None or not self._watcher.reads(table):
+            return False
         data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
         return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
 

@@ -85,15 +85,12 @@ class ChunkReader:
         keys: Callable[[Relation], tuple[int, ...]],
         clock: Callable[[], float],
     ) -> None:
-        self._source, self._state, self._moved, self._size = source, state, moved, size
+        self._source, self._state, self._moved, self.size = source, state, moved, size
         self._keys, self._clock = keys, clock
         # Transactions that have streamed and that no chunk has seen. `IncrementalSnapshots` adds them.
         self.recent: deque[int] = deque(state.recent, maxlen=RECENT)
         # Whether the last chunk was not valid.
         self.waiting = False
-
-    def restart(self) -> None:
-        self._size.restart()
 
     def key(self, request: SnapshotRequest, relation: Relation) -> tuple[int, ...]:
         """Return the columns that order the chunks, () for no key."""
@@ -126,11 +123,11 @@ class ChunkReader:
             request, relation, key,
             after=None if begun.last_key is None else tuple(begun.last_key),
             maximum=tuple(self._state.head.maximum or ()),
-            limit=self._size.rows,
+            limit=self.size.rows,
             order=self._state.head.order,
         )  # fmt: skip
         # Only the query of a chunk counts, not the queries for moved rows and the greatest key.
-        self._size.record_duration(self._clock() - started)
+        self.size.record_duration(self._clock() - started)
         if self._counted(chunk) is None:
             return None
         if not chunk.rows:
@@ -449,6 +446,13 @@ class IncrementalSnapshots:
             self.take(signal, now)
         return []
 
+    def reads(self, name: str) -> bool:
+        """Return False for a table without a key to read it by. Raises: SourceError."""
+        schema, table = schema_and_table(name) or ("", "")
+        request = SnapshotRequest(schema=schema, table=table, signal="")
+        relation = self._source.table(request)
+        return relation is None or bool(self._reader.key(request, relation))
+
     def take(self, signal: Signal, now: int) -> str:
         """Process a signal of any channel.
 
@@ -526,10 +530,9 @@ class IncrementalSnapshots:
             self._next_chunk(now)
 
     def _pause(self, *, paused: bool) -> None:
-        changes = self.state.paused != paused
-        self.state.paused = paused
-        if self.state.queue and changes:
+        if self.state.queue and self.state.paused != paused:
             self._notice_pause("PAUSED" if paused else "RESUMED")
+        self.state.paused = paused
 
     def _notice_pause(self, kind: str) -> None:
         queue = self.state.queue
@@ -577,7 +580,7 @@ class IncrementalSnapshots:
         signal = state.queue[0].signal
         if state.queue[0] in stopped:
             state.forget_head()
-            self._reader.restart()
+            self._reader.size.restart()
             self._scanned = 0
         state.queue = [request for request in state.queue if request not in stopped]
         # Debezium sends both notifications; the second one is without the signal.
@@ -620,7 +623,7 @@ class IncrementalSnapshots:
             self._notice_pause("PAUSED" if self.suspended else "RESUMED")
         if self.suspended:
             return
-        identifier, opened = self._identifier(), _instant(now)
+        identifier = self._identifier()
         while state.queue and not self._read_head(identifier):
             if self.waiting:
                 return
@@ -631,12 +634,13 @@ class IncrementalSnapshots:
         if not self._writes:
             return
         self._streamed_by = identifier
+        opened = datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
         times = {"openWindowTimestamp": opened}
         self._marks = [(f"{identifier}-open", OPEN, json.dumps(times))]
         if self._delete_closes:
             self._marks.append((f"{identifier}-open", "", ""))
         else:
-            times["closeWindowTimestamp"] = _instant(now)
+            times["closeWindowTimestamp"] = opened
             self._marks.append((f"{identifier}-close", CLOSE, json.dumps(times)))
         self._write_watermarks()
 
@@ -742,7 +746,7 @@ class IncrementalSnapshots:
 
     def _ended(self, request: SnapshotRequest, status: str) -> bool:
         """Report the end of a table, and return False for `_read_head`."""
-        self._reader.restart()
+        self._reader.size.restart()
         if self.state.head.end_reported:
             return False
         scanned, self._scanned = self._scanned, 0
@@ -774,10 +778,6 @@ class IncrementalSnapshots:
             kind="incremental",
         )
         return [piece] if rows else []
-
-
-def _instant(now: int) -> str:
-    return datetime.fromtimestamp(now / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _doing(do: Callable[[int], None]) -> Action:

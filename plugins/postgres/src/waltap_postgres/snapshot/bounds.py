@@ -1,6 +1,6 @@
 """Bounds of a key range as SQL, nulls last.
 
-Values are literals of unknown type, which the server reads as the column's own type.
+Values are literals of unknown type, which the server reads as the column's. Composite types are named.
 """
 
 from collections.abc import Sequence
@@ -23,23 +23,34 @@ class RangeColumn(msgspec.Struct, frozen=True):
     # Schema of the type's operators, "" for built-in ones. Our sessions do not search the schemas
     # of extensions, so the SQL must name them.
     operators: str = ""
+    # The composite type of its values, else "".
+    composite: str = ""
 
     def operator(self, symbol: str) -> str:
         return symbol if not self.operators else f"OPERATOR({self.operators}.{symbol})"
 
+    def literal(self, value: object) -> str:
+        text = sql.Literal(value).as_string(None)
+        return f"{text}::{self.composite}" if self.composite else text
+
 
 def bounded(column: Column) -> RangeColumn:
     """Return the name of ``column`` for a bound."""
-    found = None if column.data_type is None else root_type(column.data_type)
-    own = found is not None and found.kind is TypeKind.BASE and found.schema != "pg_catalog"
-    schema = sql_name(found.schema) if own and found else ""
-    return RangeColumn(sql_name(column.name), column.nullable, schema)
+    declared = column.data_type
+    operators = composite = ""
+    if declared is not None:
+        found = root_type(declared)
+        if found.kind is TypeKind.COMPOSITE:
+            composite = sql_name(declared.schema, declared.name)
+        elif found.kind is TypeKind.BASE and found.schema != "pg_catalog":
+            operators = sql_name(found.schema)
+    return RangeColumn(sql_name(column.name), column.nullable, operators, composite)
 
 
 def after_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
     """Return the predicate "comes after ``bound``"."""
     if _as_rows(columns):
-        return f"{_row(columns)} > {_row_of(bound)}"
+        return f"{_row(columns)} > {_row_of(columns, bound)}"
     alternatives = []
     for index, column in enumerate(columns):
         equal = [_equal(columns[before], bound[before]) for before in range(index)]
@@ -50,14 +61,14 @@ def after_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
 def up_to_sql(columns: Sequence[RangeColumn], bound: Tuple) -> str:
     """Return the predicate "comes no later than ``bound``"."""
     if _as_rows(columns):
-        return f"{_row(columns)} <= {_row_of(bound)}"
+        return f"{_row(columns)} <= {_row_of(columns, bound)}"
     return f"NOT {after_sql(columns, bound)}"
 
 
 def one_of_sql(columns: Sequence[RangeColumn], keys: Sequence[Tuple]) -> str:
     """Return the predicate "has one of these keys", all non-null."""
     if not any(column.operators for column in columns):
-        return f"{_row(columns)} IN ({', '.join(map(_row_of, keys))})"
+        return f"{_row(columns)} IN ({', '.join(_row_of(columns, key) for key in keys)})"
     equal = (
         " AND ".join(_equal(column, value) for column, value in zip(columns, key, strict=True))
         for key in keys
@@ -72,29 +83,25 @@ def _as_rows(columns: Sequence[RangeColumn]) -> bool:
     return not any(column.nullable or column.operators for column in columns)
 
 
-def _literal(value: object) -> str:
-    return sql.Literal(value).as_string(None)
-
-
 def _above(column: RangeColumn, value: object) -> str:
     if value is None:
         return "false"
-    text = f"{column.quoted} {column.operator('>')} {_literal(value)}"
+    text = f"{column.quoted} {column.operator('>')} {column.literal(value)}"
     return f"({text} OR {column.quoted} IS NULL)" if column.nullable else text
 
 
 def _equal(column: RangeColumn, value: object) -> str:
     if value is None:
         return f"{column.quoted} IS NULL"
-    return f"{column.quoted} {column.operator('=')} {_literal(value)}"
+    return f"{column.quoted} {column.operator('=')} {column.literal(value)}"
 
 
 def _row(columns: Sequence[RangeColumn]) -> str:
     return _listed([column.quoted for column in columns])
 
 
-def _row_of(values: Sequence[object]) -> str:
-    return _listed([_literal(value) for value in values])
+def _row_of(columns: Sequence[RangeColumn], values: Sequence[object]) -> str:
+    return _listed([c.literal(value) for c, value in zip(columns, values, strict=True)])
 
 
 def _listed(items: list[str]) -> str:

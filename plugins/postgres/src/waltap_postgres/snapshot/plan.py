@@ -362,7 +362,7 @@ class SnapshotPlanner:
         numbers = tuple(column.number or 0 for column in key)
         if count < 2 or not key or any(column.nullable for column in key) or 0 in numbers:
             return ()
-        if any(bounded(column).operators for column in key):
+        if any(found.operators or found.composite for found in map(bounded, key)):
             return ()
         names = ", ".join(sql_name(column.name) for column in key)
         backwards = ", ".join(f"{sql_name(column.name)} DESC" for column in key)
