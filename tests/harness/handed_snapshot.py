@@ -9,7 +9,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.pipeline.setup.build import PipelineStages
+from waltap.pipeline.engine.build import PipelineStages
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import MadeByRun

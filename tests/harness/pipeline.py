@@ -29,7 +29,7 @@ from waltap.cli.profile_source import connected
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.pipeline import Engine, Limits
-from waltap.pipeline.setup.preflight import checks
+from waltap.pipeline.engine.preflight import checks
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset

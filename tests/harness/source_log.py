@@ -9,10 +9,10 @@ from pyspark.sql.types import StructType
 from tests.harness.changelog import WrittenLog, relation
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_spark.source import ChangeLogSource
-from waltap_spark.source.catalogue import source_struct
-from waltap_spark.source.options import parse_options
-from waltap_spark.source.stream import ChangeLogStream
+from waltap_spark.read.catalogue import source_struct
+from waltap_spark.read.data_source import ChangeLogSource
+from waltap_spark.read.options import parse_options
+from waltap_spark.read.stream import ChangeLogStream
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 Offset = dict[str, Any]

@@ -9,7 +9,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.shop import Shop
 
 from waltap.cli.profile_source import connected
-from waltap.pipeline.setup.preflight import checks
+from waltap.pipeline.engine.preflight import checks
 from waltap.ports.offsets.offset import Offset
 
 pytestmark = pytest.mark.shop(

@@ -12,7 +12,7 @@ from tests.harness.servers.postgres import Cluster, Database
 
 from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
-from waltap.pipeline.setup.preflight import checks
+from waltap.pipeline.engine.preflight import checks
 from waltap.ports.source.connector import PreflightCheck
 
 ROLE = "hosted"

@@ -15,7 +15,7 @@ from tests.harness.servers.postgres import Database
 from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap.pipeline import Limits
-from waltap.pipeline.setup.preflight import checks
+from waltap.pipeline.engine.preflight import checks
 from waltap_postgres.errors import FailoverUnavailable
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/postgresql.md").read_text()

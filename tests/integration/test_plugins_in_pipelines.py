@@ -6,7 +6,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.shop import Shop, install_plugin
 
 from waltap.cli.profile_source import connected
-from waltap.pipeline.setup.preflight import checks
+from waltap.pipeline.engine.preflight import checks
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.sink import Sink, SinkCapabilities

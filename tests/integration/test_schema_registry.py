@@ -354,7 +354,7 @@ def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(database, regis
 
 
 def test_json_lines_refuse_what_is_no_json(database, registry, tmp_path):
-    from waltap.pipeline.setup.preflight import FormatUnfit
+    from waltap.pipeline.engine.preflight import FormatUnfit
 
     settings = {
         "value.converter": "avro", "schema.registry.url": registry.url, "sink.type": "jsonl",

@@ -22,8 +22,8 @@ from waltap.changes.transactions.position import Position
 from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
-from waltap.pipeline.setup.build import PipelineStages
-from waltap.pipeline.setup.preflight import orphan_slots
+from waltap.pipeline.engine.build import PipelineStages
+from waltap.pipeline.engine.preflight import orphan_slots
 from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import Connector

@@ -14,7 +14,7 @@ from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.errors import ConnectionLost
-from waltap.pipeline.setup.build import PipelineStages
+from waltap.pipeline.engine.build import PipelineStages
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import Connector, MadeByRun, SourceLacks
 from waltap_postgres import connector as postgres_connector

@@ -14,7 +14,7 @@ from tests.harness.spark import Rig, folder_of
 from tests.harness.spark_cost import counted
 
 from waltap_spark.formats import delta as delta_format
-from waltap_spark.formats.delta_files import DeltaTransaction, statistics
+from waltap_spark.formats.small_files.delta import DeltaTransaction, statistics
 from waltap_spark.state.output import TargetTable
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])

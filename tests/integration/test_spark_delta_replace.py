@@ -29,10 +29,11 @@ from tests.integration.test_spark_delta_files import (
 
 from waltap.errors import WaltapError
 from waltap_spark.formats import delta as delta_format
-from waltap_spark.formats import delta_files, merging
-from waltap_spark.formats.delta_files import DeltaTable, DeltaTransaction
-from waltap_spark.formats.delta_log import FileList
-from waltap_spark.formats.iceberg_files import IcebergTable
+from waltap_spark.formats import merging
+from waltap_spark.formats.small_files import delta as delta_files
+from waltap_spark.formats.small_files.delta import DeltaTable, DeltaTransaction
+from waltap_spark.formats.small_files.delta_log import FileList
+from waltap_spark.formats.small_files.iceberg import IcebergTable
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.expression import GONE
 from waltap_spark.state.modes import ModeRules

@@ -14,7 +14,7 @@ from tests.harness.versions import ends, states, versions
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap_spark.history import timeline
+from waltap_spark.compact import timeline
 from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import EXTRA, ModeRules

@@ -20,10 +20,10 @@ from tests.harness.servers.postgres import Database
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import WaltapError
 from waltap_spark.errors import CapturedByAnotherProcess, OffsetOfAnother, SourceOption
-from waltap_spark.source import hosted
-from waltap_spark.source.data_source import ChangeLogSource
-from waltap_spark.source.options import parse_options
-from waltap_spark.source.profiles import ProfilesStream, hosts_of
+from waltap_spark.read import hosted
+from waltap_spark.read.data_source import ChangeLogSource
+from waltap_spark.read.options import parse_options
+from waltap_spark.read.profiles import ProfilesStream, hosts_of
 
 LIMIT_S = 120.0
 

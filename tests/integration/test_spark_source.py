@@ -276,8 +276,8 @@ def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(
 
 
 def _planner(log: Log, schema: Any, **options: str) -> Any:
-    from waltap_spark.source.options import parse_options
-    from waltap_spark.source.tasks import TaskPlanner
+    from waltap_spark.read.options import parse_options
+    from waltap_spark.read.tasks import TaskPlanner
 
     given = {"path": log.path, "table": "public.people", **options}
     return TaskPlanner(ChangeLog(log.path), parse_options(given), schema)

@@ -22,9 +22,10 @@ from tests.integration.test_spark_delta_replace import (  # noqa: F401 - pytest 
 )
 
 from waltap_spark.config.targets import FileLayout
-from waltap_spark.formats import iceberg_files, merging
+from waltap_spark.formats import merging
 from waltap_spark.formats.iceberg import OWN
-from waltap_spark.formats.iceberg_files import DataFile, IcebergTable
+from waltap_spark.formats.small_files import iceberg as iceberg_files
+from waltap_spark.formats.small_files.iceberg import DataFile, IcebergTable
 from waltap_spark.formats.stepwise import CommitNote
 from waltap_spark.schema.expression import GONE
 from waltap_spark.state.output import TargetTable

@@ -11,7 +11,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.cli.commands import offsets, slot
-from waltap.pipeline.setup.build import require_whole_roles
+from waltap.pipeline.engine.build import require_whole_roles
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset

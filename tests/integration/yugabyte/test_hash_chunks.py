@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 
-from waltap.pipeline.setup.build import PipelineStages
+from waltap.pipeline.engine.build import PipelineStages
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import ChunkState
 from waltap.ports.source.connector import MadeByRun

@@ -189,8 +189,8 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(pipeline):
 
 def checked(pipeline: PipelineRig, **settings: object) -> list:
     """Return what ``waltap doctor`` finds."""
-    from waltap.pipeline.setup.build import PipelineStages
-    from waltap.pipeline.setup.preflight import checks
+    from waltap.pipeline.engine.build import PipelineStages
+    from waltap.pipeline.engine.preflight import checks
     from waltap.ports.source.connector import MadeByRun
 
     host, _ = pipeline.host()

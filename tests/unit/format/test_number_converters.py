@@ -10,7 +10,7 @@ from waltap.config.layers import read_debezium
 from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import resolve, survey
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
-from waltap.pipeline.setup.build import PipelineStages
+from waltap.pipeline.engine.build import PipelineStages
 from waltap.plugins.host import Host
 from waltap.ports.specs import FormatSpec
 

@@ -15,7 +15,7 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply.compaction_worker import CompactionResult, grafted
 from waltap_spark.errors import OutputDamaged, VersionGone
 from waltap_spark.formats.iceberg import KEY, needed_since
-from waltap_spark.formats.iceberg_files import TableSnapshot
+from waltap_spark.formats.small_files.iceberg import TableSnapshot
 from waltap_spark.formats.stepwise import CommitNote
 from waltap_spark.state.commit_files import COMMITS, MAX_COMMITS, STEPS, changed, difference
 from waltap_spark.state.modes import TableMode

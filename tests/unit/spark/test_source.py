@@ -28,14 +28,14 @@ from waltap_spark.errors import (
     ValuesUnfit,
     VersionGone,
 )
+from waltap_spark.read.catalogue import arrow_types, source_struct
+from waltap_spark.read.hosted import HostedEngine
 from waltap_spark.read.live import LiveTables
+from waltap_spark.read.options import LogBoundary, parse_options
+from waltap_spark.read.rows import RowLimits, SegmentRows, batches
+from waltap_spark.read.stream import ChangeLogStream
+from waltap_spark.read.tasks import LogTask, log_position_of
 from waltap_spark.schema.schema import struct_of
-from waltap_spark.source.catalogue import arrow_types, source_struct
-from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.options import LogBoundary, parse_options
-from waltap_spark.source.rows import RowLimits, SegmentRows, batches
-from waltap_spark.source.stream import ChangeLogStream
-from waltap_spark.source.tasks import LogTask, log_position_of
 from waltap_spark.state.output import SparkOutput
 from waltap_spark.state.version_maps import parse_position
 
@@ -433,7 +433,7 @@ def test_a_query_without_changes_reports_that_its_reader_is_alive(log, asked_alo
 
 def test_a_running_query_notices_that_its_log_was_begun_anew(log, monkeypatch):
     """Its server is another, whose LSNs are lower: nothing would come, without an error."""
-    monkeypatch.setattr("waltap_spark.source.stream.PROGRESS_S", 0.0)
+    monkeypatch.setattr("waltap_spark.read.stream.PROGRESS_S", 0.0)
     log.people("Ann")
     stream = log.stream()
     end = latest(stream, stream.initialOffset())

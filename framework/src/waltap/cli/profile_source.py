@@ -16,7 +16,7 @@ from waltap.errors import PropertyProblem, usage_error
 if TYPE_CHECKING:
     from waltap.config.layers import RawProfile
     from waltap.config.profile import Profile
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
     from waltap.plugins.host import Host
     from waltap.ports.source.connector import Connector
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @contextmanager
 def connected(profile: "Profile", host: "Host") -> "Iterator[tuple[Connector, PipelineStages]]":
     """Connect to the profile's database, read-only. Raises: WaltapError."""
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
     from waltap.ports.source.connector import MadeByRun
 
     stages = PipelineStages(profile, host)

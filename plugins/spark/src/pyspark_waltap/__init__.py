@@ -3,6 +3,6 @@
 Spark imports modules with names that begin with pyspark_.
 """
 
-from waltap_spark.source.data_source import ChangeLogSource as DefaultSource
+from waltap_spark.read.data_source import ChangeLogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -23,9 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.compact.compaction import TRANSACTION, verdict
 from waltap_spark.errors import ChangeUnfit, PipelinesUnfit, TableUnknown
+from waltap_spark.read.catalogue import OWN, logged_tables
+from waltap_spark.read.options import parse_options
 from waltap_spark.schema.expression import quoted, sent, temp
-from waltap_spark.source.catalogue import OWN, logged_tables
-from waltap_spark.source.options import parse_options
 
 ORDER: Final = "struct(_epoch, _commit_lsn, _seq, _sub)"
 

@@ -22,9 +22,9 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ReadChunk
+from waltap_postgres.catalog.bounds import after_sql, bounded, up_to_sql
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.bounds import after_sql, bounded, up_to_sql
 from waltap_postgres.snapshot.chunk_query import PostgresChunks, where_sql
 from waltap_postgres.snapshot.plan import KeyRange, Range, SnapshotPlanner, TableSize
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable

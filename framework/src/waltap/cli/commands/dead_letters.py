@@ -182,7 +182,7 @@ def _redelivered(
     RedeliveryUndone.
     """
     from waltap.pipeline.delivery.redelivery import Redelivery
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
 
     if not entries:
         return

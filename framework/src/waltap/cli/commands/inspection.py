@@ -43,7 +43,7 @@ from waltap.ports.source.roles import DecodingSource, planned
 from waltap.services.monitor.views import table
 
 if TYPE_CHECKING:
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
 
 
 def explain(
@@ -176,7 +176,7 @@ def doctor(
 
 
 def _checks(source: str, sink: str | None, set_: list[str] | None) -> list[PreflightCheck]:
-    from waltap.pipeline.setup.preflight import checks
+    from waltap.pipeline.engine.preflight import checks
 
     profile, host, raw = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):
@@ -243,7 +243,7 @@ def plan(
 
     It connects and changes nothing. Exit code 1: a start would be refused.
     """
-    from waltap.pipeline.setup.preflight import asked_of_the_stored_offset, checks
+    from waltap.pipeline.engine.preflight import asked_of_the_stored_offset, checks
 
     profile, host, _ = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):

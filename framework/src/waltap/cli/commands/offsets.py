@@ -38,7 +38,7 @@ from waltap.services.debezium_offsets import (
 )
 
 if TYPE_CHECKING:
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
 
 
 STORAGE_HELP = (
@@ -132,7 +132,7 @@ def _stages(
 
     The sink is needed since it may keep the position.
     """
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
 
     profile, host, raw = resolved(file, set_)
     named = raw.settings.get("name") if raw.debezium else None
@@ -376,7 +376,7 @@ def _keep_slot(stages: "PipelineStages", offset: Offset) -> None:
 
 
 def _at_rest(file: str, set_: list[str] | None) -> "tuple[Profile, PipelineStages]":
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
 
     profile, host = at_rest(file, set_)
     return profile, PipelineStages(profile, host)

@@ -23,7 +23,7 @@ from waltap.ports.source.roles import published_by, tables_of
 from waltap.services.control import PipelineNotRunning, SignalRequest, ask
 
 if TYPE_CHECKING:
-    from waltap.pipeline.setup.build import PipelineStages
+    from waltap.pipeline.engine.build import PipelineStages
 
 
 WAIT_S = 10.0

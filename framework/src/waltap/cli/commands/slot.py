@@ -121,7 +121,7 @@ def list_slots(
     no reader, and no pipeline here. It may be another tool's or machine's: ask before you drop it.
     With --orphans exit code 1: there are some.
     """
-    from waltap.pipeline.setup.preflight import slot_owners
+    from waltap.pipeline.engine.preflight import slot_owners
 
     profile, host = at_rest(file, set_)
     with connected(profile, host) as (connector, stages):

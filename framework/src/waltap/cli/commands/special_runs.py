@@ -214,7 +214,7 @@ def _lost(profile: Profile, host: Host) -> bool:
 
     Raises: WaltapError.
     """
-    from waltap.pipeline.setup.preflight import asked_of_the_stored_offset
+    from waltap.pipeline.engine.preflight import asked_of_the_stored_offset
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():
         return True

@@ -218,7 +218,7 @@ def _watched(known: dict[str, Any]) -> RenderableType:
 
 def _source_status(profile: Profile, host: Host) -> dict[str, Any]:
     """Return the state in the database and the stored offset. Raises: WaltapError."""
-    from waltap.pipeline.setup.preflight import asked_of_the_stored_offset, orphan_slots
+    from waltap.pipeline.engine.preflight import asked_of_the_stored_offset, orphan_slots
 
     with connected(profile, host) as (connector, parts):
         offset, lost = asked_of_the_stored_offset(

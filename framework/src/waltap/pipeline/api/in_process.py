@@ -16,10 +16,10 @@ from waltap.changes.transactions.transaction import Notification
 from waltap.config.layers import load, read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
+from waltap.pipeline.engine.build import PipelineStages
 from waltap.pipeline.engine.engine import Engine
+from waltap.pipeline.engine.preflight import checks
 from waltap.pipeline.runtime.run_state import Limits
-from waltap.pipeline.setup.build import PipelineStages
-from waltap.pipeline.setup.preflight import checks
 from waltap.plugins.host import Host
 from waltap.ports.signals.inbox import SignalAnswer
 from waltap.ports.source.connector import MadeByRun, PreflightCheck

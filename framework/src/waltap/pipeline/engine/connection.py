@@ -11,11 +11,11 @@ from waltap.base.plugin_errors import usable
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import SinkError, SourceError, WaltapError
 from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.build import PipelineStages
+from waltap.pipeline.engine.preflight import checks, refuse
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.engine.stream_loop import HeartbeatTimer, StreamLoop
 from waltap.pipeline.runtime.channels import INITIAL
-from waltap.pipeline.setup.build import PipelineStages
-from waltap.pipeline.setup.preflight import checks, refuse
 from waltap.pipeline.stages.snapshot_phase import SnapshotPhase
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.roles import CompletenessSink, identity_of

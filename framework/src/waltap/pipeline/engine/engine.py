@@ -34,12 +34,12 @@ from waltap.errors import (
 )
 from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAnswer, RedeliveryAsked, serve
 from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.build import PipelineStages, chosen_password
 from waltap.pipeline.engine.connection import SourceConnection
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.leadership import POLL_S, LeaseLost
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.runtime.run_state import Limits, RunState
-from waltap.pipeline.setup.build import PipelineStages, chosen_password
 from waltap.plugins.host import Host
 from waltap.ports.offsets.state_folder import CONTROL, state_unusable
 from waltap.ports.signals.inbox import SignalAnswer

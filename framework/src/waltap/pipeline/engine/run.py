@@ -17,11 +17,11 @@ from waltap.config.profile import Profile
 from waltap.errors import ConfigurationError, WaltapError
 from waltap.pipeline.delivery.redelivery import redelivery_inbox
 from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.build import chosen_password
 from waltap.pipeline.engine.process_memory import return_free_memory
 from waltap.pipeline.runtime.channels import SLOT, PipelineChannels
 from waltap.pipeline.runtime.gap_notes import GapNotes
 from waltap.pipeline.runtime.run_state import RunState
-from waltap.pipeline.setup.build import chosen_password
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext

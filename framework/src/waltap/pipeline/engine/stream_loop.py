@@ -10,10 +10,10 @@ from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
 from waltap.errors import ConnectionLost, SinkError, StopRequested, WaltapError
 from waltap.pipeline.delivery.redelivery import RedeliveryAsked
 from waltap.pipeline.delivery.sink_writer import SinkWriter
+from waltap.pipeline.engine.build import PipelineStages
+from waltap.pipeline.engine.preflight import orphan_slots
 from waltap.pipeline.engine.run import PipelineRun
 from waltap.pipeline.runtime.run_state import IdleDetector, RunState
-from waltap.pipeline.setup.build import PipelineStages
-from waltap.pipeline.setup.preflight import orphan_slots
 from waltap.pipeline.stages.partition_reader import PartitionMerge, PartitionReader
 from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.source.connector import ChangeStream, Connector

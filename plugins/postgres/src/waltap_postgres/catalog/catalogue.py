@@ -18,10 +18,10 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.position import parse_lsn
 from waltap.ports.snapshot.chunk_source import NamedTable
 from waltap.ports.source.session import USERS_PATH
+from waltap_postgres.catalog.bounds import bounded, one_of_sql
 from waltap_postgres.connection import driver_error, text_rows
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.bounds import bounded, one_of_sql
 
 # Key columns of a table: its primary key, or a unique index instead.
 #

@@ -24,12 +24,12 @@ from waltap.ports.source.published import (
     PublishedSubset,
     everything_published,
 )
+from waltap_postgres.catalog.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.transport import copy_out
-from waltap_postgres.snapshot.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.copy_pieces import copy_rows
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, CatalogShape, shapes

@@ -17,9 +17,9 @@ from waltap.base.text import sql_name
 from waltap.changes.transactions.position import TableChunks
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SourceError
+from waltap_postgres.catalog.bounds import RangeColumn, after_sql, bounded, up_to_sql
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.snapshot.bounds import RangeColumn, after_sql, bounded, up_to_sql
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 
 log = logging.getLogger(__name__)

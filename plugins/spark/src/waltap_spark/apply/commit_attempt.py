@@ -15,12 +15,12 @@ from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.apply.damage import damage, require_sizes
 from waltap_spark.apply.external_snapshots import ExternalSnapshots
 from waltap_spark.compact.log_columns import logged, logged_types, with_epoch
+from waltap_spark.compact.resolve import spared
 from waltap_spark.compact.small_sets import is_small, make_readable
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes, require_place
 from waltap_spark.errors import TypeChanged
 from waltap_spark.formats.table_format import CommitContext, GroupRows, TableChange, TableFormat
-from waltap_spark.history.resolve import spared
 from waltap_spark.planning.column_identity import (
     dropped,
     forgotten,

@@ -12,7 +12,7 @@ from rich.table import Table
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import safe_name
 from waltap_spark.errors import TypeChanged
-from waltap_spark.formats.delta_log import FileList
+from waltap_spark.formats.small_files.delta_log import FileList
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.state.modes import describe_mode
 from waltap_spark.state.output import OutputState, SparkOutput, TableState

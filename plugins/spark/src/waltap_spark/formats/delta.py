@@ -30,11 +30,11 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap_spark.config.properties import DeltaTableProperties
 from waltap_spark.config.targets import FileLayout
 from waltap_spark.errors import FormatLimit, LayoutUnfit, VersionGone
-from waltap_spark.formats.delta_files import DeltaTable
-from waltap_spark.formats.delta_log import FileList
 from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat, layout_name
-from waltap_spark.formats.small_files import FILES, SMALL_TABLE
+from waltap_spark.formats.small_files.delta import DeltaTable
+from waltap_spark.formats.small_files.delta_log import FileList
+from waltap_spark.formats.small_files.rows import FILES, SMALL_TABLE
 from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, ReplaceRows, TableCommit
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped

@@ -32,16 +32,16 @@ from waltap_spark.errors import (
     SessionTaken,
     VersionGone,
 )
-from waltap_spark.formats.iceberg_files import (
+from waltap_spark.formats.lake_sessions import ICEBERG
+from waltap_spark.formats.merging import MergingFormat
+from waltap_spark.formats.small_files.iceberg import (
     DataFile,
     IcebergTable,
     TableSnapshot,
     loaded,
     versions_of,
 )
-from waltap_spark.formats.lake_sessions import ICEBERG
-from waltap_spark.formats.merging import MergingFormat
-from waltap_spark.formats.small_files import left_to_spark
+from waltap_spark.formats.small_files.rows import left_to_spark
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped

@@ -15,7 +15,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.compact.compact_changes import FEW, LoggedChanges, carry_values, compact
+from waltap_spark.compact.resolve import RetainedKeys, changes_frame, current_frame
 from waltap_spark.compact.small_sets import LARGE, is_small, rows_of, write_rows
+from waltap_spark.compact.timeline import live_rows
 from waltap_spark.formats.table_format import (
     CommitContext,
     GroupRows,
@@ -24,8 +26,6 @@ from waltap_spark.formats.table_format import (
     TableFormatContext,
     What,
 )
-from waltap_spark.history.resolve import RetainedKeys, changes_frame, current_frame
-from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.plan import (
     SegmentGroup,
     only_adds,

@@ -28,7 +28,7 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.properties import TargetProperties
 from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
-from waltap_spark.formats.small_files import DriverTable, left_to_spark
+from waltap_spark.formats.small_files.rows import DriverTable, left_to_spark
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
 from waltap_spark.schema.expression import GONE, quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type

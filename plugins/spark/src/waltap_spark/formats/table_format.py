@@ -36,11 +36,11 @@ from waltap_spark.compact.compact_changes import (
 )
 from waltap_spark.compact.compaction import after_last_truncate, widened, with_source
 from waltap_spark.compact.log_columns import segment_rows
+from waltap_spark.compact.resolve import RetainedKeys
 from waltap_spark.compact.small_sets import arrow_types, frame_of, is_small, rows_of
+from waltap_spark.compact.timeline import changed, fresh, live_rows
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import union_columns
-from waltap_spark.history.resolve import RetainedKeys
-from waltap_spark.history.timeline import changed, fresh, live_rows
 from waltap_spark.planning.column_identity import file_column
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import one_of

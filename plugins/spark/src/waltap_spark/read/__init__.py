@@ -1,1 +1,1 @@
-"""Read an output's tables: live, at a time, for verification."""
+"""Read an output's tables, and the change log by ``format("waltap")``."""

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from waltap.base.files.store import FileStore
 from waltap.errors import WaltapError
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
+from waltap_spark.compact.timeline import live_rows
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.errors import (
@@ -31,7 +32,6 @@ from waltap_spark.errors import (
 )
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.formats.table_format import TableFormat, TableFormatContext, What
-from waltap_spark.history.timeline import live_rows
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.schema.expression import quoted
 from waltap_spark.session.session import REQUIRED

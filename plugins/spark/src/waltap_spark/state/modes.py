@@ -2,7 +2,7 @@
 
 A mode is chosen when a table is made, and never changes. It decides which columns the rows have
 in addition to the source's columns, and which columns identify a row. Formats store the mode's
-columns; `waltap_spark.history.timeline` makes the rows. This module does not import Spark.
+columns; `waltap_spark.compact.timeline` makes the rows. This module does not import Spark.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -21,9 +21,9 @@ from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError
 from waltap.pipeline.api.in_process import Pipeline, PipelineEnded
+from waltap.pipeline.engine.build import PipelineStages
 from waltap.pipeline.runtime.lock import PipelineLock, PipelineRunning
 from waltap.pipeline.runtime.run_state import Limits
-from waltap.pipeline.setup.build import PipelineStages
 from waltap.plugins.host import Host
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.source.connector import MadeByRun

@@ -17,10 +17,10 @@ from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatche
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, RetryVerdict, SinkError, SourceError, WaltapError
 from waltap.pipeline.delivery.sink_branch import SinkBranch
+from waltap.pipeline.engine.build import PipelineStages, chosen_password
 from waltap.pipeline.runtime.channels import SINK
 from waltap.pipeline.runtime.leadership import leases_of
 from waltap.pipeline.runtime.lock import running
-from waltap.pipeline.setup.build import PipelineStages, chosen_password
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import FileOffsetStore

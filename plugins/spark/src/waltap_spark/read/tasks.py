@@ -14,9 +14,9 @@ from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest, 
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.errors import ChangesMissing, ColumnsGrew
-from waltap_spark.source.catalogue import MANY, OWN, QueryColumns, logged_or_none
-from waltap_spark.source.options import SourceOptions, end_log_position, start_log_position
-from waltap_spark.source.rows import RowLimits, SegmentRows, batches
+from waltap_spark.read.catalogue import MANY, OWN, QueryColumns, logged_or_none
+from waltap_spark.read.options import SourceOptions, end_log_position, start_log_position
+from waltap_spark.read.rows import RowLimits, SegmentRows, batches
 
 log = logging.getLogger(__name__)
 

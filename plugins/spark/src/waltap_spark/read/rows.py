@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 from waltap_sinks.changelog import FileStore
 from waltap_spark.compact.small_sets import names_called
 from waltap_spark.errors import ValuesUnfit
+from waltap_spark.read.catalogue import OWN
 from waltap_spark.schema.schema import arrow_schema
-from waltap_spark.source.catalogue import OWN
 
 # Rows of an Arrow batch: large enough for whole-column work, small enough for wide rows.
 BATCH_ROWS: Final = 32_768

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from waltap_sinks.changelog import LogPosition
-from waltap_spark.source.catalogue import source_struct
-from waltap_spark.source.options import SourceOptions, parse_options, shows_text
-from waltap_spark.source.stream import ChangeLogStream
-from waltap_spark.source.tasks import TaskPlanner, TaskReading
+from waltap_spark.read.catalogue import source_struct
+from waltap_spark.read.options import SourceOptions, parse_options, shows_text
+from waltap_spark.read.stream import ChangeLogStream
+from waltap_spark.read.tasks import TaskPlanner, TaskReading
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from waltap_spark.source.profiles import ProfilesBatch, ProfilesStream
+    from waltap_spark.read.profiles import ProfilesBatch, ProfilesStream
 
 
 class ChangeLogSource(DataSource):  # type: ignore[misc]
     """Changes of tables in a change log, or captured by profiles.
 
-    Options: see `waltap_spark.source.options`. Spark asks for the schema once, at ``load()``, and
+    Options: see `waltap_spark.read.options`. Spark asks for the schema once, at ``load()``, and
     sends the instance to each reader. So the instance remembers the positions of the logs: later
     columns are not in the schema.
     """
@@ -46,7 +46,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         """
         options = self._parsed()
         if options.profiles:  # an engine is imported where one is wanted
-            from waltap_spark.source.profiles import private_log_positions, profiles_struct
+            from waltap_spark.read.profiles import private_log_positions, profiles_struct
 
             self._private_logs = private_log_positions(options)
             return profiles_struct(options)
@@ -59,7 +59,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
         """Return the reader of a batch. Raises: WaltapError."""
         options = self._parsed()
         if options.profiles:
-            from waltap_spark.source.profiles import ProfilesBatch
+            from waltap_spark.read.profiles import ProfilesBatch
 
             return ProfilesBatch(options, schema, self._private_logs)
         return ChangeLogBatch(options, schema, self._known)
@@ -68,7 +68,7 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: "StructType") -> "ChangeLogStream | ProfilesStream":  # noqa: N802
         options = self._parsed()
         if options.profiles:
-            from waltap_spark.source.profiles import ProfilesStream
+            from waltap_spark.read.profiles import ProfilesStream
 
             return ProfilesStream(options, schema, self._private_logs)
         return ChangeLogStream(options, schema, known=self._known)

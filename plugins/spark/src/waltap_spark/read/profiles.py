@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import NOTHING, LogPosition
 from waltap_spark.errors import OffsetOfAnother, SourceOption, TableNotLogged
-from waltap_spark.schema.schema import struct_of
-from waltap_spark.source.catalogue import (
+from waltap_spark.read.catalogue import (
     MANY,
     OWN,
     SOURCE,
@@ -27,9 +26,9 @@ from waltap_spark.source.catalogue import (
     logged_or_none,
     table_types,
 )
-from waltap_spark.source.hosted import HostedEngine
-from waltap_spark.source.options import SourceOptions, shows_text
-from waltap_spark.source.stream import (
+from waltap_spark.read.hosted import HostedEngine
+from waltap_spark.read.options import SourceOptions, shows_text
+from waltap_spark.read.stream import (
     LIMITED,
     PROGRESS_S,
     ChangeLogStream,
@@ -37,7 +36,7 @@ from waltap_spark.source.stream import (
     read_limit,
     share_of,
 )
-from waltap_spark.source.tasks import (
+from waltap_spark.read.tasks import (
     NOWHERE,
     LogTask,
     TaskPlanner,
@@ -45,6 +44,7 @@ from waltap_spark.source.tasks import (
     log_position_of,
     offset_of,
 )
+from waltap_spark.schema.schema import struct_of
 
 OFFSET_VERSION: Final = 2
 

@@ -22,7 +22,7 @@ from waltap_spark.compact.compaction import (
 )
 from waltap_spark.compact.log_columns import logged, logged_types
 from waltap_spark.compact.small_sets import make_readable
-from waltap_spark.history.timeline import fresh, rows_after
+from waltap_spark.compact.timeline import fresh, rows_after
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import GONE, column_of
 from waltap_spark.schema.schema import log_struct, struct_of

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.errors import OffsetOfAnother, SourceOption
-from waltap_spark.source.options import OF_A_BATCH, SourceOptions, shows_text, start_log_position
-from waltap_spark.source.tasks import FirstLsn, TaskPlanner, TaskReading, log_position_of, offset_of
+from waltap_spark.read.options import OF_A_BATCH, SourceOptions, shows_text, start_log_position
+from waltap_spark.read.tasks import FirstLsn, TaskPlanner, TaskReading, log_position_of, offset_of
 
 try:
     from pyspark.sql.streaming.datasource import (

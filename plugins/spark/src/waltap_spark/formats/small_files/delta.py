@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.store import FileStore
 from waltap_spark.compact.small_sets import write_rows
-from waltap_spark.formats.delta_log import FileList, StoredFile
-from waltap_spark.formats.small_files import (
+from waltap_spark.formats.small_files.delta_log import FileList, StoredFile
+from waltap_spark.formats.small_files.rows import (
     BATCH,
     FILES,
     SMALL_FILE,

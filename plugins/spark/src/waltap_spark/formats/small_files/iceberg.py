@@ -25,7 +25,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from waltap_spark.compact.small_sets import LARGE, write_parquet
-from waltap_spark.formats.small_files import (
+from waltap_spark.formats.small_files.rows import (
     BATCH,
     FILES,
     SMALL_FILE,

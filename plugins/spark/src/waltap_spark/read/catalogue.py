@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
 from waltap_spark.compact.small_sets import text_of
 from waltap_spark.errors import SourceOption, TableNotLogged
+from waltap_spark.read.options import SourceOptions
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
-from waltap_spark.source.options import SourceOptions
 
 # Columns of the data source after the tables' own.
 OWN: Final = {**LOG_FIELDS, "_generation": '"integer"'}

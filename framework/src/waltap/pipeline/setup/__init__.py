@@ -1,1 +1,0 @@
-"""Build the stages of a profile, and check them before a start."""

@@ -1,0 +1,1 @@
+"""Write few rows of a Delta or Iceberg table in the driver."""

@@ -1,1 +1,0 @@
-"""Tables with history, soft deletes or appends."""
