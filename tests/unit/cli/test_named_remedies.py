@@ -38,6 +38,7 @@ OF_KAFKA = {
     *("buffer.memory", "max.request.size", "delivery.timeout.ms", "linger.ms", "sasl.jaas.config"),
     *("sasl.username", "sasl.password", "ssl.truststore.location", "ssl.truststore.certificates"),
     *("ssl.ca.location", "ssl.ca.pem", "ssl.keystore.location", "ssl.certificate.location"),
+    *("security.protocol", "sasl.mechanism"),
     *("ssl.key.location", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
 }
 """Settings of brokers, topics and other clients of Kafka."""
