@@ -283,6 +283,12 @@ async def held(url: str, stream: str) -> list[tuple[str, bytes, dict[str, str]]]
     return found
 
 
+async def bound(url: str, stream: str) -> None:
+    client = await nats.connect(url)
+    await client.jetstream().update_stream(name=stream, subjects=[f"{stream}.>"], max_msg_size=1000)
+    await client.close()
+
+
 def nats_sink(folder: Path, url: str, name: str, **given: Any) -> Sink:
     made = {"url": url, "create-stream": True, "stream": name, "subjects": f"{name}.>", **given}
     return sink("nats-jetstream", folder, **made)
@@ -359,6 +365,9 @@ def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path):
         until(delivered, "another leader")
         assert made.flush() == Positions({"": Position(2)})
         made.close()
+        # The answer where no majority is left, which takes the server a while to notice.
+        answer = nats.js.errors.ServiceUnavailableError(code=503, err_code=10008)
+        assert isinstance(made._server.meaning(answer, ""), StreamUnavailable)  # type: ignore[attr-defined]
     finally:
         for each in servers:
             each.remove()
@@ -370,11 +379,13 @@ def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path):
         ("payload", Record("payload.t", b"2", b"x" * 2_000_000)),
         ("subject", Record("subject.of a row", b"2", VALUE)),
         ("header", Record("header.t", b"2", VALUE, headers=(("a:b", b"1"),))),
+        ("limit", Record("limit.t", b"2", b"x" * 2_000)),
     ],
 )
 def test_a_message_that_nats_never_takes_is_one_of_the_batch(nats_server, tmp_path, name, unfit):
     made = nats_sink(tmp_path, nats_server.url, name)
     made.open()
+    asyncio.run(bound(nats_server.url, name))
     others = [record(f"{name}.t", number) for number in (1, 3, 4)]
     given = batch(1, others[0], unfit, *others[1:])
     with pytest.raises(RecordsRefused) as refused:

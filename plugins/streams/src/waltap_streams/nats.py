@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 RIGHTS: Final = (
     "publish to the subjects of the topics, and to $JS.API.> where create-stream is true"
 )
+# The stream's max_msg_size; the server has a limit of its own.
+TOO_LARGE: Final = 10054
 
 
 class NatsServer(StreamServer["Client"]):
@@ -109,7 +111,8 @@ class NatsServer(StreamServer["Client"]):
         if isinstance(error, js.errors.APIError) and error.err_code in {10023, 10047, 10077}:
             return StreamFull(text, location=location, property="max_bytes, max_msgs")
         unfit = (errors.MaxPayloadError, errors.BadSubjectError, errors.BadHeaderError)
-        if isinstance(error, (js.errors.APIError, *unfit)):
+        away = isinstance(error, js.errors.ServiceUnavailableError)  # a cluster has no leader
+        if isinstance(error, (js.errors.APIError, *unfit)) and not away:
             return StreamUnfit(text, location=location, property="topic.prefix")
         return StreamUnavailable(text, location=location)
 
@@ -196,7 +199,7 @@ class NatsSink(AcknowledgedSink):
         They leave in order. No record after the first failure counts.
         """
         from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
-        from nats.js.errors import NoStreamResponseError
+        from nats.js.errors import APIError, NoStreamResponseError
 
         assert self._stream is not None, "open comes first"
         calls = [
@@ -210,7 +213,8 @@ class NatsSink(AcknowledgedSink):
                     text = f"the stream of {record.topic} does not answer"
                     raise StreamUnavailable(text, location=self._location) from answer
                 failure = self._server.meaning(answer, record.topic)
-                if isinstance(answer, (MaxPayloadError, BadHeaderError, BadSubjectError)):
+                large = isinstance(answer, APIError) and answer.err_code == TOO_LARGE
+                if large or isinstance(answer, (MaxPayloadError, BadHeaderError, BadSubjectError)):
                     raise self._refusal(failure) from answer
                 raise failure from answer
             self._acknowledged(1)
