@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -141,7 +141,7 @@ class TargetTables:
         ignored = certainly_ignored(target, name)
         if ignored is not None:
             raise ignored
-        before = described.columns
+        before = described
         if evolves and self._evolve(shape, described, names):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
@@ -157,7 +157,7 @@ class TargetTables:
             if name not in self._created:
                 raise SqlTableUnfit(
                     f"{name} has no unique index on {', '.join(target.quoted(c.name) for c in shape.key)}",
-                    statement=self._key_statement(shape, before, exists=bool(described.unique)),
+                    statement=self._key_statement(shape, before),
                 )
             # A statement of the user would not find the table, which is gone with the failure.
             target.run(self._index_statement(name, [column.name for column in shape.key]))
@@ -178,11 +178,8 @@ class TargetTables:
             only_key=len(set(described.unique)) <= 1,
         )
 
-    def _key_statement(self, shape: TargetShape, columns: Collection[str], *, exists: bool) -> str:
-        """Return the SQL that gives a table a key.
-
-        ``exists``: it has a key already.
-        """
+    def _key_statement(self, shape: TargetShape, described: TargetDescription) -> str:
+        """Return the SQL that gives a table a key. ``described`` is as the sink found it."""
         target, name, called = self._target, shape.name, {}
         # Where DDL is transactional, columns that were added, and new names, are gone with the
         # failure.
@@ -197,7 +194,7 @@ class TargetTables:
                 names.append(called[number])
                 continue
             names.append(column.name)
-            if column.name not in columns and target.transactional_ddl:
+            if column.name not in described.columns and target.transactional_ddl:
                 add = f"ALTER TABLE {table} ADD COLUMN {target.quoted(column.name)} "
                 missing = column.column.missing
                 value = "" if missing is None else " DEFAULT '" + missing.replace("'", "''") + "'"
@@ -206,7 +203,7 @@ class TargetTables:
         quoted = ", ".join(map(target.quoted, names))
         statements.append(
             self._index_statement(name, names)
-            if exists or not target.adds_keys
+            if described.unique or not target.adds_keys
             else f"ALTER TABLE {table} ADD PRIMARY KEY ({quoted})"
         )
         return "; ".join(statements)
@@ -446,6 +443,8 @@ class TargetTables:
         """
         columns = dict(described.columns)
         done = self._rename_columns(shape, columns, names)
+        for gone in columns.keys() & {*names.values()} - {c.name for c in shape.columns}:
+            done |= self._target.allow_null(shape.name, gone)
         for column in shape.columns:
             existing = columns.get(column.name)
             wanted = self._target.type_for(column)

@@ -73,6 +73,10 @@ COLUMNS: Final = """
     FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
     WHERE table_schema = database() AND table_name = %s ORDER BY ordinal_position
 """
+REQUIRED: Final = """
+    SELECT column_type, column_key FROM information_schema.columns
+    WHERE table_schema = database() AND table_name = %s AND column_name = %s AND is_nullable = 'NO'
+"""
 # A part of a column, or an expression, has no name.
 INDEXES: Final = """
     SELECT index_name, IF(sub_part IS NULL, coalesce(column_name, ''), ''), non_unique
@@ -233,6 +237,15 @@ class MysqlTarget(SqlTarget):
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}")
+
+    def allow_null(self, name: TargetName, column: str) -> bool:
+        found = self.run(REQUIRED, [name.name, column])
+        for type_, key in found:
+            drop = "DROP PRIMARY KEY, " if key == "PRI" else ""
+            self.run(
+                f"ALTER TABLE {self.quoted_table(name)} {drop}MODIFY {self.quoted(column)} {type_} NULL"
+            )
+        return bool(found)
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_timestamp(kind):

@@ -142,6 +142,12 @@ UNIQUE: Final = """
       AND i.indpred IS NULL AND i.indexprs IS NULL
     GROUP BY i.indexrelid
 """
+# A column that cannot be null, with the primary key that has it.
+REQUIRED: Final = """
+    SELECT k.conname::text FROM pg_attribute a LEFT JOIN pg_constraint k
+      ON k.conrelid = a.attrelid AND k.contype = 'p' AND a.attnum = ANY (k.conkey)
+    WHERE a.attrelid = to_regclass(%s) AND a.attname = %s AND a.attnotnull
+"""
 REFERENCES: Final = """
     SELECT conrelid::regclass::oid, confrelid::regclass::oid FROM pg_constraint
     WHERE contype = 'f' AND conrelid <> confrelid
@@ -402,6 +408,14 @@ class PostgresTarget(SqlTarget):
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}::{type_}")
+
+    def allow_null(self, name: TargetName, column: str) -> bool:
+        table = self.quoted_table(name)
+        found = self.run(REQUIRED, [table, column])
+        for (key,) in found:
+            drop = f"DROP CONSTRAINT {self.quoted(key)}, " if key else ""
+            self.run(f"ALTER TABLE {table} {drop}ALTER COLUMN {self.quoted(column)} DROP NOT NULL")
+        return bool(found)
 
     def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
         if self._replica or len(tables) < 2:

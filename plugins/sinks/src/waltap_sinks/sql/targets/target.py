@@ -322,6 +322,13 @@ class SqlTarget(abc.ABC):
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
+    def allow_null(self, name: TargetName, column: str) -> bool:
+        """Take a column that rows no longer have out of the key; let it be null.
+
+        Return whether that changed the table.
+        """
+        return False
+
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         """Return the SQL that makes a column compare texts bytewise."""
         table = self.quoted_table(name)
