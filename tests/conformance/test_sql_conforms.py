@@ -118,7 +118,7 @@ def kept(place: Place, schema: str, prefix: str = "") -> Callable[[], None]:
 class TestPostgres(SinkSuite):
     @pytest.fixture
     def new_rig(self, database) -> Callable[[Path], SinkRig]:
-        def make(_folder: Path) -> SinkRig:
+        def make(folder: Path) -> SinkRig:
             schema = f"rig{next(_numbers)}"
 
             def unfit() -> str:
@@ -128,7 +128,7 @@ class TestPostgres(SinkSuite):
                 )
                 return "unfit"
 
-            place = in_postgresql(database)
+            place = in_postgresql(database, folder)
             return rig(
                 place,
                 schema,
@@ -165,8 +165,8 @@ def without_position(place: Place) -> Iterator[None]:
 class TestMariaDb(SinkSuite):
     @pytest.fixture
     def new_rig(self, mariadb) -> Callable[[Path], SinkRig]:
-        def make(_folder: Path) -> SinkRig:
-            place = in_mariadb(mariadb)
+        def make(folder: Path) -> SinkRig:
+            place = in_mariadb(mariadb, folder)
             return rig(
                 place,
                 outage=lambda: without_position(place),

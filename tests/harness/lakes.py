@@ -15,8 +15,9 @@ from pyarrow import parquet
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
-from tests.harness.changelog import context
+from tests.harness.changelog import batch, context
 
+from waltap.changes.transactions.position import Position, Positions
 from waltap.ports.sink.sink import Sink
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
@@ -79,7 +80,8 @@ def in_order(rows: pa.Table) -> list[dict[str, object]]:
 
 
 class Lake:
-    """A lake of one format, and what the owner of its tables does to them by the format's own means."""
+    """A lake of one format, the sink that writes to it, and what the owner of its tables does to them by the format's
+    own means."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
@@ -88,6 +90,18 @@ class Lake:
         else:
             given = catalog_settings(folder).items()
             self.properties = {f"catalog.{name}": value for name, value in given}
+        self.writer = self.sink()
+
+    def open(self, **more: Any) -> Position | Positions | None:
+        """Close the sink, and open the next one."""
+        self.writer.close()
+        self.writer = self.sink(**more)
+        return self.writer.open()
+
+    def take(self, *parts: Any) -> Position | Positions | None:
+        """Write transactions in one batch, and flush."""
+        self.writer.write(batch(*parts))
+        return self.writer.flush()
 
     def sink(self, *, has_offset: bool = True, **more: Any) -> Sink:
         """Return a sink, not opened."""

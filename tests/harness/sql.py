@@ -7,7 +7,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,19 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Place:
-    """A target, and a way to it that is not the sink's. ``text`` is its type of texts."""
+    """A target, and a way to it that is not the sink's. ``text`` is its type of texts; sinks keep their state in
+    ``folder``, and are closed by `close`."""
 
     kind: str
     url: str
     connect: Callable[[], Any]
+    folder: Path
     text: str = "text"
+    made: list[SqlSink] = field(default_factory=list)
+
+    def close(self) -> None:
+        for each in self.made:
+            each.close()
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(self.connect()) as connection:
@@ -58,36 +65,34 @@ class Place:
         return sorted(self.execute(f"SELECT {names} FROM {table}"), key=str)
 
     def sink(
-        self,
-        folder: Path,
-        *,
-        repairs: bool = False,
-        tolerant: bool = False,
-        named: str = "test",
-        **more: Any,
+        self, *, repairs: bool = False, tolerant: bool = False, named: str = "test", **more: Any
     ) -> SqlSink:
         """Return the sink, not opened, of the pipeline ``named``. Names of properties are given with _ for the
         dot."""
         given = {"url": self.url} | {n.replace("_", "."): v for n, v in more.items()}
-        reported = context(folder, has_offset=True, repairs=repairs, tolerant=tolerant)
+        reported = context(self.folder, has_offset=True, repairs=repairs, tolerant=tolerant)
         reported = replace(reported, pipeline=named)
-        return SqlSink(SqlProperties.model_validate(given), reported)
+        self.made.append(SqlSink(SqlProperties.model_validate(given), reported))
+        return self.made[-1]
 
-    def opened(self, folder: Path, **more: Any) -> SqlSink:
-        made = self.sink(folder, **more)
-        made.open()
+    def opened(self, **more: Any) -> SqlSink:
+        made = self.sink(**more)
+        try:
+            made.open()
+        except BaseException:
+            made.close()
+            raise
         return made
 
-    def deliver(self, folder: Path, *parts: TransactionPart, **more: Any) -> None:
+    def deliver(self, *parts: TransactionPart, **more: Any) -> None:
         """Deliver transactions, each by a batch, by a sink of their own."""
-        finish(self.opened(folder, **more), *parts)
+        finish(self.opened(**more), *parts)
 
     def refuses(
-        self, error: type[SinkError], folder: Path, part: TransactionPart,
-        match: str | None = None, **more: Any,
-    ) -> SinkError:  # fmt: skip
+        self, error: type[SinkError], part: TransactionPart, match: str | None = None, **more: Any
+    ) -> SinkError:
         """Have a sink of its own refuse a transaction; return the error."""
-        with contextlib.closing(self.opened(folder, **more)) as target:
+        with contextlib.closing(self.opened(**more)) as target:
             with pytest.raises(error, match=match) as refused:
                 target.write(batch(part))
         return refused.value
@@ -100,47 +105,50 @@ def finish(sink: SqlSink, *parts: TransactionPart) -> None:
     sink.close()
 
 
-def in_postgresql(database: Database) -> Place:
-    return Place("postgresql", database.dsn, lambda: psycopg.connect(database.dsn))
+def in_postgresql(database: Database, folder: Path) -> Place:
+    return Place("postgresql", database.dsn, lambda: psycopg.connect(database.dsn), folder)
 
 
 def in_sqlite(folder: Path) -> Place:
     path = folder / "rows.db"
-    return Place("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path))
+    return Place("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path), folder)
 
 
-def in_mariadb(server: MariaDb) -> Place:
+def in_mariadb(server: MariaDb, folder: Path) -> Place:
     """Make a database for it."""
     name = f"t{os.getpid()}_{next(_numbers)}"
     server.execute(f"CREATE DATABASE {name}")
-    return Place("mariadb", server.url(name), lambda: server.connect(name), "CHAR")
+    return Place("mariadb", server.url(name), lambda: server.connect(name), folder, "CHAR")
 
 
 def in_duckdb(folder: Path) -> Place:
     path = folder / "rows.duckdb"
-    return Place("duckdb", f"duckdb:///{path}", lambda: _DuckDb(path), "VARCHAR")
+    return Place("duckdb", f"duckdb:///{path}", lambda: _DuckDb(path), folder, "VARCHAR")
 
 
 @pytest.fixture
-def postgres(database: Database) -> Place:
-    return in_postgresql(database)
+def postgres(database: Database, tmp_path: Path) -> Iterator[Place]:
+    with contextlib.closing(in_postgresql(database, tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Place:
-    return in_sqlite(tmp_path)
+def file(tmp_path: Path) -> Iterator[Place]:
+    with contextlib.closing(in_sqlite(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture
-def maria(mariadb: MariaDb) -> Iterator[Place]:
-    made = in_mariadb(mariadb)
-    yield made
+def maria(mariadb: MariaDb, tmp_path: Path) -> Iterator[Place]:
+    with contextlib.closing(in_mariadb(mariadb, tmp_path)) as made:
+        yield made
     mariadb.execute(f"DROP DATABASE {made.url.rpartition('/')[2]}")
 
 
 @pytest.fixture
-def duck(tmp_path: Path) -> Place:
-    return in_duckdb(tmp_path)
+def duck(tmp_path: Path) -> Iterator[Place]:
+    with contextlib.closing(in_duckdb(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture(
@@ -243,7 +251,7 @@ def waiting(place: Place) -> int:
 
 
 def mended(
-    place: Place, folder: Path, sink: SqlSink, kind: type[SinkError], match: str, *parts: Any
+    place: Place, sink: SqlSink, kind: type[SinkError], match: str, *parts: Any
 ) -> SinkError:
     """See the sink refuse ``parts`` with ``kind``; carry out the statement that the error names, and see a new
     sink take them."""
@@ -252,9 +260,9 @@ def mended(
         sink.flush()
     sink.close()
     place.execute(str(refused.value.fields["statement"]))
-    with contextlib.closing(place.opened(folder)) as again:
-        again.write(batch(*parts))
-        again.flush()
+    again = place.opened()
+    again.write(batch(*parts))
+    again.flush()
     return refused.value
 
 

@@ -1,6 +1,7 @@
 """Tables of Delta Lake and Iceberg: what a server has arrives typed, and what can go wrong has its code."""
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ OTHER = relation("public.people", [("id", "text"), ("name", "text")])
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def lake(request, tmp_path) -> Lake:
-    return Lake(request.param, tmp_path)
+def lake(request, tmp_path) -> Iterator[Lake]:
+    made = Lake(request.param, tmp_path)
+    yield made
+    made.writer.close()
 
 
 def people(source: Model, *ids: int) -> Any:
@@ -85,80 +88,58 @@ def test_a_table_arrives_typed_by_snapshot_and_by_stream(lake, database):
 
 
 def test_a_transaction_beyond_memory_is_committed_in_pieces_and_gone_on_with(lake):
-    source, sink = Model(), lake.sink(**{"memory.max.bytes": 0})
-    source.insert(PEOPLE, *[[str(number), "x" * 100] for number in range(40_000)])
-    one, two = in_parts(source.commit(), 20_000, 20_000)
-    sink.open()
+    rows = [[str(number), "x" * 100] for number in range(40_000)]
+    one, two = in_parts(Model().inserted(PEOPLE, *rows), 20_000, 20_000)
+    lake.open(**{"memory.max.bytes": 0})
     piece = batch(one)
     piece.position = Position(0, one.commit_lsn, 20_000)
-    sink.write(piece)
-    sink.close()
+    lake.writer.write(piece)
     assert len(ids(lake)) == 20_000
-    sink = lake.sink()
-    assert sink.open() == piece.position
-    sink.write(batch(one, two))
-    assert sink.flush() == Position(two.end_lsn)
-    sink.close()
+    assert lake.open() == piece.position
+    assert lake.take(one, two) == Position(two.end_lsn)
     assert ids(lake) == list(range(40_000))
 
 
 def test_without_a_stored_offset_positions_of_before_say_nothing(lake):
     """Another server's LSNs may be lower than those that are there."""
-    source, sink = Model(), lake.sink()
-    sink.open()
-    first = people(source, 1)
-    sink.write(batch(first))
-    sink.flush()
-    sink.close()
-    sink = lake.sink(has_offset=False)
-    assert sink.open() is None
-    sink.write(batch(first))
-    sink.flush()
-    sink.close()
+    first = people(Model(), 1)
+    lake.open()
+    lake.take(first)
+    assert lake.open(has_offset=False) is None
+    lake.take(first)
     assert ids(lake) == [1, 1]
 
 
 def test_the_second_instance_shuts_out_the_first(lake):
-    source, one, two = Model(), lake.sink(), lake.sink()
-    one.open()
-    one.write(batch(people(source, 1)))
-    one.flush()
-    position = two.open()
+    source, other = Model(), Lake(lake.kind, lake.folder)
+    lake.open()
+    lake.take(people(source, 1))
+    assert other.open() is not None
     later = people(source, 2)
-    two.write(batch(later))
-    two.flush()
-    one.write(batch(later))
+    other.take(later)
     with pytest.raises(LakeFenced) as found:
-        one.flush()
-    assert position is not None
+        lake.take(later)
     assert "Leave one instance" in str(found.value)
-    one.close()
-    two.close()
+    other.writer.close()
     assert ids(lake) == [1, 2]
 
 
 def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake):
     """Iceberg widens int to bigint; Delta shows, and goes on when the table was renamed away."""
-    source, sink = Model(), lake.sink()
-    sink.open()
-    sink.write(batch(people(source, 1)))
-    sink.flush()
-    sink.write(batch(part := source.inserted(WIDER, ["5000000000", "big"])))
+    source = Model()
+    lake.open()
+    lake.take(people(source, 1))
+    part = source.inserted(WIDER, ["5000000000", "big"])
     if lake.kind == "delta":
         with pytest.raises(LakeTableUnfit, match=r"public\.people: column id is int32.*rename"):
-            sink.flush()
-        sink.close()
+            lake.take(part)
         lake.rename_away("people")
-        sink = lake.sink()
-        sink.open()
-        sink.write(batch(part))
-    sink.flush()
-    sink.write(batch(source.inserted(OTHER, ["x", "y"])))
+        lake.open()
+    lake.take(part)
     with pytest.raises(LakeTableUnfit, match=r"public\.people"):
-        sink.flush()
+        lake.take(source.inserted(OTHER, ["x", "y"]))
     with pytest.raises(SinkError):
-        sink.flush()
-    sink.close()
+        lake.writer.flush()
     assert ids(lake)[-1] == 5_000_000_000
 
 
@@ -177,36 +158,27 @@ ALIKE = {
 @pytest.mark.parametrize("was", ALIKE)
 def test_another_type_of_the_source_that_is_the_same_in_the_lake_is_taken(lake, was):
     now, old, new = ALIKE[was]
-    source, sink = Model(), lake.sink()
-    sink.open()
+    source = Model()
+    lake.open()
     for kind, number, value in ((was, "1", old), (now, "2", new), (was, "3", old)):
-        sink.write(batch(source.inserted(people_with(kind), [number, value])))
-        sink.flush()
-    sink.close()
+        lake.take(source.inserted(people_with(kind), [number, value]))
     values = [str(row["v"]).rstrip("0") for row in lake.rows("people")]
     assert values == [str(text).rstrip("0") for text in (old, new, old)]
 
 
 def test_decimals_of_another_scale_are_taken_if_no_digit_of_a_row_changes(lake):
     """Iceberg's readers do not convert the digits of older files: 1.25 would become 0.0125."""
-    source, sink = Model(), lake.sink()
-    sink.open()
-    sink.write(batch(source.inserted(people_with("numeric(10,2)"), ["1", "1.25"])))
-    sink.flush()
+    source, narrow = Model(), people_with("numeric(10,2)")
+    lake.open()
+    lake.take(source.inserted(narrow, ["1", "1.25"]))
     wider = source.inserted(people_with("numeric(12,4)"), ["2", "1.2345"])
-    sink.write(batch(wider))
     with pytest.raises(LakeTableUnfit, match="column v is decimal128"):
-        sink.flush()
-    sink.close()
+        lake.take(wider)
     lake.rename_away("people")
-    sink = lake.sink()
-    sink.open()
-    sink.write(batch(wider))
-    sink.flush()
+    lake.open()
+    lake.take(wider)
     if lake.kind == "iceberg":
-        sink.write(batch(source.inserted(people_with("numeric(10,2)"), ["3", "1.50"])))
-        sink.flush()
-    sink.close()
+        lake.take(source.inserted(narrow, ["3", "1.50"]))
     found = lake.table("people")
     assert found is not None
     assert str(found.schema.field("v").type) == "decimal128(12, 4)"
@@ -219,7 +191,7 @@ def test_a_table_that_is_renamed_away_for_a_type_is_followed_by_one_with_the_row
     lake, at_once
 ):
     """A start reads again what the last flush had, with rows of both types in it."""
-    source, sink = Model(), lake.sink()
+    source = Model()
     other = relation("public.t", [("id", "int4")])
     before, after = people_with("int4"), people_with("text")
     parts = []
@@ -228,18 +200,13 @@ def test_a_table_that_is_renamed_away_for_a_type_is_followed_by_one_with_the_row
         if at_once == "a batch":
             parts.append(source.commit())
     parts = parts or [source.commit()]
-    sink.open()
-    sink.write(batch(*map(copy_of, parts)))
+    lake.open()
     with pytest.raises(LakeTableUnfit, match=r"public\.people: column v is int32"):
-        sink.flush()
-    sink.close()
+        lake.take(*map(copy_of, parts))
     lake.rename_away("people")
-    sink = lake.sink()
-    position = sink.open()
+    position = lake.open()
     assert position is not None
-    sink.write(batch(*remaining(parts, position)))
-    assert sink.flush() == Position(parts[-1].end_lsn)
-    sink.close()
+    assert lake.take(*remaining(parts, position)) == Position(parts[-1].end_lsn)
     assert [row["v"] for row in lake.rows("people_old")] == [7]
     assert [row["v"] for row in lake.rows("people")] == ["x"]
     assert lake.ids() == [1, 2]
@@ -247,38 +214,30 @@ def test_a_table_that_is_renamed_away_for_a_type_is_followed_by_one_with_the_row
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not yet"])
 def test_a_table_whose_relation_is_gone_may_be_taken_away(lake, *, committed):
-    source, sink = Model(), lake.sink()
-    sink.open()
-    sink.write(batch(people(source, 1)))
-    sink.flush()
-    sink.write(batch(people(source, 2)))
+    source = Model()
+    lake.open()
+    lake.take(people(source, 1))
+    lake.writer.write(batch(people(source, 2)))
     if committed:
-        sink.flush()
-    sink.forget(PEOPLE.oid)
-    sink.flush()
-    sink.close()
+        lake.writer.flush()
+    lake.writer.forget(PEOPLE.oid)
+    lake.writer.flush()
     assert ids(lake) == [1, 2]
     lake.remove("people")
-    again = lake.sink()
-    again.open()
-    again.write(batch(people(source, 3)))
-    again.flush()
-    again.close()
+    lake.open()
+    lake.take(people(source, 3))
     assert ids(lake) == [3]
     lake.remove("people")
     with pytest.raises(DestinationBehind):
-        lake.sink().open()
+        lake.open()
 
 
 def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake):
-    source, sink = Model(), lake.sink()
-    source.insert(PEOPLE, *[[str(number), "x"] for number in range(9)])
-    source.commit()
-    pieces = source.snapshot(PEOPLE)
-    sink.open()
+    source = Model()
+    people(source, *range(9))
+    lake.open()
     with pytest.raises(LakeTransactionGap):
-        sink.write(pieces[1])
-    sink.close()
+        lake.writer.write(source.snapshot(PEOPLE)[1])
 
 
 def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(tmp_path):

@@ -32,29 +32,28 @@ def held(place: Place, table: str) -> list[tuple[str | None, ...]]:
     return place.rows(table, *NAMES[table])
 
 
-def test_random_work_leads_to_the_rows_of_the_source(place, tmp_path):
+def test_random_work_leads_to_the_rows_of_the_source(place):
     """Inserts, updates with and without values, moves of keys, deletes and truncates, in batches of any
     size, with crashes between: rows are the source's after each commit."""
     chance = random.Random(20)
-    source, target = Model(), place.opened(tmp_path)
+    source, target = Model(), place.opened()
     for _ in range(30):
         parts = [some_of_everything(source, chance) for _ in range(chance.choice((1, 1, 3, 8)))]
         target.write(batch(*parts))
         if chance.random() < 0.2:
             target.close()
-            target = place.sink(tmp_path)
+            target = place.sink()
             assert target.open() == Position(parts[-1].end_lsn)
             target.write(batch(*map(copy_of, parts)))
         assert held(place, "people") == model(source.rows["public.people"])
-    target.close()
     pairs = source.rows["public.pairs"]
     assert place.rows("pairs", "a", "b") == model(row[:2] for row in pairs)
     if place.kind != "sqlite":  # its numbers lose the zero at the end
         assert place.rows("pairs", "a", "b", "price") == model(row[:3] for row in pairs)
 
 
-def test_a_transaction_that_broke_off_is_begun_again(postgres, tmp_path):
-    source, target = Model(), postgres.opened(tmp_path)
+def test_a_transaction_that_broke_off_is_begun_again(postgres):
+    source, target = Model(), postgres.opened()
     one, two = in_parts(source.inserted(PEOPLE, *[[str(n), "x", None] for n in range(4)]), 2, 2)
     target.write(batch(one))
     target.write(batch(copy_of(one)))
@@ -63,24 +62,22 @@ def test_a_transaction_that_broke_off_is_begun_again(postgres, tmp_path):
     source.insert(PEOPLE, *[[str(n), "x", None] for n in range(100, 105)])
     with pytest.raises(SqlTransactionGap):
         target.write(batch(in_parts(source.commit(), 2, 3)[1]))
-    target.close()
 
 
-def test_one_larger_than_the_bound_is_split_and_gone_on_with(postgres, tmp_path):
-    source, target = Model(), postgres.opened(tmp_path, transaction_max_rows=3)
+def test_one_larger_than_the_bound_is_split_and_gone_on_with(postgres):
+    source, target = Model(), postgres.opened(transaction_max_rows=3)
     whole = source.inserted(VISITS, *[[str(n), "x"] for n in range(6)])
     one, two, _ = in_parts(whole, 2, 2, 2)
     target.write(_upto(one, 2))
     target.write(_upto(two, 4))
     assert len(held(postgres, "visits")) == 4
     target.close()
-    again = postgres.sink(tmp_path, transaction_max_rows=3)
+    again = postgres.sink(transaction_max_rows=3)
     assert again.open() == Position(0, whole.commit_lsn, 4)
     # delivered from an older offset, cut elsewhere: what is there is left out
     first, second = in_parts(copy_of(whole), 3, 3)
     again.write(_upto(first, 3))
     again.write(batch(second))
-    again.close()
     assert held(postgres, "visits") == model(source.rows["public.visits"])
 
 
@@ -91,45 +88,41 @@ def _upto(part: Any, index: int) -> Any:
 
 
 @pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
-def test_unique_values_that_change_places_go_in_as_they_came(place, tmp_path):
+def test_unique_values_that_change_places_go_in_as_they_came(place):
     """What folding would put in a wrong order is applied change by change. In MariaDB an upsert goes by any
     unique index: it must not take another row for the one of the key."""
     place.execute(TABLE.format("UNIQUE"))
-    source, target = Model(), place.opened(tmp_path)
+    source, target = Model(), place.opened()
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="between")
     source.update(PEOPLE, ["2"], name="a")
     source.update(PEOPLE, ["1"], name="b")
     target.write(batch(source.commit()))
     assert held(place, "people") == [("1", "b", None), ("2", "a", None)]
-    target.close()
 
 
-def test_a_new_row_that_is_there_already_is_replaced(postgres, tmp_path):
+def test_a_new_row_that_is_there_already_is_replaced(postgres):
     postgres.execute(TABLE.format(""))
     postgres.execute("INSERT INTO people VALUES (5, 'old', 'old')")
-    source, target = Model(), postgres.opened(tmp_path)
+    source, target = Model(), postgres.opened()
     target.write(batch(source.inserted(PEOPLE, *[[str(n), "new", None] for n in range(100)])))
     assert held(postgres, "people") == model(source.rows["public.people"])
-    target.close()
 
 
-def test_only_the_instance_that_opened_last_writes(place, tmp_path):
-    source, first = Model(), place.opened(tmp_path)
+def test_only_the_instance_that_opened_last_writes(place):
+    source, first = Model(), place.opened()
     first.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
-    second = place.opened(tmp_path)
+    second = place.opened()
     part = source.inserted(PEOPLE, ["2", "b", None])
     with pytest.raises(SqlFenced, match="WT-5708"):
         first.write(batch(part))
     assert len(held(place, "people")) == 1
     second.write(batch(part))
     assert len(held(place, "people")) == 2
-    first.close()
-    second.close()
 
 
-def test_soft_deletes_keep_the_row_and_show_when(place, tmp_path):
-    source, target = Model(), place.opened(tmp_path, delete_mode="soft")
+def test_soft_deletes_keep_the_row_and_show_when(place):
+    source, target = Model(), place.opened(delete_mode="soft")
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.delete(PEOPLE, ["1"])
     source.update(PEOPLE, ["2"], id="3")
@@ -139,7 +132,6 @@ def test_soft_deletes_keep_the_row_and_show_when(place, tmp_path):
     assert [(key, micros(moment)) for key, moment in rows] == [(1, gone.commit_ts), (3, None)]
     target.write(batch(source.inserted(PEOPLE, ["1", "again", None])))
     assert place.rows("people", "id", "name", "deleted_at")[0] == ("1", "again", None)
-    target.close()
 
 
 MODES = {
@@ -150,9 +142,9 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_leaves_rows_as_they_are(postgres, tmp_path, mode):
+def test_a_mode_leaves_rows_as_they_are(postgres, mode):
     name, value = mode.split()
-    source, target = Model(), postgres.opened(tmp_path, **{name: value})
+    source, target = Model(), postgres.opened(**{name: value})
     source.insert(PEOPLE, ["1", "a", None], ["2", "b", None])
     source.insert(VISITS, ["1", "a"])
     target.write(batch(source.commit()))
@@ -165,7 +157,6 @@ def test_a_mode_leaves_rows_as_they_are(postgres, tmp_path, mode):
         source.truncate(PEOPLE)
         target.write(batch(source.commit()))
     assert (held(postgres, "people"), held(postgres, "visits")) == MODES[mode]
-    target.close()
 
 
 COLUMNS = [("id", "int4"), ("parent", "int4")]
@@ -174,9 +165,9 @@ REFERRING = "; CREATE TABLE children (id int PRIMARY KEY, parent int REFERENCES 
 
 
 @pytest.mark.parametrize("kind", ["", "DEFERRABLE"])
-def test_foreign_keys_stay_valid_where_they_are_checked(postgres, tmp_path, kind):
+def test_foreign_keys_stay_valid_where_they_are_checked(postgres, kind):
     postgres.execute(TABLE.format("") + REFERRING.format(kind))
-    source, target = Model(), postgres.opened(tmp_path, foreign_keys="check")
+    source, target = Model(), postgres.opened(foreign_keys="check")
     source.insert(PEOPLE, ["1", "a", None])
     source.insert(CHILDREN, ["1", "1"], ["2", "1"])
     target.write(batch(source.commit()))
@@ -197,12 +188,11 @@ def test_foreign_keys_stay_valid_where_they_are_checked(postgres, tmp_path, kind
     source.insert(CHILDREN, ["6", "2"])
     target.write(batch(added, source.commit()))
     assert postgres.rows("children", "id", "note") == [("6", None)]
-    target.close()
 
 
-def test_a_truncate_cascades_as_reported(postgres, tmp_path):
+def test_a_truncate_cascades_as_reported(postgres):
     postgres.execute(TABLE.format("") + REFERRING.format(""))
-    source, target = Model(), postgres.opened(tmp_path)
+    source, target = Model(), postgres.opened()
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     postgres.execute("INSERT INTO children VALUES (9, 1)")
     source.truncate(PEOPLE)
@@ -212,11 +202,10 @@ def test_a_truncate_cascades_as_reported(postgres, tmp_path):
     target.write(batch(part))
     assert held(postgres, "people") == [("2", "b", None)]
     assert postgres.rows("children", "id") == []
-    target.close()
 
 
-def test_a_new_snapshot_replaces_rows_in_one_moment(postgres, tmp_path):
-    source, target = Model(), postgres.opened(tmp_path)
+def test_a_new_snapshot_replaces_rows_in_one_moment(postgres):
+    source, target = Model(), postgres.opened()
     target.write(batch(source.inserted(PEOPLE, *[[str(n), "old", None] for n in range(5)])))
     for n in range(3):
         source.delete(PEOPLE, [str(n)])
@@ -229,7 +218,6 @@ def test_a_new_snapshot_replaces_rows_in_one_moment(postgres, tmp_path):
     target.write(end)
     assert target.flush() == end.position
     assert held(postgres, "people") == [("3", "old", None), ("4", "new", None)]
-    target.close()
 
 
 @contextlib.contextmanager
@@ -256,7 +244,7 @@ def dying(at: int) -> Iterator[list[str]]:
         yield calls
 
 
-def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(maria, tmp_path):
+def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(maria):
     """There each rename commits by itself. It dies twice at each step of the exchange."""
     columns = [("id", "int4"), ("a", "text"), ("b", "text")]
     for at in itertools.count(1):
@@ -264,15 +252,15 @@ def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(mari
         one = relation(f"public.{table}", columns, numbers=(1, 2, 3))
         two = relation(f"public.{table}", [columns[0], *columns[:0:-1]], numbers=(1, 2, 3))
         source = Model()
-        maria.deliver(tmp_path, source.inserted(one, ["1", "a1", "b1"]), named=table)
+        maria.deliver(source.inserted(one, ["1", "a1", "b1"]), named=table)
         part = source.inserted(two, ["2", "b2", "a2"])
         for _ in range(2):
             with (
                 dying(at) as calls,
-                contextlib.closing(maria.opened(tmp_path, named=table)) as sink,
+                contextlib.closing(maria.opened(named=table)) as sink,
             ):
                 sink.write(batch(copy_of(part)))
-        maria.deliver(tmp_path, copy_of(part), named=table)
+        maria.deliver(copy_of(part), named=table)
         assert maria.rows(table, "id", "b", "a") == [("1", "a1", "b1"), ("2", "b2", "a2")]
         if len(calls) < at:
             return
@@ -286,26 +274,26 @@ MISSING = {
 }  # fmt: skip
 
 
-def test_rows_before_a_new_column_have_its_default_as_later_rows_have_it(place, tmp_path):
+def test_rows_before_a_new_column_have_its_default_as_later_rows_have_it(place):
     for number, (kind, value) in enumerate(MISSING.items()):
         name, more = f"public.t{number}", {"c%": {"missing": value, "default": value}}
         one = relation(name, [("id", "int4")], numbers=(1,))
         two = relation(name, [("id", "int4"), ("c%", kind)], numbers=(1, 2), more=more)
         source = Model()
         first, then = source.inserted(one, ["1"]), source.inserted(two, ["2", value])
-        place.deliver(tmp_path, first, then, named=name)
+        place.deliver(first, then, named=name)
         quote = "`" if place.kind == "mariadb" else '"'
         found = place.execute(f"SELECT {quote}c%{quote} FROM t{number}")
         assert found[0] == found[1], kind
 
 
-def test_a_default_that_is_not_written_any_more_is_not_missing(maria, tmp_path, monkeypatch):
+def test_a_default_that_is_not_written_any_more_is_not_missing(maria, monkeypatch):
     """A sink that dies once the column is there has given it to all rows."""
     one = relation("public.people", [("id", "int4")], numbers=(1,))
     more = {"c": {"missing": "t", "default": "t"}}
     two = relation("public.people", [("id", "int4"), ("c", "bool")], numbers=(1, 2), more=more)
     source, run = Model(), SqlTarget.run
-    maria.deliver(tmp_path, source.inserted(one, ["1"]))
+    maria.deliver(source.inserted(one, ["1"]))
     part = source.inserted(two, ["2", "f"])
 
     def dies(target: SqlTarget, statement: str, *more: Any) -> Any:
@@ -314,9 +302,9 @@ def test_a_default_that_is_not_written_any_more_is_not_missing(maria, tmp_path, 
             raise KeyboardInterrupt
         return found
 
-    with monkeypatch.context() as patch, contextlib.closing(maria.opened(tmp_path)) as sink:
+    with monkeypatch.context() as patch, contextlib.closing(maria.opened()) as sink:
         patch.setattr(SqlTarget, "run", dies)
         with pytest.raises(KeyboardInterrupt):
             sink.write(batch(copy_of(part)))
-    maria.deliver(tmp_path, part)
+    maria.deliver(part)
     assert maria.rows("people", "id", "c") == [("1", "1"), ("2", "0")]

@@ -1,6 +1,5 @@
 """Histories of the SQL sink, on every kind of target: held against a model that only appends."""
 
-import contextlib
 import random
 from typing import Any
 
@@ -153,12 +152,12 @@ def _work(source: Model, chance: random.Random) -> TransactionPart:
     return some_of_everything(source, chance)
 
 
-def test_random_work_leads_to_the_versions_of_the_model(place, tmp_path):
+def test_random_work_leads_to_the_versions_of_the_model(place):
     """Of every change one version; batches of any size, transactions in parts, crashes between. At the end
     the versions that were valid at the time of a commit are the rows that the source had then."""
     chance = random.Random(41)
     source, annals = Model(), Annals()
-    target = place.opened(tmp_path, history_mode="beside")
+    target = place.opened(history_mode="beside")
     states = []
     for _ in range(10):
         parts = []
@@ -177,10 +176,9 @@ def test_random_work_leads_to_the_versions_of_the_model(place, tmp_path):
             target.write(batch(*parts))
         if chance.random() < 0.2:
             target.close()
-            target = place.sink(tmp_path, history_mode="beside")
+            target = place.sink(history_mode="beside")
             assert target.open() == Position(last.end_lsn)
             target.write(batch(*map(copy_of, parts)))
-    target.close()
     assert reported(place, PEOPLE) == annals.reported(PEOPLE)
     ours, theirs = reported(place, VISITS), annals.reported(VISITS)
     assert [v[:-2] for v in ours] == [v[:-2] for v in theirs]
@@ -207,11 +205,9 @@ def _sorted(place: Place, table: str) -> list[tuple[Any, ...]]:
     )
 
 
-def test_a_history_alone_and_of_chosen_tables(place, tmp_path):
+def test_a_history_alone_and_of_chosen_tables(place):
     source, annals = Model(), Annals()
-    target = place.opened(
-        tmp_path, history_mode="instead", history_table_include_list="public.pe.*"
-    )
+    target = place.opened(history_mode="instead", history_table_include_list="public.pe.*")
     source.insert(PEOPLE, ["1", "a", "long"])
     source.insert(VISITS, ["1", "x"])
     parts = [source.commit()]
@@ -231,10 +227,10 @@ def test_a_history_alone_and_of_chosen_tables(place, tmp_path):
             place.execute(f"SELECT * FROM {missing}")
 
 
-def test_snapshots_end_versions_and_begin_others(place, tmp_path):
+def test_snapshots_end_versions_and_begin_others(place):
     """A second one too; one that broke off leaves nothing."""
     source, annals = Model(), Annals()
-    target = place.opened(tmp_path, history_mode="beside")
+    target = place.opened(history_mode="beside")
     source.insert(PEOPLE, *[[str(n), "old", None] for n in range(5)])
     source.commit()
     for piece in source.snapshot(PEOPLE):
@@ -250,10 +246,9 @@ def test_snapshots_end_versions_and_begin_others(place, tmp_path):
     target.write(pieces[0])
     target.close()
     assert reported(place, PEOPLE) == annals.reported(PEOPLE)
-    target = place.opened(tmp_path, history_mode="beside")
+    target = place.opened(history_mode="beside")
     for piece in [*pieces, end]:
         target.write(piece)
-    target.close()
     annals.read(PEOPLE, source.rows["public.people"], TS, source.lsn)
     assert reported(place, PEOPLE) == annals.reported(PEOPLE)
 
@@ -261,9 +256,9 @@ def test_snapshots_end_versions_and_begin_others(place, tmp_path):
 TS = 1_700_000_000_000_000
 
 
-def test_rows_read_while_their_table_is_streamed_begin_versions(place, tmp_path):
+def test_rows_read_while_their_table_is_streamed_begin_versions(place):
     source = Model()
-    target = place.opened(tmp_path, history_mode="beside")
+    target = place.opened(history_mode="beside")
     part = source.inserted(PEOPLE, ["1", "a", None])
     target.write(batch(part))
     rows = SnapshotRows(
@@ -271,23 +266,21 @@ def test_rows_read_while_their_table_is_streamed_begin_versions(place, tmp_path)
         lsn=None, xid=None, kind="incremental",
     )  # fmt: skip
     target.write(Batch(parts=[rows], position=Position(part.end_lsn), events=2))
-    target.close()
     found = [(row[0], row[3], row[4], row[-1]) for row in reported(place, PEOPLE)]
     lsn, end = str(part.commit_lsn), str(part.end_lsn)
     assert found == [("1", "c", lsn, "False"), ("1", "r", end, "True"), ("2", "r", end, "True")]
 
 
-def test_a_history_follows_the_columns_of_its_table(place, tmp_path):
+def test_a_history_follows_the_columns_of_its_table(place):
     before = relation("public.t", [("id", "int4"), ("a", "text")], numbers=[1, 2], oid=77)
     after = relation(
         "public.t", [("id", "int4"), ("b", "text"), ("c", "int8")], numbers=[1, 2, 3], oid=77
     )
-    source, target = Model(), place.opened(tmp_path, history_mode="beside")
+    source, target = Model(), place.opened(history_mode="beside")
     target.write(batch(source.inserted(before, ["1", "x"])))
     source.rows["public.t"] = [("1", "x", None)]
     source.update(after, ["1"], c="7", unsent=["b"])
     target.write(batch(source.commit()))
-    target.close()
     assert place.rows("t", "id", "b", "c") == [("1", "x", "7")]
     assert place.rows("t_history", "id", "b", "c", "_op") == [
         ("1", "x", "7", "u"),
@@ -295,7 +288,7 @@ def test_a_history_follows_the_columns_of_its_table(place, tmp_path):
     ]
 
 
-def test_a_key_of_an_extensions_type_finds_its_unsent_values(postgres, tmp_path):
+def test_a_key_of_an_extensions_type_finds_its_unsent_values(postgres):
     postgres.execute("CREATE EXTENSION ltree")
     ((oid,),) = postgres.execute("SELECT 'ltree'::regtype::oid::int")
     kind = DataType(oid=oid, schema="public", name="ltree")
@@ -305,18 +298,18 @@ def test_a_key_of_an_extensions_type_finds_its_unsent_values(postgres, tmp_path)
     source = Model()
     first = source.inserted(table, ["x.y", "1", "long"])
     source.update(table, ["x.y"], a="2", unsent=["b"])
-    postgres.deliver(tmp_path, first, source.commit(), history_mode="beside")
+    postgres.deliver(first, source.commit(), history_mode="beside")
     assert postgres.rows("t_history", "a", "b") == [("1", "long"), ("2", "long")]
 
 
-def test_names_that_are_taken_are_reported(file, tmp_path):
+def test_names_that_are_taken_are_reported(file):
     odd = relation("public.odd", [("id", "int4"), ("_op", "text")])
-    source, target = Model(), file.opened(tmp_path, history_mode="beside")
+    source, target = Model(), file.opened(history_mode="beside")
     source.insert(odd, ["1", "x"])
     with pytest.raises(SqlHistoryColumnTaken, match=r"history\.column\.prefix"):
         target.write(batch(source.commit()))
     target.close()
-    target = file.opened(tmp_path, history_mode="beside", history_column_prefix="h_")
+    target = file.opened(history_mode="beside", history_column_prefix="h_")
     target.write(batch(source.inserted(odd, ["2", "y"])))
     assert file.rows("odd_history", "id", "_op", "h_op") == [("2", "y", "c")]
     alike = relation("public.odd_history", [("id", "int4")])
@@ -326,33 +319,33 @@ def test_names_that_are_taken_are_reported(file, tmp_path):
         target.write(batch(source.commit()))
     target.close()
     long = relation("public." + "n" * 63, [("id", "int4")])
-    file.deliver(tmp_path, source.inserted(long, ["1"]), history_mode="beside")
+    file.deliver(source.inserted(long, ["1"]), history_mode="beside")
     ((name,),) = file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'nnn%_history'")
     assert len(name) == 63
 
 
-def test_a_table_that_takes_the_name_of_another_has_its_own_history(file, tmp_path):
+def test_a_table_that_takes_the_name_of_another_has_its_own_history(file):
     """Names of SQLite's indexes are those of the database, and stay when a table is renamed."""
     here = relation("public.orders", [("id", "int4")])
     there = msgspec.structs.replace(here, table="orders_old")
     other = msgspec.structs.replace(relation("public.orders", [("id", "int4")]), oid=here.oid + 1)
     source = Model()
-    with contextlib.closing(file.opened(tmp_path, history_mode="beside")) as target:
-        for number, each in enumerate((here, there, other)):
-            target.write(batch(source.inserted(each, [str(number)])))
-        target.flush()
+    target = file.opened(history_mode="beside")
+    for number, each in enumerate((here, there, other)):
+        target.write(batch(source.inserted(each, [str(number)])))
+    target.flush()
     assert file.rows("orders_old_history", "id") == [("0",), ("1",)]
     assert file.rows("orders_history", "id") == [("2",)]
 
 
-def test_an_insert_of_a_row_that_may_be_there_ends_its_version(place, tmp_path):
+def test_an_insert_of_a_row_that_may_be_there_ends_its_version(place):
     """A dead letter is redelivered behind what came after it; or a delete was left out before."""
     source = Model()
-    with contextlib.closing(place.opened(tmp_path, tolerant=True, history_mode="beside")) as target:
-        target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
-        source.rows["public.people"].clear()
-        target.write(batch(source.inserted(PEOPLE, ["1", "b", None])))
-        target.flush()
+    target = place.opened(tolerant=True, history_mode="beside")
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
+    source.rows["public.people"].clear()
+    target.write(batch(source.inserted(PEOPLE, ["1", "b", None])))
+    target.flush()
     assert place.rows("people_history", "name", "_is_current") in (
         [("a", "false"), ("b", "true")],
         [("a", "f"), ("b", "t")],
@@ -360,7 +353,7 @@ def test_an_insert_of_a_row_that_may_be_there_ends_its_version(place, tmp_path):
     )
 
 
-def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(maria, tmp_path):
+def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(maria):
     """Table and index are two transactions of MariaDB; a new key has an index of its own."""
     indexes = (
         "SELECT group_concat(column_name ORDER BY seq_in_index) FROM information_schema.statistics"
@@ -371,7 +364,7 @@ def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(maria, tmp_pa
     for key, lost in (("id", True), ("id", False), ("n", False)):
         table = relation("public.t", columns, key=(key,))
         source.insert(table, [str(source.lsn), str(source.lsn)])
-        maria.deliver(tmp_path, source.commit(), history_mode="instead")
+        maria.deliver(source.commit(), history_mode="instead")
         assert (f"{key},_is_current",) in maria.execute(indexes)
         if lost:
             ((name,),) = maria.execute(

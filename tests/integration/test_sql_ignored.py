@@ -1,5 +1,6 @@
 """A target that takes a change and does nothing: no row vanishes, or stays, in silence."""
 
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -38,10 +39,8 @@ def spoilt(place: Place, verb: str, table: str = "things") -> None:
 @pytest.mark.parametrize("verb", ["INSERT", "UPDATE", "DELETE"])
 @pytest.mark.parametrize("count", [3, 200])
 @pytest.mark.parametrize("place", ["file", "postgres"], indirect=True)
-def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
-    place, tmp_path, verb, count
-):
-    source, sink = Model(), place.opened(tmp_path)
+def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(place, verb, count):
+    source, sink = Model(), place.opened()
     source.insert(THINGS, ["0", "first"])
     if verb != "INSERT":
         source.insert(THINGS, *([str(n), "old"] for n in range(1, count + 1)))
@@ -60,12 +59,12 @@ def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
         sink.write(batch(part))
         sink.flush()
     sink.close()
-    assert [(c.verdict, c.remedy) for c in place.sink(tmp_path).check()[1:]] == [
+    assert [(c.verdict, c.remedy) for c in place.sink().check()[1:]] == [
         ("warning", error.value.fields["statement"])
     ]
     assert len(place.rows("things", "id")) == (1 if verb == "INSERT" else count + 1)
     place.execute(str(error.value.fields["statement"]))  # the remedy
-    place.deliver(tmp_path, part)
+    place.deliver(part)
     assert len(place.rows("things", "id")) == (1 if verb == "DELETE" else count + 1)
     if verb == "UPDATE":
         assert place.rows("things", "v") == [("first",), *[("new",)] * count]
@@ -75,7 +74,7 @@ def test_a_trigger_that_drops_a_row_ends_the_run_and_the_remedy_lets_it_go_on(
     "mode", ["insert", "soft", "unsent", "move", "keyless", "history", "truncate"]
 )
 @pytest.mark.parametrize("place", ["file", "postgres"], indirect=True)
-def test_it_is_seen_on_every_way_to_the_target(place, tmp_path, mode):
+def test_it_is_seen_on_every_way_to_the_target(place, mode):
     if mode == "truncate" and place.kind == "postgresql":
         pytest.skip("TRUNCATE there goes by no row")
     more: dict[str, Any] = {}
@@ -86,7 +85,7 @@ def test_it_is_seen_on_every_way_to_the_target(place, tmp_path, mode):
     elif mode == "history":
         more = {"history_mode": "instead"}
     table = BARE if mode == "keyless" else THINGS
-    source, sink = Model(), place.opened(tmp_path, **more)
+    source, sink = Model(), place.opened(**more)
     source.insert(table, ["1", "a"], *([] if mode == "insert" else [["2", "a"]]))
     sink.write(batch(source.commit()))
     sink.flush()
@@ -108,15 +107,14 @@ def test_it_is_seen_on_every_way_to_the_target(place, tmp_path, mode):
     with pytest.raises(SqlChangeIgnored, match=name):
         sink.write(batch(source.commit()))
         sink.flush()
-    sink.close()
 
 
-def test_a_row_that_goes_may_be_gone_already(place, tmp_path):
+def test_a_row_that_goes_may_be_gone_already(place):
     """A target may have fewer rows than the source had: what is to go is not there, as it should be."""
     source = Model()
     source.insert(THINGS, ["1", "a"], ["2", "a"], ["3", "a"])
     source.insert(BARE, ["1", "a"])
-    place.deliver(tmp_path, source.commit())
+    place.deliver(source.commit())
     place.execute("DELETE FROM things WHERE id > 1")
     place.execute("DELETE FROM bare")
     source.delete(THINGS, ["2"])
@@ -124,7 +122,7 @@ def test_a_row_that_goes_may_be_gone_already(place, tmp_path):
     source.delete(BARE, ["1", "a"])
     source.insert(THINGS, ["9", "brief"])
     source.delete(THINGS, ["9"])
-    place.deliver(tmp_path, source.commit())
+    place.deliver(source.commit())
     assert place.rows("things", "id") == [("1",), ("4",)]
 
 
@@ -143,12 +141,12 @@ def lesser(database: Database, owns: bool) -> str:
 @pytest.mark.parametrize("owns", [True, False])
 @pytest.mark.parametrize("late", [True, False])
 def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
-    database, tmp_path, *, owns, late
+    database, postgres, *, owns, late
 ):
     role = lesser(database, owns)
     dsn = psycopg.conninfo.conninfo_to_dict(database.dsn)
     url = f"postgresql://{role}@{dsn['host']}:{dsn['port']}/{dsn['dbname']}"
-    place = Place("postgresql", url, lambda: psycopg.connect(database.dsn))
+    place = replace(postgres, url=url)
     policy = (
         "ALTER TABLE things ENABLE ROW LEVEL SECURITY; ALTER TABLE things FORCE ROW LEVEL SECURITY;"
         f"CREATE POLICY mine ON things TO {role} USING (id > 1) WITH CHECK (true)"
@@ -156,7 +154,7 @@ def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
     source = Model()
     if not late:
         database.execute(policy)
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     first = source.inserted(THINGS, ["2", "a"])
     if late:
         sink.write(batch(first))
@@ -168,13 +166,12 @@ def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
         sink.write(batch(part) if late else batch(first, part))
     sink.close()
     if late:
-        found = place.sink(tmp_path).check()
+        found = place.sink().check()
         assert [c.verdict for c in found] == ["ok", "error"]
     database.execute(str(error.value.fields["statement"]))  # the remedy
-    again = place.opened(tmp_path)
+    again = place.opened()
     again.write(batch(first, part))
     again.flush()
-    again.close()
     assert place.rows("things", "id") == [("2",)]
 
 
@@ -192,31 +189,28 @@ USELESS["MyISAM"] = "maria", "MyISAM", f"{THE_TABLE} ENGINE = MyISAM"
 @pytest.mark.parametrize(
     ("place", "case"), [(USELESS[case][0], case) for case in USELESS], indirect=["place"]
 )
-def test_a_rule_or_an_engine_without_transactions_is_refused_until_its_remedy(
-    place, tmp_path, case
-):
+def test_a_rule_or_an_engine_without_transactions_is_refused_until_its_remedy(place, case):
     _, reported, *statements = USELESS[case]
     for statement in statements:
         place.execute(statement)
     source = Model()
     source.insert(THINGS, ["1", "a"])
-    mended(place, tmp_path, place.opened(tmp_path), SqlChangeIgnored, reported, source.commit())
+    mended(place, place.opened(), SqlChangeIgnored, reported, source.commit())
     assert place.rows("things", "id") == [("1",)]
 
 
-def test_a_row_that_another_unique_column_keeps_away_is_no_silence(maria, tmp_path):
+def test_a_row_that_another_unique_column_keeps_away_is_no_silence(maria):
     maria.execute("CREATE TABLE things (id int PRIMARY KEY, v varchar(9) UNIQUE)")
     maria.execute("INSERT INTO things VALUES (7, 'a')")
-    source, sink = Model(), maria.opened(tmp_path, insert_mode="insert")
+    source, sink = Model(), maria.opened(insert_mode="insert")
     source.insert(THINGS, ["1", "a"], ["2", "b"])
     with pytest.raises(SqlChangeIgnored, match="id=1"):
         sink.write(batch(source.commit()))
-    sink.close()
 
 
-def test_rows_that_are_a_key_alone_may_be_there(place, tmp_path):
+def test_rows_that_are_a_key_alone_may_be_there(place):
     """An upsert of them changes nothing, and ignores nothing."""
-    source, sink = Model(), place.opened(tmp_path)
+    source, sink = Model(), place.opened()
     sink.write(batch(source.inserted(LONE, ["1"], ["2"])))
     source.update(LONE, ["1"])
     source.update(LONE, ["2"], id="3")
@@ -229,8 +223,8 @@ def test_rows_that_are_a_key_alone_may_be_there(place, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
-def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_remedy(place, tmp_path):
-    source, sink = Model(), place.opened(tmp_path)
+def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_remedy(place):
+    source, sink = Model(), place.opened()
     sink.write(batch(source.inserted(THINGS, ["1", "old"])))
     sink.flush()
     place.execute("CREATE TABLE audit (id int)")
@@ -244,5 +238,5 @@ def test_a_trigger_that_names_a_table_without_its_schema_gets_a_path_by_the_reme
     place.execute("ALTER TABLE things ENABLE ALWAYS TRIGGER notes")
     part = source.inserted(THINGS, ["2", "new"])
     reported = r"things: .*audit.*public\.noted\(\)"
-    mended(place, tmp_path, sink, SqlFunctionFailed, reported, part)
+    mended(place, sink, SqlFunctionFailed, reported, part)
     assert place.rows("audit", "id") == [("2",)]

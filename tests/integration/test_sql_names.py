@@ -38,41 +38,42 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def latin(mariadb) -> Iterator[Place]:
+def latin(mariadb, tmp_path) -> Iterator[Place]:
     """Return a MariaDB database whose default is neither UTF-8 nor exact."""
     name = f"latin_{next(_numbers)}"
     mariadb.execute(f"CREATE DATABASE {name} CHARACTER SET latin1 COLLATE latin1_swedish_ci")
     text = "CHAR CHARACTER SET utf8mb4"
-    yield Place("mariadb", mariadb.url(name), lambda: mariadb.connect(name), text)
+    made = Place("mariadb", mariadb.url(name), lambda: mariadb.connect(name), tmp_path, text)
+    with contextlib.closing(made):
+        yield made
     mariadb.execute(f"DROP DATABASE {name}")
 
 
 @pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
 @pytest.mark.parametrize("restarted", [False, True], ids=["at once", "later"])
-def test_tables_that_differ_in_case_only_are_never_one(place, restarted, tmp_path):
+def test_tables_that_differ_in_case_only_are_never_one(place, restarted):
     source = Model()
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     sink.write(batch(source.inserted(UPPER, ["1", "upper"])))
     sink.flush()
     if restarted:
         sink.close()
-        sink = place.opened(tmp_path)
+        sink = place.opened()
     source.insert(LOWER, ["1", "lower"])
     with pytest.raises(SqlNameTaken) as raised:
         sink.write(batch(source.commit()))
-    sink.close()
     assert "public.orders" in str(raised.value)
     assert place.rows("orders", "id", "v") == [("1", "upper")]
 
 
 @pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
-def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reported(place, tmp_path):
+def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reported(place):
     """The stream reports the new name with the next change only; the remedy says what to do."""
     source = Model()
-    place.deliver(tmp_path, source.inserted(UPPER, ["1", "upper"]))
+    place.deliver(source.inserted(UPPER, ["1", "upper"]))
     place.execute('ALTER TABLE "Orders" RENAME TO old')
     place.execute(f"DELETE FROM waltap_position_tables WHERE source_oid = {UPPER.oid}")
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     sink.write(batch(source.inserted(LOWER, ["1", "lower"])))
     renamed = msgspec.structs.replace(UPPER, table="old")
     finish(sink, source.inserted(renamed, ["2", "more"]))
@@ -93,7 +94,7 @@ def called(one: Relation, name: str, former: Relation | None = None, owner: str 
 
 @MOVING
 @pytest.mark.parametrize("at_once", [True, False])
-def test_tables_that_exchange_their_names_keep_their_rows(place, at_once, tmp_path):
+def test_tables_that_exchange_their_names_keep_their_rows(place, at_once):
     source, parts = Model(), []
     source.insert(FIRST, ["1", "first"])
     source.insert(SECOND, ["2", "second"])
@@ -101,17 +102,16 @@ def test_tables_that_exchange_their_names_keep_their_rows(place, at_once, tmp_pa
     people = called(SECOND, "people", FIRST, "guests")
     parts.append(source.inserted(people, ["3", "second"]))
     parts.append(source.inserted(called(FIRST, "guests", SECOND, "people"), ["4", "first"]))
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     for some in [parts] if at_once else [[part] for part in parts]:
         sink.write(batch(*some))
         sink.flush()
-    sink.close()
     assert place.rows("people", "id", "v") == [("2", "second"), ("3", "second")]
     assert place.rows("guests", "id", "v") == [("1", "first"), ("4", "first")]
 
 
 @MOVING
-def test_versions_of_tables_that_exchange_their_names_stay_in_order(place, tmp_path):
+def test_versions_of_tables_that_exchange_their_names_stay_in_order(place):
     source = Model()
     source.insert(FIRST, ["1", "first"])
     source.insert(SECOND, ["1", "second"])
@@ -122,40 +122,40 @@ def test_versions_of_tables_that_exchange_their_names_stay_in_order(place, tmp_p
     source.rows["public.people"] = source.rows["public.guests"]
     source.update(people, ["1"], v="under its new name")
     parts.append(source.commit())
-    with contextlib.closing(place.opened(tmp_path, history_mode="instead")) as sink:
-        sink.write(batch(before))
-        sink.write(batch(*parts))
-        sink.flush()
+    sink = place.opened(history_mode="instead")
+    sink.write(batch(before))
+    sink.write(batch(*parts))
+    sink.flush()
     assert place.rows("old_history", "id", "v", "_op") == [("1", "first", "c")]
     assert [
         v for v, current in place.rows("people_history", "v", "_is_current") if current[0] in "1t"
     ] == ["under its new name"]
 
 
-def test_a_table_that_gets_its_old_name_back_has_its_last_rows(place, tmp_path):
+def test_a_table_that_gets_its_old_name_back_has_its_last_rows(place):
     source, away = Model(), called(FIRST, "away")
-    with contextlib.closing(place.opened(tmp_path)) as sink:
-        sink.write(batch(source.inserted(FIRST, ["1", "0"])))
-        parts = []
-        for number, table in enumerate((FIRST, away, FIRST), 1):
-            source.rows[table.name] = [("1", "any")]
-            source.update(table, ["1"], v=str(number))
-            parts.append(source.commit())
-        sink.write(batch(*parts))
-        sink.flush()
+    sink = place.opened()
+    sink.write(batch(source.inserted(FIRST, ["1", "0"])))
+    parts = []
+    for number, table in enumerate((FIRST, away, FIRST), 1):
+        source.rows[table.name] = [("1", "any")]
+        source.update(table, ["1"], v=str(number))
+        parts.append(source.commit())
+    sink.write(batch(*parts))
+    sink.flush()
     assert place.rows("people", "id", "v") == [("1", "3")]
 
 
 @pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 @pytest.mark.parametrize("whole", [True, False], ids=["between transactions", "within one"])
-def test_a_batch_with_two_versions_of_a_table_is_written_once(place, whole, tmp_path):
+def test_a_batch_with_two_versions_of_a_table_is_written_once(place, whole):
     """MariaDB's DDL commits what precedes it."""
     columns: dict[str, Any] = {"numbers": [1, 2], "key": (), "identity": "f", "oid": FIRST.oid}
     older = relation("public.people", [("id", "int4"), ("v", "text")], **columns)
     newer = relation("public.people", [("id", "int4"), ("w", "text")], **columns)
     source = Model()
     parts = [source.inserted(older, ["1", "a"])]
-    with contextlib.closing(place.opened(tmp_path)) as sink:
+    with contextlib.closing(place.opened()) as sink:
         sink.write(batch(*parts))
         place.execute("ALTER TABLE people ADD CONSTRAINT small CHECK (id < 4)")
         source.insert(older, ["2", "b"])
@@ -166,72 +166,71 @@ def test_a_batch_with_two_versions_of_a_table_is_written_once(place, whole, tmp_
         with pytest.raises(SinkError, match="small"):
             sink.write(batch(*parts))
     place.execute("ALTER TABLE people DROP CONSTRAINT small")
-    place.deliver(tmp_path, *parts)
+    place.deliver(*parts)
     assert place.rows("people", "id", "w") == [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")]
 
 
 @MOVING
-def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(place, tmp_path):
+def test_a_table_made_under_the_name_of_a_renamed_one_has_no_rows_of_it(place):
     source = Model()
     first = source.inserted(FIRST, ["1", "first"])
     second = source.inserted(called(SECOND, "people", FIRST, "old"), ["1", "new"])
     source.insert(called(FIRST, "old"), ["2", "first"])
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     for part in (first, second, source.commit()):
         sink.write(batch(part))
     sink.flush()
-    sink.close()
     assert place.rows("people", "id", "v") == [("1", "new")]
     assert place.rows("old", "id", "v") == [("1", "first"), ("2", "first")]
 
 
 @MOVING
 @pytest.mark.parametrize("key", [("id",), ("v",), ()], ids=["same key", "other key", "no key"])
-def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(place, key, tmp_path):
+def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(place, key):
     columns = [("id", "int4"), ("v", "text")]
     second = relation("public.people", columns, key=key, identity="f", oid=SECOND.oid)
     source = Model()
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     for table, value in ((FIRST, "dropped"), (second, "made anew")):
         source.rows.clear()
         sink.write(batch(source.inserted(table, ["1", value])))
     sink.flush()
     sink.close()
-    assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
+    assert {check.verdict for check in place.sink().check()} == {"ok"}
     assert place.rows("people", "id", "v") == [("1", "made anew")]
     assert place.rows(f'"people@{FIRST.oid}"', "id", "v") == [("1", "dropped")]
     place.execute(f'DROP TABLE "people@{FIRST.oid}"')
-    sink = place.opened(tmp_path)
+    sink = place.opened()
     sink.write(batch(source.inserted(second, ["2", "later"])))
     sink.close()
-    assert {check.verdict for check in place.sink(tmp_path).check()} == {"ok"}
+    assert {check.verdict for check in place.sink().check()} == {"ok"}
 
 
 @MOVING
-def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(place, tmp_path):
+def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(place):
     source, twin = Model(), msgspec.structs.replace(SECOND, schema="annex", table="people")
     for table in (FIRST, twin):
         source.insert(table, ["1" if table is FIRST else "2", "v"])
-        place.deliver(tmp_path, source.commit(), table_name_format="{table}")
+        place.deliver(source.commit(), table_name_format="{table}")
     assert place.rows("people", "id") == [("1",), ("2",)]
-    assert "needs a new snapshot" in str(place.sink(tmp_path).check())
+    assert "needs a new snapshot" in str(place.sink().check())
 
 
 @MOVING
-def test_a_table_that_another_pipeline_writes_to_keeps_its_name(place, tmp_path):
+def test_a_table_that_another_pipeline_writes_to_keeps_its_name(place):
     sources = {"one": Model(), "two": Model()}
     for named, table, number in (("one", FIRST, "1"), ("two", FIRST, "2"), ("one", SECOND, "3")):
         source = sources[named]
         source.insert(msgspec.structs.replace(table, table="people"), [number, "v"])
-        place.deliver(tmp_path, source.commit(), named=named)
+        place.deliver(source.commit(), named=named)
     assert place.rows("people", "id") == [("1",), ("2",), ("3",)]
-    assert "was dropped" in str(place.sink(tmp_path, named="one").check())
+    assert "was dropped" in str(place.sink(named="one").check())
 
 
 @pytest.mark.parametrize("key", [("id",), ("v",)])
-def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(postgres, key, tmp_path):
+def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(postgres, key):
     """All its rows are replaced, and views on it stay: another server's tables have other numbers."""
-    source, sink = Model(), postgres.opened(tmp_path)
+    source, sink = Model(), postgres.opened()
     sink.write(batch(source.inserted(FIRST, ["1", "dropped"])))
     sink.flush()
     postgres.execute("CREATE VIEW seen AS SELECT * FROM people")
@@ -242,20 +241,19 @@ def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(postgres
     for each in other.snapshot(again):
         sink.write(each)
     sink.flush()
-    sink.close()
     fits = key == ("id",)
     assert postgres.rows("people", "id", "v") == [("2", "read anew")]
     assert postgres.rows("seen", "id") == ([("2",)] if fits else [("1",)])
 
 
 @pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
-def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(place, tmp_path):
+def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(place):
     source = Model()
     first = source.inserted(FIRST, ["1", "dropped"])
     second = source.inserted(called(SECOND, "people"), ["2", "made anew"])
     source.insert(called(SECOND, "others"), ["3", "renamed"])
-    place.deliver(tmp_path, first, second)
-    sink = place.sink(tmp_path)
+    place.deliver(first, second)
+    sink = place.sink()
     (warned,) = [check for check in sink.check() if check.verdict == "warning"]
     assert "had its name before and was dropped" in warned.found
     assert place.rows("people", "id") == [("1",), ("2",)], "nothing is dropped"
@@ -273,63 +271,61 @@ def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(place, 
     ],
     ids=["added", "renamed", "the other name is taken"],
 )
-def test_a_column_with_the_name_of_a_dropped_one_has_none_of_its_values(
-    place, versions, rows, tmp_path
-):
+def test_a_column_with_the_name_of_a_dropped_one_has_none_of_its_values(place, versions, rows):
     source = Model()
-    with contextlib.closing(place.opened(tmp_path)) as sink:
-        for number, columns in enumerate(versions, 1):
-            types = [(name, "int4" if name == "id" else "text") for name in columns]
-            table = relation("public.people", types, numbers=[*columns.values()])
-            row = [str(number), *(f"{name}{number}" for name in [*columns][1:])]
-            sink.write(batch(source.inserted(table, row)))
-        sink.flush()
+    sink = place.opened()
+    for number, columns in enumerate(versions, 1):
+        types = [(name, "int4" if name == "id" else "text") for name in columns]
+        table = relation("public.people", types, numbers=[*columns.values()])
+        row = [str(number), *(f"{name}{number}" for name in [*columns][1:])]
+        sink.write(batch(source.inserted(table, row)))
+    sink.flush()
     assert place.rows("people", "id", "x") == [(str(n), x) for n, x in enumerate(rows, 1)]
 
 
-def test_a_table_that_gets_another_schema_keeps_its_rows(postgres, tmp_path):
+def test_a_table_that_gets_another_schema_keeps_its_rows(postgres):
     source = Model()
     first = source.inserted(FIRST, ["1", "first"])
     moved = msgspec.structs.replace(FIRST, schema="annex", table="persons")
     source.insert(moved, ["2", "moved"])
-    postgres.deliver(tmp_path, first, source.commit())
+    postgres.deliver(first, source.commit())
     assert postgres.rows("annex.persons", "id") == [("1",), ("2",)]
     assert postgres.execute("SELECT to_regclass('public.people')") == [(None,)]
 
 
-def test_tables_of_schemas_that_exchange_their_names_keep_their_rows(postgres, tmp_path):
+def test_tables_of_schemas_that_exchange_their_names_keep_their_rows(postgres):
     """The keys of both have one name in the target, and stay behind when a table is renamed."""
     source = Model()
     ours = [relation(f"{name}.t", [("id", "int4"), ("v", "text")]) for name in ("one", "two")]
     first = [source.inserted(each, ["1", each.schema]) for each in ours]
     theirs = [msgspec.structs.replace(a, schema=b.schema) for a, b in pairwise([*ours, ours[0]])]
     second = [source.inserted(each, ["2", "again"]) for each in theirs]
-    postgres.deliver(tmp_path, *first, *second)
+    postgres.deliver(*first, *second)
     for now, before in pairwise(["one", "two", "one"]):
         assert postgres.rows(f"{now}.t", "id", "v") == [("1", before), ("2", "again")]
 
 
-def test_characters_arrive_whatever_encoding_the_address_asks_for(postgres, tmp_path):
+def test_characters_arrive_whatever_encoding_the_address_asks_for(postgres):
     part = Model().inserted(WORDS, ["\U0001f600", "\u0142"])
-    replace(postgres, url=f"{postgres.url}?client_encoding=SQL_ASCII").deliver(tmp_path, part)
+    replace(postgres, url=f"{postgres.url}?client_encoding=SQL_ASCII").deliver(part)
     assert postgres.rows("words", "word", "v") == [("\U0001f600", "\u0142")]
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_long_names_that_differ_at_their_end_are_two_tables(place, tmp_path):
+def test_long_names_that_differ_at_their_end_are_two_tables(place):
     tables = [relation(f"{'s' * 40}.{'t' * 40}_{year}", [("id", "int4")]) for year in (2023, 2024)]
     source = Model()
     parts = [source.inserted(table, [str(number)]) for number, table in enumerate(tables)]
-    place.deliver(tmp_path, *parts, table_name_format="{schema}_{table}")
+    place.deliver(*parts, table_name_format="{schema}_{table}")
     names = place.execute("SELECT target_table FROM waltap_position_tables ORDER BY source_oid")
     assert [place.rows(name, "id") for (name,) in names] == [[("0",)], [("1",)]]
 
 
 @EACH
-def test_a_percent_sign_in_names_is_no_place_of_a_value(place, tmp_path):
+def test_a_percent_sign_in_names_is_no_place_of_a_value(place):
     source = Model()
     odd = relation("public.a%sb%%c", [("i%sd", "int4"), ("v%", "text")], key=("i%sd",))
-    sink = place.opened(tmp_path, position_table="p%sos%")
+    sink = place.opened(position_table="p%sos%")
     sink.write(batch(source.inserted(odd, ["1", "a"], ["2", "b"])))
     source.update(odd, ["1"], **{"v%": "c"})
     source.delete(odd, ["2"])
@@ -341,39 +337,39 @@ def test_a_percent_sign_in_names_is_no_place_of_a_value(place, tmp_path):
 
 @pytest.mark.parametrize("name", ["emo\U0001f600ji", "ends "])
 @pytest.mark.parametrize("of_column", [True, False])
-def test_a_name_that_the_target_cannot_have_is_refused(maria, name, of_column, tmp_path):
+def test_a_name_that_the_target_cannot_have_is_refused(maria, name, of_column):
     table = f"public.{'plain' if of_column else name}"
     odd = relation(table, [("id", "int4"), (name if of_column else "v", "text")])
     part = Model().inserted(odd, ["1", "a"])
-    refused = maria.refuses(SqlNameUnfit, tmp_path, part, re.escape(repr(name)))
+    refused = maria.refuses(SqlNameUnfit, part, re.escape(repr(name)))
     assert NameMatcher([str(refused.fields["table"])])(table)
 
 
 @NO_CASE
-def test_columns_that_differ_in_case_only_are_refused_by_name(place, tmp_path):
+def test_columns_that_differ_in_case_only_are_refused_by_name(place):
     table = relation("public.t", [("id", "int4"), ("Name", "text"), ("name", "text")])
     part = Model().inserted(table, ["1", "a", "b"])
-    raised = place.refuses(SqlColumnNameTaken, tmp_path, part)
+    raised = place.refuses(SqlColumnNameTaken, part)
     left_out = NameMatcher([str(raised.fields["column"])])
     assert left_out("public.t.name")
     assert not left_out("public.t.Name"), "what the remedy says leaves out one of the two"
 
 
 @NO_CASE
-def test_a_table_that_is_there_may_be_written_in_capitals(place, tmp_path):
+def test_a_table_that_is_there_may_be_written_in_capitals(place):
     place.execute("CREATE TABLE things (ID integer PRIMARY KEY, V varchar(20))")
     things = relation("public.things", [("id", "int4"), ("v", "text")])
     source = Model()
     first = source.inserted(things, ["1", "a"], ["2", "b"])
     source.update(things, ["1"], v="c")
     source.delete(things, ["2"])
-    place.deliver(tmp_path, first, source.commit())
+    place.deliver(first, source.commit())
     assert place.rows("things", "id", "v") == [("1", "c")]
 
 
 @EACH
-def test_keys_that_are_alike_are_rows_of_their_own(place, tmp_path):
-    source, sink = Model(), place.opened(tmp_path)
+def test_keys_that_are_alike_are_rows_of_their_own(place):
+    source, sink = Model(), place.opened()
     for table in (WORDS, PAIRS):
         for word in ALIKE:
             source.insert(table, [word, word])
@@ -398,10 +394,10 @@ def test_keys_that_are_alike_are_rows_of_their_own(place, tmp_path):
         ("numeric(12,2)", "0.01", "NaN"),
     ],
 )
-def test_a_key_that_the_target_cannot_hold_ends_the_run(place, tmp_path, kind, held, odd):
+def test_a_key_that_the_target_cannot_hold_ends_the_run(place, kind, held, odd):
     """It was null: in SQLite a row that nothing finds, and MariaDB's driver refused it, as if it were away."""
     table = relation("public.odd", [("k", kind), ("v", kind)], key=("k",))
-    source, sink = Model(), place.opened(tmp_path)
+    source, sink = Model(), place.opened()
     sink.write(batch(source.inserted(table, [held, odd])))
     sink.flush()
     kept = place.kind == "duckdb" and kind.startswith("float")
@@ -414,7 +410,7 @@ def test_a_key_that_the_target_cannot_hold_ends_the_run(place, tmp_path, kind, h
             with pytest.raises(SqlKeyUnfit, match="public.odd are known by"):
                 sink.write(part)
             sink.close()
-            sink = place.opened(tmp_path)
+            sink = place.opened()
     sink.flush()
     sink.close()
     ((row,),) = [place.execute("SELECT k, v FROM odd")]
@@ -423,11 +419,11 @@ def test_a_key_that_the_target_cannot_hold_ends_the_run(place, tmp_path, kind, h
 
 
 @EACH
-def test_long_keys_fit(place, tmp_path):
+def test_long_keys_fit(place):
     source = Model()
     source.insert(WORDS, ["k" * 768, "\U0001f600" * 70_000])
     source.insert(PAIRS, ["k" * 384, "\u00e9" * 384])
-    place.deliver(tmp_path, source.commit())
+    place.deliver(source.commit())
     assert place.rows("words", "word") == [("k" * 768,)]
 
 
@@ -442,38 +438,38 @@ LOOSE = {
 
 
 @EACH
-def test_a_table_that_takes_keys_for_the_same_is_refused(request, place, tmp_path):
+def test_a_table_that_takes_keys_for_the_same_is_refused(request, place):
     name = request.node.callspec.params["place"]
     for statement in LOOSE[name].split(";"):
         place.execute(statement)
     part = Model().inserted(WORDS, ["a", "1"])
     reported = "different texts may be equal"
     if name in {"file", "duck"}:  # no statement ends it there
-        place.refuses(SqlTableUnfit, tmp_path, part, reported)
+        place.refuses(SqlTableUnfit, part, reported)
     else:
-        mended(place, tmp_path, place.opened(tmp_path), SqlTableUnfit, reported, part)
+        mended(place, place.opened(), SqlTableUnfit, reported, part)
         assert place.rows("words", "word") == [("a",)]
 
 
-def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(place, tmp_path):
+def test_a_table_that_has_no_key_gets_one_by_the_statement_that_its_error_names(place):
     """SQLite adds no primary key to a table."""
     quote = "`" if place.kind == "mariadb" else '"'
     place.execute(f"CREATE TABLE {quote}orders{quote} (id int, v varchar(9))")
     part = Model().inserted(LOWER, ["1", "a"])
-    mended(place, tmp_path, place.opened(tmp_path), SqlTableUnfit, "no unique index", part)
+    mended(place, place.opened(), SqlTableUnfit, "no unique index", part)
     assert place.rows("orders", "id", "v") == [("1", "a")]
 
 
-def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(postgres, tmp_path):
+def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(postgres):
     postgres.execute(
         "CREATE TABLE things (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)"
     )
     things = relation("public.things", [("id", "int4"), ("v", "text")])
-    source, sink = Model(), postgres.opened(tmp_path, delete_mode="soft")
+    source, sink = Model(), postgres.opened(delete_mode="soft")
     first = source.inserted(things, ["1", "a"])
     source.update(things, ["1"], id="2")
     parts = first, source.commit()
-    mended(postgres, tmp_path, sink, SqlTableUnfit, "only be updated to DEFAULT", *parts)
+    mended(postgres, sink, SqlTableUnfit, "only be updated to DEFAULT", *parts)
     assert postgres.rows("things", "id") == [("2",)]
 
 

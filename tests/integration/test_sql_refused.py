@@ -1,7 +1,6 @@
 """Single changes that the target of the SQL sink refuses: they are named, and the rest goes in whole."""
 
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ CHECKED = "CREATE TABLE people (id int PRIMARY KEY, name varchar(10) CHECK (name
 Refusal = list[tuple[str, str]]
 
 
-def opened(place: Place, folder: Path) -> SqlSink:
-    return place.opened(folder, tolerant=True, schema_evolution="none")
+def opened(place: Place) -> SqlSink:
+    return place.opened(tolerant=True, schema_evolution="none")
 
 
 def written(target: SqlSink, given: Batch) -> Refusal:
@@ -48,9 +47,9 @@ def rows(*values: tuple[int, str, str]) -> list[list[str | None]]:
     return [[str(number), name, note] for number, name, note in values]
 
 
-def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(postgres, tmp_path):
+def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(postgres):
     postgres.execute(CHECKED)
-    source, target = Model(), opened(postgres, tmp_path)
+    source, target = Model(), opened(postgres)
     every = [(n, "ok", "fits") for n in range(1, 201)]
     every[16] = (17, "bad", "fits")
     every[120] = (121, "ok", "too long for five")
@@ -64,13 +63,12 @@ def test_a_broken_constraint_and_a_narrow_column_cost_their_rows_alone(postgres,
     found = {row[0]: row[1] for row in postgres.rows("people", "id", "name")}
     assert set(found) == {str(n) for n in range(1, 201)} - {"17", "121", "6"}
     assert found["5"] == "ok"
-    target.close()
 
 
-def test_rows_of_a_snapshot_are_refused_by_themselves(postgres, tmp_path):
+def test_rows_of_a_snapshot_are_refused_by_themselves(postgres):
     postgres.execute(CHECKED)
     postgres.execute("INSERT INTO people VALUES (1, 'old', 'old'), (99, 'old', 'old')")
-    target = opened(postgres, tmp_path)
+    target = opened(postgres)
     refused: Refusal = []
     for first in (1, 11, 21):
         piece = SnapshotRows(
@@ -90,7 +88,6 @@ def test_rows_of_a_snapshot_are_refused_by_themselves(postgres, tmp_path):
     found = postgres.rows("people", "id", "name")
     assert len(found) == 28
     assert {name for _, name in found} == {"ok"}
-    target.close()
 
 
 TABLE = "CREATE TABLE people (id int PRIMARY KEY, name varchar(10), note text)"
@@ -123,10 +120,10 @@ WIDE = "".join(sha256(bytes([n])).hexdigest() for n in range(200))
     indirect=["place"],
     ids=["sqlite", "mariadb", "duckdb", "trigger", "signal", "index"],
 )
-def test_each_target_names_what_it_refuses(place, made, wide, tmp_path):
+def test_each_target_names_what_it_refuses(place, made, wide):
     for statement in made:
         place.execute(statement)
-    source, target = Model(), opened(place, tmp_path)
+    source, target = Model(), opened(place)
     code, bad = ("WT-5705", wide) if wide else ("WT-5703", "n")
     every = [(n, "bad", bad) if n in {3, 7} else (n, "ok", "n") for n in range(1, 11)]
     source.insert(PEOPLE, *rows(*every))
@@ -134,6 +131,5 @@ def test_each_target_names_what_it_refuses(place, made, wide, tmp_path):
     refused = written(target, batch(part))
     assert refused == [("3", code), ("7", code)]
     assert target.flush() == Position(part.end_lsn)
-    target.close()
     found = [n for (n,) in place.rows("people", "id")]
     assert found == sorted(str(n) for n in range(1, 11) if n not in {3, 7})

@@ -7,11 +7,11 @@ import resource
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg
 import pymysql
 import pytest
 import sqlalchemy
@@ -21,7 +21,7 @@ from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
-from tests.harness.sql import PEOPLE, VISITS, Place, failure, finish, waiting
+from tests.harness.sql import PEOPLE, VISITS, Place, failure, finish, in_postgresql, waiting
 
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
@@ -71,12 +71,12 @@ def probed_soon(here: int, there: int) -> bool:
 
 
 @SERVERS
-def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place, tmp_path):
+def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place):
     """Else the sink waits for hours, and locks of a process whose machine is gone stay as long."""
     port = sqlalchemy.make_url(place.url).port
     assert port is not None
     before = connections(port)
-    with contextlib.closing(place.opened(tmp_path)):
+    with contextlib.closing(place.opened()):
         (own,) = connections(port) - before
         until(lambda: probed_soon(own, port), "the sink's own probes")
         if place.kind == "postgresql":
@@ -86,10 +86,10 @@ def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place, tmp_path):
 # --- tables that do not take a change ---
 
 
-def test_a_broken_constraint_names_the_change(place, tmp_path):
+def test_a_broken_constraint_names_the_change(place):
     place.execute(TABLE.format("name varchar(9) UNIQUE, note varchar(9)"))
     place.execute("INSERT INTO people VALUES (5, 'mine', 'x')")
-    source, target = Model(), place.opened(tmp_path)
+    source, target = Model(), place.opened()
     first = source.inserted(PEOPLE, ["1", "a", None])
     second = source.inserted(PEOPLE, ["2", "ok", None], ["3", "mine", None])
     with pytest.raises(SqlConstraintViolated) as found:
@@ -102,9 +102,8 @@ def test_a_broken_constraint_names_the_change(place, tmp_path):
         target.write(batch(first))
     target.close()
     place.execute("DELETE FROM people WHERE id = 5")
-    target = place.opened(tmp_path)
+    target = place.opened()
     target.write(batch(first, second))
-    target.close()
     assert len(place.rows("people", "id")) == 3
 
 
@@ -113,33 +112,27 @@ def test_a_missing_column_is_asked_for_or_made_also_under_the_sink(place, tmp_pa
     place.execute(TABLE.format("name text"))
     source = Model()
     part = source.inserted(PEOPLE, ["1", "a", "n"])
-    place.refuses(
-        SqlColumnMissing,
-        tmp_path,
-        part,
-        "ALTER TABLE .*people ADD COLUMN .note",
-        schema_evolution="none",
-    )
-    target = place.opened(tmp_path)
+    asks = "ALTER TABLE .*people ADD COLUMN .note"
+    place.refuses(SqlColumnMissing, part, asks, schema_evolution="none")
+    target = place.opened()
     target.write(batch(part))
     assert place.rows("people", "note") == [("n",)]
     place.execute("ALTER TABLE people DROP COLUMN note")
     source.insert(PEOPLE, ["2", "b", "m"])
     target.write(batch(source.commit()))  # nobody knows that the column was there: it has no number
     assert place.rows("people", "id", "note") == [("1", None), ("2", "m")]
-    target.close()
 
 
-def test_an_index_on_a_part_of_a_column_is_no_key(maria, tmp_path):
+def test_an_index_on_a_part_of_a_column_is_no_key(maria):
     """It would let two rows of one key in."""
     maria.execute("CREATE TABLE people (id int, name text, note text, UNIQUE (name(3), id))")
-    maria.refuses(SqlTableUnfit, tmp_path, filled(["1", "a", None]), "no unique index on `id`")
+    maria.refuses(SqlTableUnfit, filled(["1", "a", None]), "no unique index on `id`")
 
 
-def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(maria, tmp_path):
+def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(maria):
     """The server would end the connection for it, and again after each reconnect."""
     ((most,),) = maria.execute("SELECT @@max_allowed_packet")
-    source, target = Model(), maria.opened(tmp_path)
+    source, target = Model(), maria.opened()
     first = source.inserted(PEOPLE, ["1", "a", None])
     large = source.inserted(PEOPLE, ["2", "ä" * (most // 2), None])
     target.write(batch(first))
@@ -150,21 +143,20 @@ def test_a_row_that_is_larger_than_a_packet_of_the_server_is_a_value(maria, tmp_
         for size in range(most - 3, most + 2):  # either side sees the same limit
             with contextlib.suppress(pymysql.DataError):
                 cursor.execute("SELECT 1 # ".ljust(size, "a"))
-    target.close()
 
 
 @SERVERS
-def test_a_column_that_is_too_narrow_is_reported_or_widened(place, tmp_path):
+def test_a_column_that_is_too_narrow_is_reported_or_widened(place):
     place.execute(TABLE.format("name varchar(3), note text"))
     part = filled(["1", "ok", None], ["2", "secret", None])
-    found = str(place.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none"))
+    found = str(place.refuses(SqlValueUnfit, part, schema_evolution="none"))
     assert f"{lsn_text(part.commit_lsn)}, change 1" in found
     if place.kind == "postgresql":
         assert "column name" in found
         assert "character varying(3)" in found
     assert "secret" not in found
     assert place.rows("people", "id") == []
-    place.deliver(tmp_path, part)
+    place.deliver(part)
     assert place.rows("people", "name") == [("ok",), ("secret",)]
 
 
@@ -177,57 +169,56 @@ def test_a_column_that_is_too_narrow_is_reported_or_widened(place, tmp_path):
         ("bit(2)", "54321", "… is not a valid binary digit. Widen"),
     ],
 )
-def test_a_value_of_another_kind_is_reported_without_it(postgres, tmp_path, kind, value, text):
+def test_a_value_of_another_kind_is_reported_without_it(postgres, kind, value, text):
     postgres.execute(TABLE.format(f"name {kind}, note text"))
     part = filled(["1", value, None])
-    found = postgres.refuses(SqlValueUnfit, tmp_path, part, schema_evolution="none")
+    found = postgres.refuses(SqlValueUnfit, part, schema_evolution="none")
     assert f"people: {text}" in str(found)
 
 
 @SERVERS
-def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place, tmp_path):
+def test_a_table_that_is_a_view_has_no_key_or_has_two_sources(place):
     part = filled(["1", "a", None])
     place.execute("CREATE VIEW people AS SELECT 1 AS id")
-    place.refuses(SqlTableUnfit, tmp_path, part, "no table")
+    place.refuses(SqlTableUnfit, part, "no table")
     place.execute("DROP VIEW people")
     place.execute("CREATE TABLE people (id int, name text, note text)")
-    place.refuses(SqlTableUnfit, tmp_path, part, r"ADD PRIMARY KEY \(.id.\)")
+    place.refuses(SqlTableUnfit, part, r"ADD PRIMARY KEY \(.id.\)")
     place.execute("DROP TABLE people")
     source = Model()
     source.insert(PEOPLE, ["2", "a", None])
     source.insert(ALIKE, ["1", "b", None])
     both, named = "public.people and other.people", {"table_name_format": "{table}"}
-    place.refuses(SqlNameTaken, tmp_path, source.commit(), both, **named)
+    place.refuses(SqlNameTaken, source.commit(), both, **named)
 
 
 @SERVERS
-def test_a_table_dropped_under_the_sink_is_reported(place, tmp_path):
-    source, sink = Model(), place.opened(tmp_path)
+def test_a_table_dropped_under_the_sink_is_reported(place):
+    source, sink = Model(), place.opened()
     sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     place.execute("DROP TABLE people")
     part = source.inserted(PEOPLE, ["2", "b", None])
     assert isinstance(failure(sink, part), SqlTableGone)
     sink.close()
-    with contextlib.closing(place.opened(tmp_path, repairs=True)) as repairing:
-        repairing.write(batch(part))
-        assert repairing.flush() == Position(part.end_lsn)
+    repairing = place.opened(repairs=True)
+    repairing.write(batch(part))
+    assert repairing.flush() == Position(part.end_lsn)
     assert place.rows("people", "id") == [("2",)]
 
 
 # --- others at the target ---
 
 
-def test_a_table_that_another_session_makes_meanwhile_is_used(database, postgres, tmp_path):
+def test_a_table_that_another_session_makes_meanwhile_is_used(database, postgres):
     """Both begin to create it; the one that comes second finds it there."""
     part = filled(["1", "a", "n"])
-    target = postgres.opened(tmp_path)
+    target = postgres.opened()
     with database.connect(autocommit=False) as other:
         other.execute(TABLE.format("name text, note text"))
         written = in_background(_written, target, part)
         until(lambda: waiting(postgres) > 0, "the sink to wait")
         other.commit()
     written.result(120)
-    target.close()
     assert postgres.rows("people", "id", "note") == [("1", "n")]
 
 
@@ -248,8 +239,8 @@ HELD = {
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_a_lock_that_somebody_holds_costs_nothing(place, tmp_path):
-    source, target = Model(), place.opened(tmp_path, lock_timeout_ms=1000)
+def test_a_lock_that_somebody_holds_costs_nothing(place):
+    source, target = Model(), place.opened(lock_timeout_ms=1000)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="c")
     source.update(PEOPLE, ["2"], name="d")
@@ -265,13 +256,10 @@ def test_a_lock_that_somebody_holds_costs_nothing(place, tmp_path):
     target.write(batch(part))
     assert target.flush() == Position(part.end_lsn)
     assert place.rows("people", "id", "name") == [("1", "c"), ("2", "d")]
-    target.close()
 
 
-def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(
-    database, postgres, tmp_path
-):
-    source, target = Model(), postgres.opened(tmp_path, lock_timeout_ms=500)
+def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(database, postgres):
+    source, target = Model(), postgres.opened(lock_timeout_ms=500)
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.update(PEOPLE, ["1"], name="c")
     source.update(PEOPLE, ["2"], name="d")
@@ -282,18 +270,17 @@ def test_a_lock_met_within_a_large_transaction_delivers_all_of_it_again(
         with pytest.raises(SqlConflictMidway) as found:
             target.write(batch(two))
         assert found.value.retry is RetryVerdict.RECONNECT
-    target.close()
     assert postgres.rows("people", "name") == [("a",), ("b",)]
 
 
 @SERVERS
-def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place, tmp_path):
+def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place):
     """The sink holds one table's row and waits for the other's; somebody else the other way about."""
     if place.kind == "postgresql":
         # the session of the sink looks for deadlocks when both wait, and not before
         ((name,),) = place.execute("SELECT current_database()")
         place.execute(f"ALTER DATABASE {name} SET deadlock_timeout = '10s'")
-    source, sink = Model(), place.opened(tmp_path)
+    source, sink = Model(), place.opened()
     source.insert(PEOPLE, ["1", "a", None])
     source.insert(PAIRS, ["1", "a"])
     sink.write(batch(source.commit()))
@@ -322,18 +309,15 @@ def test_a_deadlock_is_undone_and_the_batch_goes_in_again(place, tmp_path):
     assert sink.flush() == Position(part.end_lsn)
     assert place.rows("people", "name", "note") == [("b", None)]
     assert place.rows("pairs", "name") == [("b",)]
-    sink.close()
 
 
 MANY = [[str(n), f"name {n}", None] for n in range(1, 1001)]
 
 
-def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(
-    database, postgres, tmp_path
-):
+def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(database, postgres):
     """It is applied behind the caller's back; its error names its own change, and nothing after it goes in."""
     database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
-    source, target = Model(), postgres.opened(tmp_path)
+    source, target = Model(), postgres.opened()
     first = source.inserted(PEOPLE, *MANY)
     second = source.inserted(PEOPLE, ["5000", "later", None])
     target.write(batch(first))
@@ -343,18 +327,17 @@ def test_a_large_batch_that_fails_while_the_next_is_made_is_reported_then(
     assert postgres.rows("people", "id") == []
     target.close()
     database.execute("ALTER TABLE people DROP CONSTRAINT people_name_check")
-    target = postgres.opened(tmp_path)
+    target = postgres.opened()
     target.write(batch(first))
     target.write(batch(second))
     assert target.flush() == Position(second.end_lsn)
     assert len(postgres.rows("people", "id")) == 1001
-    target.close()
 
 
 @pytest.mark.parametrize("asked", ["write", "flush"])
-def test_a_lock_that_a_large_batch_meets_costs_nothing(database, postgres, tmp_path, asked):
+def test_a_lock_that_a_large_batch_meets_costs_nothing(database, postgres, asked):
     """The batch is kept until it is in: by a second `write`, or by a connection of its own after a `flush`."""
-    source, target = Model(), postgres.opened(tmp_path, lock_timeout_ms=300)
+    source, target = Model(), postgres.opened(lock_timeout_ms=300)
     before = source.inserted(PEOPLE, *MANY)
     target.write(batch(before))
     assert target.flush() == Position(before.end_lsn)
@@ -379,21 +362,19 @@ def test_a_lock_that_a_large_batch_meets_costs_nothing(database, postgres, tmp_p
         target.write(batch(second))
     else:
         target.close()
-        target = postgres.opened(tmp_path, lock_timeout_ms=300)
+        target = postgres.opened(lock_timeout_ms=300)
         target.write(batch(first, second))
     assert target.flush() == Position(second.end_lsn)
     names = [name for (name,) in postgres.rows("people", "name")]
     assert (names.count("changed"), names.count("last")) == (999, 1)
-    target.close()
 
 
-def test_where_events_may_be_left_out_an_error_is_that_of_its_batch(database, postgres, tmp_path):
+def test_where_events_may_be_left_out_an_error_is_that_of_its_batch(database, postgres):
     database.execute(TABLE.format("name text CHECK (name <> 'name 700'), note text"))
-    source, target = Model(), postgres.opened(tmp_path, tolerant=True)
+    source, target = Model(), postgres.opened(tolerant=True)
     source.insert(PEOPLE, *MANY)
     with pytest.raises(RecordsRefused):
         target.write(batch(source.commit()))
-    target.close()
 
 
 # --- connections, and what a user may not ---
@@ -409,14 +390,12 @@ ALTER TABLE people ENABLE ALWAYS TRIGGER slow;
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["it commits", "it is undone"])
-def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
-    database, postgres, tmp_path, *, commits
-):
+def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(database, postgres, *, commits):
     """The server is in the middle of COMMIT when the connection goes. The next instance waits for what
     becomes of it: what was committed does not come again, what was not does."""
     database.execute(TABLE.format("name text, note text"))
     database.execute(SLOW_COMMIT)
-    source, target = Model(), postgres.opened(tmp_path)
+    source, target = Model(), postgres.opened()
     part = source.inserted(PEOPLE, ["1", "a", None])
     gate = database.connect(autocommit=False)
     gate.execute("SELECT pg_advisory_xact_lock(4711)")
@@ -426,7 +405,7 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
     failed = writing.result(120)
     assert isinstance(failed, SqlCommitUnknown), failed
     target.close()
-    again = postgres.sink(tmp_path)
+    again = postgres.sink()
     opening = in_background(again.open)
     until(lambda: waiting(postgres) == 2, "the next instance to wait for it")
     if not commits:
@@ -438,7 +417,6 @@ def test_a_connection_lost_in_mid_commit_is_decided_by_the_position(
     gate.close()
     assert opening.result(120) == (Position(part.end_lsn) if commits else None)
     again.write(batch(part))
-    again.close()
     assert postgres.rows("people", "id", "name") == [("1", "a")]
 
 
@@ -449,7 +427,7 @@ def _cut(target: Any) -> None:
         link.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria, tmp_path):
+def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria):
     """The server has committed, and nobody hears of it."""
     armed = threading.Event()
 
@@ -459,7 +437,7 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria, tmp_p
 
     proxy = Proxy("127.0.0.1", mariadb.port, heard)
     url = maria.url.replace(str(mariadb.port), str(proxy.port))
-    source, sink = Model(), Place("mariadb", url, maria.connect, "CHAR").opened(tmp_path)
+    source, sink = Model(), replace(maria, url=url).opened()
     sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
 
     armed.set()
@@ -469,10 +447,9 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria, tmp_p
     assert lost.retry is RetryVerdict.RECONNECT
     sink.close()
     proxy.close()
-    again = maria.sink(tmp_path)
+    again = maria.sink()
     assert again.open() == Position(part.end_lsn)
     again.write(batch(part))
-    again.close()
     assert maria.rows("people", "id") == [("1",), ("2",)]
 
 
@@ -486,8 +463,8 @@ def test_credentials_that_expire_in_postgresql(private_server, tmp_path):
         "GRANT ALL ON SCHEMA public TO clerk; GRANT CREATE ON DATABASE expiry TO clerk"
     )
     dsn = database.dsn.replace("//postgres", "//clerk:first", 1)
-    place = Place("postgresql", dsn, lambda: psycopg.connect(database.dsn))
-    source, sink = Model(), place.opened(tmp_path)
+    place = replace(in_postgresql(database, tmp_path), url=dsn)
+    source, sink = Model(), place.opened()
     first = source.inserted(PEOPLE, ["1", "a", None])
     sink.write(batch(first))
     assert sink.flush() == Position(first.end_lsn)
@@ -499,13 +476,12 @@ def test_credentials_that_expire_in_postgresql(private_server, tmp_path):
     assert isinstance(failure(sink, second), SqlUnreachable)
     sink.close()
     with pytest.raises(SqlRefused, match="Check user and password") as refused:
-        place.opened(tmp_path)
+        place.opened()
     assert "first" not in str(refused.value)
     private_server.execute("ALTER ROLE clerk VALID UNTIL 'infinity'")
-    sink = place.sink(tmp_path)
+    sink = place.sink()
     assert sink.open() == Position(first.end_lsn)
-    sink.write(batch(second))
-    sink.close()
+    finish(sink, second)
     assert len(place.rows("people", "id")) == 2
 
 
@@ -517,8 +493,8 @@ ENDED = {
 
 
 @SERVERS
-def test_a_connection_that_the_server_ends_is_made_again(place, tmp_path):
-    source, target = Model(), place.opened(tmp_path)
+def test_a_connection_that_the_server_ends_is_made_again(place):
+    source, target = Model(), place.opened()
     first = source.inserted(PEOPLE, ["1", "a", None])
     target.write(batch(first))
     number = target._target.run("SELECT connection_id()")[0][0] if place.kind == "mariadb" else 0
@@ -528,65 +504,62 @@ def test_a_connection_that_the_server_ends_is_made_again(place, tmp_path):
         target.write(batch(second))
     assert found.value.retry is RetryVerdict.RECONNECT
     target.close()
-    target = place.sink(tmp_path)
+    target = place.sink()
     assert target.open() == Position(first.end_lsn)
     target.write(batch(second))
     assert len(place.rows("people", "id")) == 2
-    target.close()
 
 
 @SERVERS
-def test_nobody_there_and_no_such_database_are_reported(place, tmp_path):
-    scheme = place.kind
-    away = Place(scheme, f"{scheme}://app:hidden@127.0.0.1:1/x", place.connect).sink(tmp_path)
+def test_nobody_there_and_no_such_database_are_reported(place):
+    away = replace(place, url=f"{place.kind}://app:hidden@127.0.0.1:1/x").sink()
     for call in (away.check, away.open):
         with pytest.raises(SqlUnreachable, match="the target: ") as found:  # not the source
             call()
         assert "hidden" not in str(found.value)
     with pytest.raises(SqlRefused):
-        Place(scheme, place.url + "_not_there", place.connect).sink(tmp_path).check()
+        replace(place, url=place.url + "_not_there").sink().check()
 
 
-def test_a_file_that_is_not_there_and_no_address_are_reported(file, tmp_path):
+def test_a_file_that_is_not_there_and_no_address_are_reported(file):
     with pytest.raises(SqlUnreachable):
-        Place("sqlite", f"sqlite:///{tmp_path}/nowhere/x.db", file.connect).sink(tmp_path).open()
+        replace(file, url=f"sqlite:///{file.folder}/nowhere/x.db").sink().open()
     with pytest.raises(ConfigurationError, match=r"sink\.url"):
-        Place("sqlite", "shop.db", file.connect).sink(tmp_path)
+        replace(file, url="shop.db").sink()
 
 
 @contextlib.contextmanager
-def lesser(database: Database) -> Iterator[tuple[str, Place]]:
+def lesser(database: Database, place: Place) -> Iterator[tuple[str, Place]]:
     """Give a role that may nothing, and the target as it."""
     name = f"lesser_{database.name}"
     database.execute(f"CREATE ROLE {name} LOGIN")
     dsn = database.dsn.replace("//postgres", f"//{name}", 1)
     try:
-        yield name, Place("postgresql", dsn, lambda: psycopg.connect(database.dsn))
+        yield name, replace(place, url=dsn)
+        place.close()
     finally:
         database.execute(f"DROP OWNED BY {name}")
         database.execute(f"DROP ROLE {name}")
 
 
-def test_rights_that_are_lacking_or_taken_away_are_reported(database, tmp_path):
-    with lesser(database) as (name, place):
-        with contextlib.closing(place.sink(tmp_path)) as target:
-            with pytest.raises(SqlRefused, match="CREATE on the schema"):
-                target.open()
+def test_rights_that_are_lacking_or_taken_away_are_reported(database, postgres):
+    with lesser(database, postgres) as (name, place):
+        with pytest.raises(SqlRefused, match="CREATE on the schema"):
+            place.opened()
         database.execute(TABLE.format("name text, note text"))
         database.execute(f"GRANT ALL ON SCHEMA public TO {name}; GRANT ALL ON people TO {name}")
-        source, target = Model(), place.opened(tmp_path, schema_evolution="none")
+        source, target = Model(), place.opened(schema_evolution="none")
         target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
         # A table is made in a schema that is there, without the right to make schemas.
-        place.deliver(tmp_path, source.inserted(VISITS, ["1", "home"]), named="another")
+        place.deliver(source.inserted(VISITS, ["1", "home"]), named="another")
         database.execute(f"REVOKE INSERT ON people FROM {name}")
         source.insert(PEOPLE, ["2", "b", None])
         with pytest.raises(SqlRefused, match="permission denied for table people"):
             target.write(batch(source.commit()))
-        target.close()
 
 
-def test_a_check_makes_nothing(postgres, tmp_path):
-    (check,) = postgres.sink(tmp_path).check()
+def test_a_check_makes_nothing(postgres):
+    (check,) = postgres.sink().check()
     assert check.verdict == "ok"
     made = postgres.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'waltap%'")
     assert made == [(0,)]
@@ -600,9 +573,9 @@ ONLY_READS = {
 
 
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
-def test_a_target_that_is_read_only_is_reported(place, tmp_path):
+def test_a_target_that_is_read_only_is_reported(place):
     """A standby: what it does not take comes again. A database that only begins so takes everything."""
-    source, target = Model(), place.opened(tmp_path)
+    source, target = Model(), place.opened()
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     promised = target.flush()
     if place.kind == "postgresql":
@@ -618,17 +591,16 @@ def test_a_target_that_is_read_only_is_reported(place, tmp_path):
     if place.kind == "postgresql":
         ((name,),) = place.execute("SELECT current_database()")
         place.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    target = place.sink(tmp_path)
+    target = place.sink()
     assert target.open() == promised
     target.write(batch(part))
     assert target.flush()
     assert len(place.rows("people", "id")) == 2
-    target.close()
 
 
-def test_a_disk_that_is_full_is_waited_for(database, postgres, tmp_path):
+def test_a_disk_that_is_full_is_waited_for(database, postgres):
     """A trigger raises what the server does then: SQLSTATE 53, a lack that may pass."""
-    source, target = Model(), postgres.opened(tmp_path)
+    source, target = Model(), postgres.opened()
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     target.flush()
     database.execute(
@@ -643,12 +615,11 @@ def test_a_disk_that_is_full_is_waited_for(database, postgres, tmp_path):
         target.write(batch(source.commit()))
     assert found.value.retry is RetryVerdict.RECONNECT
     assert "room on its disk" in found.value.advice()
-    target.close()
 
 
 @pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
-def test_a_disk_that_is_full_for_a_commit_is_named_and_waited_for(place, tmp_path):
-    source, target = Model(), place.opened(tmp_path)
+def test_a_disk_that_is_full_for_a_commit_is_named_and_waited_for(place):
+    source, target = Model(), place.opened()
     target.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
     promised, part = target.flush(), source.inserted(PEOPLE, ["2", "b" * 500_000, None])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -660,7 +631,7 @@ def test_a_disk_that_is_full_for_a_commit_is_named_and_waited_for(place, tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert isinstance(lost, SqlCommitUnknown | SqlUnreachable), lost
     assert re.search("full|disk|File too large", str(lost)), lost
-    target = place.sink(tmp_path)
+    target = place.sink()
     assert target.open() == promised
     finish(target, part)
     assert len(place.rows("people", "id")) == 2

@@ -164,11 +164,9 @@ def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(mad
 __all__ = ["file"]
 
 
-def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
-    file, tmp_path, monkeypatch
-):
+def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(file, monkeypatch):
     """Only one that ends in a later batch may take long, so that earlier ones must not wait for it."""
-    source, target = Model(), file.opened(tmp_path)
+    source, target = Model(), file.opened()
     parts = []
     for number in range(4):
         source.insert(VISITS, [str(number), "page"])
@@ -190,21 +188,20 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(
     assert len(commits) == 2
     target.write(batch(ends))
     assert len(commits) == 3
-    target.close()
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 
-def test_small_numbers_are_text_without_an_exponent(file, tmp_path):
+def test_small_numbers_are_text_without_an_exponent(file):
     prices = relation("public.prices", [("id", "int4"), ("price", "numeric(20,9)")])
     part = Model().inserted(prices, ["1", "0.000000000"], ["2", "0.000000001"])
-    file.deliver(tmp_path, part)
+    file.deliver(part)
     assert file.execute("SELECT price FROM prices") == [("0.000000000",), ("0.000000001",)]
 
 
 @pytest.mark.parametrize("opened_again", [True, False])
-def test_what_was_committed_is_left_out_when_it_comes_again(file, tmp_path, *, opened_again):
+def test_what_was_committed_is_left_out_when_it_comes_again(file, *, opened_again):
     """After a lost link the source begins anew, in batches that are cut elsewhere."""
-    source, target = Model(), file.opened(tmp_path)
+    source, target = Model(), file.opened()
     parts = []
     for number in range(6):
         source.insert(VISITS, [str(number), "page"])  # without a key: it would be there twice
@@ -212,11 +209,10 @@ def test_what_was_committed_is_left_out_when_it_comes_again(file, tmp_path, *, o
     target.write(batch(*map(copy_of, parts[:4])))
     if opened_again:
         target.close()
-        target = file.opened(tmp_path)
+        target = file.opened()
     for first in range(0, 6, 3):
         target.write(batch(*parts[first : first + 3]))
     assert target.flush() == Position(parts[-1].end_lsn)
-    target.close()
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 
