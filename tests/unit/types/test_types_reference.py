@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.harness.schemas import TEXT, array, mapped, of, struct
 
-from waltap.changes.mapping.type_reference import schema_text, types_page
+from waltap.cli.reference.types import schema_text, types_page
 from waltap.plugins.host import Host
 from waltap_testing.installed import installed_types
 

@@ -14,7 +14,6 @@ from waltap.base.generated import sources
 from waltap.base.text import ago, counted, duration, printable, size
 from waltap.changes.arrow.column import strings
 from waltap.changes.decode.relation import name_parts
-from waltap.changes.mapping.type_reference import schema_text
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.cli.profile_source import (
     Json,
@@ -27,6 +26,7 @@ from waltap.cli.profile_source import (
     read,
     resolved,
 )
+from waltap.cli.reference.types import schema_text
 from waltap.cli.terminal import answers, echo
 from waltap.config.namespace import ExplainedProperty, ValidationResult
 from waltap.config.profile import Profile

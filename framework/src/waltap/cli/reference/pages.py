@@ -16,9 +16,9 @@ from typer.main import get_command
 from waltap.base.property import declarations
 from waltap.base.text import GENERATED, table
 from waltap.changes.decode.decoder import DecoderCapabilities
-from waltap.changes.mapping.type_reference import types_page
 from waltap.cli.application import COMMANDS, application
 from waltap.cli.reference.properties import components, properties_page
+from waltap.cli.reference.types import types_page
 from waltap.config.debezium import OLD_NAMES, debezium_names
 from waltap.errors import RetryVerdict, WaltapError
 from waltap.plugins import hookspecs
