@@ -31,8 +31,9 @@ def source_text(column: str, type_: str) -> str:
     # Targets may store another scale than the source: 1.50 and 1.5 are equal.
     if type_ == "numeric":
         return f"trim_scale({column})::text"
+    # to_char ends at 294276; JSON has the ISO text whatever the server's DateStyle is.
     if type_ == "date":
-        return finite(column, f"to_char({column}, 'YYYY-MM-DD')")
+        return f"to_json({column})#>>'{{}}'"
     if type_ in {"timestamp", "timestamptz"}:
         moment = f"{column} AT TIME ZONE 'UTC'" if type_ == "timestamptz" else column
         return finite(column, f"to_char({moment}, 'YYYY-MM-DD HH24:MI:SS.US')")
