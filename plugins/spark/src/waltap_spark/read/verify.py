@@ -69,6 +69,8 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         if kind.get("type") == "array" and pg_type in ARRAYS:
             return source_text(source, pg_type), f"to_json({spark})"
         return None
+    if pg_type == "hstore":  # its JSON has Java's order
+        return None
     if kind in ("double", "float"):
         return _bits(source, spark, kind)
     if kind == "string" and pg_type == "interval":
