@@ -188,6 +188,12 @@ NUMBERED: dict[str, tuple[str, str, set[tuple[int, ...]]]] = {
         "INSERT INTO {t} VALUES (3, 3, true); DROP TABLE {t}",
         {(1, 2, 3), (1, 2, 1601)},
     ),
+    "in the last transaction before a start": (
+        "",
+        "BEGIN; CREATE TABLE {t} (id int PRIMARY KEY, v text); INSERT INTO {t} VALUES (1, 'a');"
+        "ALTER TABLE {t} ADD w int; ALTER TABLE {t} DROP v; INSERT INTO {t} VALUES (2, 3); COMMIT",
+        {(1, 2), (1, 3)},
+    ),
 }
 """Statements before the pipeline, those while it is down, and the numbers of the columns of their changes."""
 

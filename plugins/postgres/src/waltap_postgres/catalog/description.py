@@ -60,8 +60,8 @@ SELECT txid_visible_in_snapshot(x.xmax + x.ahead, x.snapshot), x.xmax,
 """
 
 
-# The last id that a transaction has.
-LAST_XID_SQL = "SELECT txid_snapshot_xmax(txid_current_snapshot()) - 1"
+# The next id that a transaction gets.
+NEXT_XID_SQL = "SELECT txid_snapshot_xmax(txid_current_snapshot())"
 
 SCHEMA_SQL = "SELECT xmin::text::int8 FROM pg_namespace WHERE nspname = %s"
 
@@ -338,11 +338,11 @@ class RelationDescriber:
             and memory.named(relation.schema, relation.table) is None
         ]
         # The stream may lag behind what the catalogue shows now.
-        last = 0
+        upcoming = 0
         if unknown and self._catalogue.shows_transactions:
-            ((last,),) = self._catalogue.query(LAST_XID_SQL)
+            ((upcoming,),) = self._catalogue.query(NEXT_XID_SQL)
         for relation in unknown:
-            memory.put(msgspec.structs.replace(relation, xid=last % WRAP))
+            memory.put(msgspec.structs.replace(relation, xid=upcoming % WRAP))
 
     def _latest(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
         """Return ``moment`` with the server's order of commits.

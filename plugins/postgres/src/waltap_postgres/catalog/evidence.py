@@ -56,7 +56,7 @@ class CatalogVersion:
             return stated
         later = 0 < (changed - (self.reach or self.xid)) % WRAP < _HALF
         # An id ahead of the horizon is an old one, from before the last wrap-around.
-        return later and 0 < (self.horizon - changed) % WRAP < _HALF
+        return later and (self.horizon - changed) % WRAP < _HALF
 
     def is_before(self, xid: int) -> bool:
         """Return whether ``xid`` is later than the transaction's own id."""
