@@ -20,7 +20,6 @@ from waltap.changes.capture.topic_naming import field_namer
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Update
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.changes.mapping.connect_schema import ConnectKind
 
 SALT = "CzQMA0cB5K"
 HELLO = "b4d39ab0d198fb4cac8b2f023da74f670bcaf192dcc79b5d6361b7ae6b2fafdf"
@@ -107,11 +106,11 @@ def test_propagated_source_type_never_takes_the_mask_away():
         }
     )
     transforms = ColumnTransforms.of(properties)
-    found = transforms.column("public.t", column("v text"), ConnectKind.STRING)
+    found = transforms.column("public.t", column("v text"), None)
     assert found.value is not None
     assert dict(found.parameters)["masked"] == "true"
     assert dict(found.parameters)["__debezium.source.column.type"] == "TEXT"
-    other = transforms.column("public.t", column("w text"), ConnectKind.STRING)
+    other = transforms.column("public.t", column("w text"), None)
     assert other.value is None
 
 

@@ -23,7 +23,7 @@ from waltap.changes.capture.topic_naming import (
     with_schema,
 )
 from waltap.changes.decode.relation import Column, Relation
-from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.type_mapping import TypeOptions
 
 _BUILTIN_SCHEMAS = re.compile(r"pg_catalog|information_schema|pg_toast.*|pg_temp.*", re.IGNORECASE)
@@ -135,9 +135,9 @@ class CaptureRules:
         return [column.name for column in keys if not column.in_identity]
 
     def transform(
-        self, relation: Relation, column: Column, kind: ConnectKind, *, listed: bool = False
+        self, relation: Relation, column: Column, schema: Schema | None, *, listed: bool = False
     ) -> ColumnTransform | None:
-        return self._transforms.column(relation.name, column, kind, listed=listed)
+        return self._transforms.column(relation.name, column, schema, listed=listed)
 
     def meant_to_hide(self, relation: Relation, column: Column) -> bool:
         return self._transforms.meant(relation.name, column.name)

@@ -21,9 +21,9 @@ from waltap.changes.capture.java_regex import (
     number_in,
     split_patterns,
 )
-from waltap.changes.capture.source_type import UNLIMITED, SourceType, is_bits, is_text, source_type
+from waltap.changes.capture.source_type import UNLIMITED, SourceType, is_text, source_type
 from waltap.changes.decode.relation import Column
-from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 
 if TYPE_CHECKING:
     from waltap.changes.capture.properties import CaptureProperties
@@ -157,11 +157,12 @@ class ColumnTransforms:
         self.rules.append(_ColumnRule(NameMatcher(split_patterns(patterns)), build))
 
     def column(
-        self, table: str, column: Column, kind: ConnectKind, *, listed: bool = False
+        self, table: str, column: Column, schema: Schema | None, *, listed: bool = False
     ) -> ColumnTransform | None:
         """Return the transform of ``column`` of ``table`` (schema.table), or None.
 
-        ``kind`` is its Connect kind: transforms of text leave columns of other kinds alone.
+        ``schema`` is its Connect schema: transforms of text leave what is neither text nor plain
+        bytes alone. None is text.
         ``listed`` names its type as the driver lists it (`listed_name`).
         """
         if not self.rules:
@@ -181,8 +182,7 @@ class ColumnTransforms:
             elif not rule.propagates and transform is not None:  # never lose a mask
                 found = replace(transform, parameters=found.parameters + transform.parameters)
                 break
-        # Only strings and bytes can be truncated or masked.
-        if found is not None and found.value is not None and kind not in _TRANSFORMED:
+        if found is not None and found.value is not None and not _transformed(schema):
             return ColumnTransform(parameters=found.parameters)
         return found
 
@@ -195,7 +195,10 @@ class ColumnTransforms:
         return any(not rule.propagates and rule.matches(name) for rule in self.rules)
 
 
-_TRANSFORMED = (ConnectKind.STRING, ConnectKind.BYTES)
+def _transformed(schema: Schema | None) -> bool:
+    if schema is None or schema.kind is ConnectKind.STRING:
+        return True
+    return schema.kind is ConnectKind.BYTES and schema.name is None  # no decimals, no bits
 
 
 def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:
@@ -203,10 +206,8 @@ def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | 
         # The declared length is short enough: no value can be longer.
         if source.length is not None and source.length <= units:
             return ColumnTransform(hides=True)
-        value = None if is_bits(column) else _truncate(units)
-        return ColumnTransform(
-            parameters=(("truncateLength", str(units)),), value=value, hides=True
-        )
+        parameters = (("truncateLength", str(units)),)
+        return ColumnTransform(parameters=parameters, value=_truncate(units), hides=True)
 
     return build
 

@@ -82,12 +82,6 @@ def is_text(column: Column) -> bool:
     return root.kind is TypeKind.ENUM or (root.schema == "pg_catalog" and root.name in _TEXT)
 
 
-def is_bits(column: Column) -> bool:
-    """Return whether ``column`` is a bit string, which no truncation applies to."""
-    root = None if column.data_type is None else root_type(column.data_type)
-    return root is not None and root.schema == "pg_catalog" and root.name in ("bit", "varbit")
-
-
 _SERIAL = {"int2": "smallserial", "int4": "serial", "int8": "bigserial"}
 # The driver names the types of these schemas without schema: the usual search_path.
 _VISIBLE = frozenset({"", "pg_catalog", "public"})

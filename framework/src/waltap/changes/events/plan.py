@@ -432,14 +432,14 @@ def _column(
     if nullable:
         column = msgspec.structs.replace(column, nullable=True)
     mapping = None if mapper is None else mapper.of(relation, column)
-    kind = ConnectKind.STRING if mapping is None else mapping.schema.kind
+    schema = None if mapping is None else mapping.schema
     return EventColumn(
         index=index,
         column=column,
         field=_name(column, capture),
         mapping=mapping,
         # Keys stay unmasked, as Debezium's keys do.
-        transform=None if capture is None or key else capture.transform(relation, column, kind),
+        transform=None if capture is None or key else capture.transform(relation, column, schema),
     )
 
 

@@ -96,7 +96,7 @@ def _values(plan: EventPlan, capture: "CaptureRules", *, streamed: bool) -> "lis
         schema = mapping.schema
         # A snapshot propagates the driver's names of types (`listed`), a stream the wire's.
         listed = _with_parameters(
-            schema, capture.transform(plan.relation, column.column, schema.kind, listed=True)
+            schema, capture.transform(plan.relation, column.column, schema, listed=True)
         )
         schema = _with_parameters(schema, transform) if streamed else listed
         found.append(

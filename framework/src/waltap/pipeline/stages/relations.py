@@ -11,7 +11,6 @@ from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import ReplicaIdentities
-from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.errors import RetryVerdict, SourceError
 from waltap.plugins.host import Host
@@ -264,8 +263,8 @@ class DescribedRelations:
         for index in self.capture.columns(relation):
             column = relation.columns[index]
             mapping = self.types.of(relation, column)
-            kind = ConnectKind.STRING if mapping is None else mapping.schema.kind
-            transform = self.capture.transform(relation, column, kind)
+            schema = None if mapping is None else mapping.schema
+            transform = self.capture.transform(relation, column, schema)
             if transform is not None and transform.hides:
                 found.add(column.name)
         return found

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from waltap.base.plugin_errors import needing
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation, shown_type
-from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.transactions.position import Positions
 from waltap.errors import WaltapError
 from waltap.plugins.hookspecs import hookimpl
@@ -294,7 +293,7 @@ class LineageObserver:
         columns = [relation.columns[index] for index in self._capture.columns(relation)]
         fields = {}
         for column in columns:
-            hidden = self._masked(relation, column)
+            hidden = self._capture.meant_to_hide(relation, column)
             change = Transformation(
                 "DIRECT", "TRANSFORMATION" if hidden else "IDENTITY", "", masking=hidden
             )
@@ -306,11 +305,6 @@ class LineageObserver:
         # a dataset of Kafka is a topic
         name = topic if kind == "kafka" else relation.name
         return self._events.OutputDataset(destination, name, facets=facets)
-
-    def _masked(self, relation: Relation, column: Column) -> bool:
-        # a mask can be for text or for bytes
-        kinds = (ConnectKind.STRING, ConnectKind.BYTES)
-        return any(self._capture.transform(relation, column, kind) for kind in kinds)
 
 
 def _schema(columns: Iterable[Column]) -> Any:
