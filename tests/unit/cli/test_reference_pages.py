@@ -9,8 +9,7 @@ from jsonschema import Draft202012Validator
 from tests.unit.cli.test_named_remedies import fields_of
 
 from waltap.base.property import declarations
-from waltap.cli.reference import pages
-from waltap.cli.reference.pages import error_classes
+from waltap.cli.reference.pages import error_classes, pages
 from waltap.cli.reference.properties import components, profile_schema
 from waltap.plugins.host import Host
 

@@ -136,7 +136,7 @@ def write(
     """Write the pages of reference/ from the plugins' declarations."""
     if context.invoked_subcommand is not None:
         return
-    from waltap.cli.reference import pages
+    from waltap.cli.reference.pages import pages
 
     stale = []
     for page in pages(Host()):

@@ -1,5 +1,1 @@
 """Generate reference pages from declarations in the code."""
-
-from waltap.cli.reference.pages import ReferencePage, pages
-
-__all__ = ["ReferencePage", "pages"]
