@@ -414,6 +414,17 @@ def test_nothing_idle_is_confirmed_while_a_batch_waits_for_its_flush(idle):
     assert stream.lsns[-1] == stream.idle
 
 
+def test_a_sink_whose_flush_gives_no_position_is_reported_once(idle, monkeypatch, caplog):
+    (rig, confirmation, stream), parts = idle, transactions(2)
+    monkeypatch.setattr(rig.delivery._sink, "flush", lambda: None)
+    for part in parts:
+        rig.delivery.write([part])
+        confirmation.last()
+        assert not confirmation.idle()
+    assert [r.getMessage().count("flush returns no position") for r in caplog.records] == [1]
+    assert stream.lsns == []
+
+
 def test_nothing_idle_is_confirmed_behind_a_transaction_that_goes_on(idle):
     (rig, confirmation, stream), parts = idle, transactions(2)
     rig.delivery.write([parts[0]])

@@ -135,6 +135,8 @@ class SinkWriter:
         # The batches that are not durable, of a sink that acknowledges batch by batch.
         self._unacknowledged = deque[WrittenBatch]()
         self.unflushed_since: float | None = None
+        # Whether the last flush gave a position.
+        self._promises, self._warned = True, False
         # After a failure the sink may have lost batches, and would confirm them by the next flush.
         self.failed = False
         self._in_write = False
@@ -413,13 +415,22 @@ class SinkWriter:
         except BaseException:
             self.failed = True
             raise
-        self.unflushed_since = None
+        self.unflushed_since, self._promises = None, given is not None
         if self._acknowledging is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
         if self._observes["on_flush"]:
             seconds = self._clock.monotonic() - started
             self._host.notify("on_flush", pipeline=self._pipeline, durable=durable, seconds=seconds)
         return durable
+
+    def warn_of_silence(self) -> None:
+        """Log once that a flush of whole transactions gave no position."""
+        if not (self._promises or self._warned):
+            self._warned = True
+            log.warning(
+                "the sink's flush returns no position, so nothing is stored: the next start "
+                "delivers everything since %s again", self.offset.partitions[self.partition].position
+            )  # fmt: skip
 
     def advance(self, partition: str, position: Position) -> None:
         """Store ``position`` without data; it may be confirmed then.

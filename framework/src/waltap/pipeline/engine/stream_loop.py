@@ -113,6 +113,7 @@ class SlotAdvancer:
             return False
         stored = delivery.offset.partitions[partition].position
         if delivery.written[partition] != stored:
+            delivery.warn_of_silence()
             return False
         delivery.counts.calls.caught_up(self._state.now_ms())
         lsn = reader.assembler.confirmable(reader.stream.idle_lsn())
