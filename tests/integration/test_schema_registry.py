@@ -252,10 +252,12 @@ def test_files_that_are_no_certificates_are_named(registry, tmp_path):
         "schema.registry.ssl.truststore.location": (text, tmp_path / "nowhere.pem"),
         "schema.registry.ssl.keystore.location": (text, ours),  # the key is missing
     }
+    cases["schema.registry.ssl.key.location"] = (text, ours)
     for name, files in cases.items():
+        more = {"schema.registry.ssl.keystore.location": str(ours)} if "key.l" in name else {}
         for file in files:
             with pytest.raises(ConfigurationError, match=name) as refused:
-                written("https://127.0.0.1:1", "tls", **{name: str(file)})
+                written("https://127.0.0.1:1", "tls", **more, **{name: str(file)})
             assert str(file) in str(refused.value)
 
 

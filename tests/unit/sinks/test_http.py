@@ -10,6 +10,7 @@ from contextlib import closing
 from email.utils import formatdate
 from typing import Any
 
+import certifi
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -240,11 +241,12 @@ def test_logins(deliver, receiver, settings, authorization):
     assert receiver.taken[0][0]["authorization"] == authorization
 
 
-@pytest.mark.parametrize("of", ["ssl__ca", "ssl__certificate"])
+@pytest.mark.parametrize("of", ["ssl__ca", "ssl__certificate", "ssl__key"])
 def test_a_file_that_is_no_certificate_is_named_with_its_property(deliver, tmp_path, of):
     (tmp_path / "no.pem").write_text("no certificate")
+    more = {"ssl__certificate": certifi.where()} if of == "ssl__key" else {}
     with pytest.raises(ConfigurationError, match=rf"(?s){of.replace('__', '.')}: .*no\.pem cannot"):
-        deliver(ROWS, **{of: str(tmp_path / "no.pem")})
+        deliver(ROWS, **more, **{of: str(tmp_path / "no.pem")})
 
 
 def test_two_ways_to_log_in_are_a_mistake(deliver):

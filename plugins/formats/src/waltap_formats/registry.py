@@ -16,10 +16,10 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import orjson
 
-from waltap.base.http import HttpAnswer, HttpClient
+from waltap.base.http import HttpAnswer, HttpClient, tls_context
 from waltap.base.retry import RetryBackoff, waiting
 from waltap.encoders.format.converter import Converter, ConverterContext
-from waltap.errors import ConfigurationError, RetryVerdict, StopRequested, WaltapError
+from waltap.errors import RetryVerdict, StopRequested, WaltapError
 from waltap_formats.properties import RegistryProperties
 from waltap_formats.schema_difference import difference
 
@@ -181,26 +181,16 @@ class RegistryClient:
 
     @cached_property
     def _trust(self) -> ssl.SSLContext | bool:
-        options = self._properties
         if not any(url.startswith("https:") for url, _ in self._addresses):
             # Without https no certificates are loaded.
             return False
-        files = (
-            ("schema.registry.ssl.truststore.location", options.ca_file),
-            ("schema.registry.ssl.keystore.location", options.client_file),
+        options, place = self._properties, "schema.registry.ssl."
+        return tls_context(
+            (f"{place}truststore.location", options.ca_file),
+            (f"{place}keystore.location", options.client_file),
+            (f"{place}key.location", options.client_key),
+            options.client_key_password or "",
         )
-        property_name, file = files[0]
-        try:
-            context = ssl.create_default_context(cafile=options.ca_file)
-            property_name, file = files[1]
-            if options.client_file:
-                # Without a password OpenSSL would prompt at a terminal.
-                password = options.client_key_password or ""
-                context.load_cert_chain(options.client_file, options.client_key, lambda: password)
-        except OSError as cause:  # ssl.SSLError is one, too
-            problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
-            raise ConfigurationError.of(property_name, problem) from cause
-        return context
 
 
 def _address(url: str, properties: RegistryProperties) -> tuple[str, dict[str, str]]:

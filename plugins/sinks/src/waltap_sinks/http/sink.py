@@ -2,7 +2,6 @@
 
 import json
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import ConfigurationError, RetryVerdict, SinkError, StopRequested
+from waltap.errors import RetryVerdict, SinkError, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
@@ -309,7 +308,7 @@ class HttpSink(Sink):
         with needing("the sink http needs httpx", extra="http"):
             import httpx
 
-            from waltap.base.http import HttpClient
+            from waltap.base.http import HttpClient, tls_context
         given = self._properties
         headers = {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
@@ -319,29 +318,15 @@ class HttpSink(Sink):
             stopping=self._context.stopping,
             headers=headers,
             auth=None if given.user is None else (given.user, given.password or ""),
-            verify=self._trust(),
+            verify=tls_context(
+                ("ssl.ca", given.ssl_ca),
+                ("ssl.certificate", given.ssl_certificate),
+                ("ssl.key", given.ssl_key),
+                default=httpx.create_ssl_context,
+            ),
             # One connection per shard, and one for a token that a shard requests meanwhile.
             limits=httpx.Limits(max_connections=given.concurrency + 1),
         )
-
-    def _trust(self) -> "ssl.SSLContext | bool":
-        given = self._properties
-        if given.ssl_ca is None and given.ssl_certificate is None:
-            return True
-        import httpx
-
-        file, of = given.ssl_ca, "ssl.ca"
-        try:
-            context = httpx.create_ssl_context()
-            if file is not None:
-                context = ssl.create_default_context(cafile=file)
-            file, of = given.ssl_certificate, "ssl.certificate"
-            if file is not None:
-                context.load_cert_chain(file, given.ssl_key)
-        except OSError as cause:  # ssl.SSLError is one, too
-            problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
-            raise ConfigurationError.of(of, problem) from cause
-        return context
 
 
 class _HttpShard:
