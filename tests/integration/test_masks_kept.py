@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from tests.harness.chunks import around_chunk
 from tests.harness.command import waltap
 from tests.harness.pipeline import PipelineRig, Run
 
+from waltap.errors import WaltapError
 from waltap.pipeline.stages.relations import MaskLost, MaskUnfit
 
 SECRET = r"public\..*\.secret"
@@ -44,6 +46,16 @@ def delivered(pipeline: PipelineRig) -> list[int]:
     return [int(event.row["id"]) for event in pipeline.destination.of("t", "t2")]
 
 
+def stopped(
+    pipeline: PipelineRig, act: Callable[[Run], object], *kinds: type[WaltapError]
+) -> WaltapError:
+    """Run until what ``act`` does ends it; return the error."""
+    with pytest.raises(kinds or MaskLost) as error, pipeline.running() as run:
+        act(run)
+        run.until(lambda: run.error is not None, "the stop")
+    return error.value
+
+
 @pytest.mark.parametrize(
     ("number", "decoder"),
     [*((0, decoder) for decoder in DECODERS), (1, "wal2json"), (2, "decoderbufs"), (3, "pgoutput"), (3, "wal2json")],
@@ -52,9 +64,7 @@ def test_a_mask_that_fits_no_more_stops_the_run_before_the_row(pipeline, databas
     pipeline.settings |= {MASKS[number % len(MASKS)]: SECRET, "plugin.name": decoder}
     pipeline.catch_up()
     kind = MaskUnfit if number == 3 else MaskLost
-    with pytest.raises(kind), pipeline.running() as run:
-        database.execute(LEAKS[number])
-        run.until(lambda: run.error is not None, "the stop")
+    stopped(pipeline, lambda _run: database.execute(LEAKS[number]), kind)
     with pytest.raises(kind):
         pipeline.catch_up()
     assert delivered(pipeline) == [1]
@@ -74,9 +84,9 @@ def test_the_pattern_that_the_remedy_names_goes_on(pipeline, database):
     pipeline.settings["column.mask.with.3.chars"] = SECRET
     pipeline.catch_up()
     database.execute(LEAKS[0])
-    with pytest.raises(MaskLost) as stopped:
+    with pytest.raises(MaskLost) as lost:
         pipeline.catch_up()
-    pipeline.settings["column.mask.with.3.chars"] = f"{stopped.value.fields['pattern']},{SECRET}"
+    pipeline.settings["column.mask.with.3.chars"] = f"{lost.value.fields['pattern']},{SECRET}"
     pipeline.catch_up()
     assert delivered(pipeline) == [1, 2]
 
@@ -89,10 +99,9 @@ def test_the_column_that_the_remedy_leaves_out_goes_on(pipeline, database):
         "sink.path": str(pipeline.folder / "lines"),
     }
     pipeline.catch_up()
-    with pytest.raises(MaskUnfit) as stopped, pipeline.running() as run:
-        database.execute("INSERT INTO t VALUES (3, 'sesame', 'x');" + LEAKS[3])
-        run.until(lambda: run.error is not None, "the stop")
-    (left_out,) = re.findall(r"column\.exclude\.list = (\S+?)\. ", stopped.value.advice())
+    statements = "INSERT INTO t VALUES (3, 'sesame', 'x');" + LEAKS[3]
+    unfit = stopped(pipeline, lambda _run: database.execute(statements), MaskUnfit)
+    (left_out,) = re.findall(r"column\.exclude\.list = (\S+?)\. ", unfit.advice())
     pipeline.catch_up(**{"column.exclude.list": left_out})
     found = {row["id"]: row.get("secret") for row in lines(pipeline)}
     # Row 3 may have been delivered, masked, before the stop.
@@ -150,9 +159,7 @@ def test_an_incremental_snapshot_sends_no_row_of_a_mask_that_fits_no_more(
     reads.settings["plugin.name"] = decoder
     statement = leak.partition("; INSERT")[0]
     around_chunk(monkeypatch, lambda: database.execute(statement), nth=2)
-    with pytest.raises(MaskLost), reads.running() as run:
-        asked(run)
-        run.until(lambda: run.error is not None, "the stop")
+    stopped(reads, asked)
     found = lines(reads)
     assert len(found) in (10, 20)
     assert {row["secret"] for row in found} == {"***"}
@@ -164,9 +171,7 @@ def test_an_incremental_snapshot_of_a_table_renamed_before_sends_no_row(reads, d
         asked(run)
         run.until(lambda: len(lines(reads)) == 30, "all rows")
     database.execute(LEAKS[0].partition(";")[0])
-    with pytest.raises(MaskLost), reads.running() as run:
-        asked(run)
-        run.until(lambda: run.error is not None, "the stop")
+    stopped(reads, asked)
     assert [row["secret"] for row in lines(reads)] == ["***"] * 30
 
 
@@ -175,9 +180,7 @@ def test_an_incremental_snapshot_stops_if_a_masked_column_is_renamed_under_a_chu
 ):
     statement = LEAKS[0].partition("; INSERT")[0]
     around_chunk(monkeypatch, lambda: database.execute(statement), when="before", nth=2)
-    with pytest.raises(MaskLost), reads.running() as run:
-        asked(run)
-        run.until(lambda: run.error is not None, "the stop")
+    stopped(reads, asked)
     assert len(lines(reads)) < 30
     assert all(row["secret"] == "***" for row in lines(reads))
 
@@ -202,7 +205,7 @@ def test_a_mask_of_what_is_no_text_is_refused(pipeline, database, caplog, mask):
     pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
     checks = {c["name"]: c for c in json.loads(pipeline.command("doctor", "--json").stdout)}
     assert checks["masks of public.odd"]["verdict"] == "error"
-    with pytest.raises(MaskUnfit) as stopped:
+    with pytest.raises(MaskUnfit) as unfit:
         pipeline.catch_up()
     assert not database.execute(
         "SELECT FROM pg_replication_slots WHERE slot_name = %s", pipeline.slot
@@ -212,13 +215,12 @@ def test_a_mask_of_what_is_no_text_is_refused(pipeline, database, caplog, mask):
     row = json.loads(line)["value"]["after"]
     bare = {n for n, value in row.items() if "sesame" in str(value) or value == 4711}
     assert {"n", "a"} <= bare <= {"n", "a", "d", "c"}
-    for reported in (checks["masks of public.odd"]["found"], str(stopped.value), caplog.text):
+    for reported in (checks["masks of public.odd"]["found"], str(unfit.value), caplog.text):
         assert {name for name in row if f" {name} (" in f" {reported}"} == bare
     (pipeline.folder / "lines").unlink()
     pipeline.settings["waltap.state.dir"] = str(pipeline.folder / "anew")
     database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
-    excluded = stopped.value.fields["columns"]
-    pipeline.catch_up(**{"column.exclude.list": excluded})
+    pipeline.catch_up(**{"column.exclude.list": unfit.value.fields["columns"]})
     assert "4711" not in (pipeline.folder / "lines").read_text()
 
 
@@ -239,15 +241,8 @@ def test_a_debezium_file_delivers_what_no_mask_can_change_with_a_warning(pipelin
     done = waltap("doctor", file, "--json", cwd=pipeline.folder)
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["masks of public.odd"]["verdict"] == "warning"
-    done = waltap(
-        "run",
-        file,
-        "--sink",
-        f"jsonl:{pipeline.folder}/lines",
-        "--until-idle",
-        "3",
-        cwd=pipeline.folder,
-    )
+    words = "--sink", f"jsonl:{pipeline.folder}/lines", "--until-idle", "3"
+    done = waltap("run", file, *words, cwd=pipeline.folder)
     assert done.returncode == 0, done.stderr
     assert "delivered unmasked" in done.stderr
     assert "4711" in (pipeline.folder / "lines").read_text()
@@ -270,9 +265,7 @@ def test_a_column_that_no_mask_can_change_and_that_comes_later_ends_the_run_befo
     pipeline.settings |= {MASKS[0]: SECRET, "plugin.name": decoder, "waltap.new.tables": "snapshot"}
     pipeline.settings["publication.autocreate.mode"] = "all_tables"
     pipeline.catch_up()
-    with pytest.raises((MaskUnfit, MaskLost)), pipeline.running() as run:
-        database.execute(statement)
-        run.until(lambda: run.error is not None, "the stop")
+    stopped(pipeline, lambda _run: database.execute(statement), MaskUnfit, MaskLost)
     with pytest.raises((MaskUnfit, MaskLost)):
         pipeline.catch_up()
     assert {event.row["id"] for event in pipeline.destination.events} == {"1"}

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.harness.command import waltap
 from tests.harness.dead_letters import verified
 from tests.harness.door import Door, s3_door
 from tests.harness.pipeline import PipelineRig
+from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import Login, S3Server
 
 from waltap.base.files.errors import (
@@ -29,8 +31,6 @@ from waltap.errors import SinkError
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.sink import FilesGone, parse
 
-KINDS = ("files", "changelog")
-
 
 @pytest.fixture
 def door(s3) -> Iterator[Door]:
@@ -38,79 +38,87 @@ def door(s3) -> Iterator[Door]:
         yield made
 
 
+def storage(s3: S3Server) -> StorageProperties:
+    return StorageProperties.model_validate(s3.properties())
+
+
+class Orders(PipelineRig):
+    """A pipeline into a bucket: as files, or as a change log."""
+
+    def __init__(self, database: Database, folder: Path, s3: S3Server, bucket: str) -> None:
+        super().__init__(database, folder)
+        self.s3, self.bucket = s3, bucket
+        self.sink("files")
+
+    def sink(self, kind: str = "", **given: Any) -> None:
+        """Choose the kind, which is that of before unless given, the ``bucket``, and how its store is reached."""
+        self.kind = kind or self.kind
+        path = f"s3://{given.pop('bucket', self.bucket)}/orders"
+        settings = self.s3.properties(**given) | {"type": self.kind, "path": path}
+        settings["storage.max.attempts"] = "2"
+        settings["file.max.age.ms"] = "0" if self.kind == "files" else None
+        self.settings |= {f"sink.{name}": value for name, value in settings.items()}
+
+    def paths(self, below: str, *, recursive: bool = False) -> list[str]:
+        folder = f"{self.bucket}/orders/{below}"
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+        return sorted(info.path for info in self.s3.files().get_file_info(selector))
+
+    def read(self, path: str) -> bytes:
+        with self.s3.files().open_input_stream(path, compression=None) as stream:
+            return bytes(stream.read())
+
+    def delivered(self) -> list[int]:
+        """Return the ids in every file of the table, as whoever reads every file has them."""
+        if self.kind == "changelog":
+            return self.promised()
+        found = []
+        for path in self.paths("table=public.t", recursive=True):
+            if path.endswith(".jsonl.gz"):
+                text = gzip.decompress(self.read(path)).decode()
+                assert text.endswith("\n"), path
+                found += [json.loads(line)["value"]["after"]["id"] for line in text.splitlines()]
+        return found
+
+    def promised(self) -> list[int]:
+        """Return the ids in files that commits name: what counts while a pipeline runs."""
+        if self.kind == "changelog":
+            log = ChangeLog(FileStore(f"s3://{self.bucket}/orders", storage(self.s3)))
+            return [n for rows in log.rows("public", "t") for n in rows["id"].to_pylist()]
+        commits = [parse(self.read(path), path) for path in self.paths("_waltap/commits")]
+        files = [f"{self.bucket}/orders/{each.path}" for commit in commits for each in commit.files]
+        found = [
+            json.loads(line)
+            for path in files
+            for line in gzip.decompress(self.read(path)).splitlines()
+        ]
+        return [line["value"]["after"]["id"] for line in found if line["value"]["after"]]
+
+    def refused(self, kind: type[SinkError]) -> SinkError:
+        with pytest.raises(kind) as caught:
+            self.run(**{"errors.max.retries": 0})
+        assert "anything" not in str(caught.value), "a secret is reported"
+        return caught.value
+
+
 @pytest.fixture
-def pipeline(database, tmp_path, s3, bucket) -> PipelineRig:
+def pipeline(database, tmp_path, s3, bucket) -> Orders:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
-    made = PipelineRig(database, tmp_path)
-    made.settings |= sink_settings(s3, bucket, "files")
-    return made
+    return Orders(database, tmp_path, s3, bucket)
 
 
-def sink_settings(s3: S3Server, bucket: str, kind: str, **given: Any) -> dict[str, Any]:
-    """Return properties of a sink; those of the other kind are taken away."""
-    settings: dict[str, Any] = {
-        **s3.properties(**given),
-        "type": kind,
-        "path": f"s3://{bucket}/orders",
-    }
-    settings["storage.max.attempts"] = "2"
-    settings["file.max.age.ms"] = "0" if kind == "files" else None
-    return {f"sink.{name}": value for name, value in settings.items()}
+@pytest.fixture(params=["files", "changelog"])
+def orders(request, pipeline) -> Orders:
+    """Return the pipeline into each kind."""
+    pipeline.sink(request.param)
+    return pipeline
 
 
-def lines(s3: S3Server, bucket: str, table: str = "public.t") -> list[dict[str, Any]]:
-    """Return the lines of every file of a table, as whoever reads every file has them."""
-    store, found = s3.files(), []
-    selector = fs.FileSelector(
-        f"{bucket}/orders/table={table}", allow_not_found=True, recursive=True
-    )
-    for info in sorted(store.get_file_info(selector), key=lambda info: info.path):
-        if info.path.endswith(".jsonl.gz"):
-            with store.open_input_stream(info.path, compression=None) as stream:
-                text = gzip.decompress(stream.read()).decode()
-            assert text.endswith("\n"), info.path
-            found += [json.loads(line) for line in text.splitlines()]
-    return found
-
-
-def ids(s3: S3Server, bucket: str) -> list[int]:
-    return [line["value"]["after"]["id"] for line in lines(s3, bucket)]
-
-
-def committed_ids(s3: S3Server, bucket: str) -> list[int]:
-    """Return the ids in files that commits name: what counts while a pipeline runs."""
-    store, found = s3.files(), []
-    selector = fs.FileSelector(f"{bucket}/orders/_waltap/commits", allow_not_found=True)
-    for info in sorted(store.get_file_info(selector), key=lambda info: info.path):
-        with store.open_input_stream(info.path) as stream:
-            commit = parse(bytes(stream.read()), info.path)
-        for file in commit.files:
-            with store.open_input_stream(f"{bucket}/orders/{file.path}") as stream:
-                found += [json.loads(line) for line in bytes(stream.read()).splitlines()]
-    return [line["value"]["after"]["id"] for line in found if line["value"]["after"]]
-
-
-def logged_ids(s3: S3Server, bucket: str) -> list[int]:
-    storage = StorageProperties.model_validate(s3.properties())
-    log = ChangeLog(FileStore(f"s3://{bucket}/orders", storage))
-    return [n for rows in log.rows("public", "t") for n in rows["id"].to_pylist()]
-
-
-def delivered(s3: S3Server, bucket: str, kind: str) -> list[int]:
-    return ids(s3, bucket) if kind == "files" else logged_ids(s3, bucket)
-
-
-def promised(s3: S3Server, bucket: str, kind: str) -> list[int]:
-    return committed_ids(s3, bucket) if kind == "files" else logged_ids(s3, bucket)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_snapshot_and_changes_arrive_once_over_several_runs(pipeline, s3, bucket, kind):
-    pipeline.settings |= sink_settings(s3, bucket, kind)
-    pipeline.deliver("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
+def test_a_snapshot_and_changes_arrive_once_over_several_runs(orders):
+    orders.deliver("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 100) n")
     for start in (101, 201):
-        pipeline.deliver(f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 99) n")
-    assert delivered(s3, bucket, kind) == list(range(1, 301))
+        orders.deliver(f"INSERT INTO t SELECT n FROM generate_series({start}, {start} + 99) n")
+    assert orders.delivered() == list(range(1, 301))
 
 
 def test_files_are_read_as_a_partitioned_dataset(pipeline, s3, bucket):
@@ -144,12 +152,11 @@ def test_the_environment_may_say_where_the_store_is(s3, bucket, monkeypatch):
 
 
 def test_whoever_reads_a_change_log_by_its_profile_reaches_the_store_as_the_sink_does(
-    pipeline, database, s3, bucket
+    pipeline, database
 ):
     database.execute("INSERT INTO t VALUES (1)")
-    chosen = {k: v for k, v in sink_settings(s3, bucket, "changelog").items() if v is not None}
-    pipeline.settings = {k: v for k, v in pipeline.settings.items() if k != "sink.file.max.age.ms"}
-    pipeline.settings |= chosen
+    pipeline.sink("changelog")
+    del pipeline.settings["sink.file.max.age.ms"]
     pipeline.catch_up()
     reported = verified(pipeline)
     assert reported.returncode == 0, reported.stdout + reported.stderr
@@ -179,98 +186,77 @@ def test_small_reads_are_tried_again_where_a_refusal_is_longer_than_what_was_ask
 # --- refusals ---------------------------------------------------------------------------------------
 
 
-def refused(pipeline: PipelineRig, kind: type[SinkError]) -> SinkError:
-    with pytest.raises(kind) as caught:
-        pipeline.run(**{"errors.max.retries": 0})
-    assert "anything" not in str(caught.value), "a secret is reported"
-    return caught.value
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bucket_that_is_not_there_is_reported_at_the_start(pipeline, s3, kind):
-    pipeline.settings |= sink_settings(s3, "no-such-bucket", kind)
-    error = refused(pipeline, BucketMissing)
+def test_a_bucket_that_is_not_there_is_reported_at_the_start(orders):
+    orders.sink(bucket="no-such-bucket")
+    error = orders.refused(BucketMissing)
     assert error.code == "WT-5122"
     assert "no-such-bucket" in error.problem
     assert "Make the bucket" in error.advice()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(pipeline, s3, bucket, kind):
-    pipeline.settings |= sink_settings(s3, bucket, kind)
-    database = pipeline.database
-    pipeline.catch_up()
-    pipeline.deliver("INSERT INTO t VALUES (1)")
-    offset = pipeline.offset()
-    with pytest.raises(BucketMissing) as caught, pipeline.running() as run:
+def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(orders, database, s3, bucket):
+    orders.catch_up()
+    orders.deliver("INSERT INTO t VALUES (1)")
+    with pytest.raises(BucketMissing) as caught, orders.running() as run:
         s3.files().delete_dir_contents(bucket)
         s3.files().delete_dir(bucket)
         database.execute("INSERT INTO t VALUES (2)")
         run.join()
     assert caught.value.code == "WT-5122"
     assert "committed up to " in caught.value.problem
-    after = pipeline.offset()
-    assert offset is not None
-    assert after is not None
     s3.files().create_dir(bucket)  # back, and empty: what was confirmed is gone with it
-    refused(pipeline, SinkError)
+    orders.refused(SinkError)
 
 
 def test_an_emptied_bucket_is_reported_not_gone_on_with(pipeline, s3, bucket):
     pipeline.deliver("INSERT INTO t VALUES (1)")
     s3.files().delete_dir_contents(bucket)
-    error = refused(pipeline, FilesGone)
+    error = pipeline.refused(FilesGone)
     assert error.code == "WT-5127"
     assert "no commits" in error.problem
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_wrong_credentials_are_reported_at_the_start(pipeline, s3, bucket, kind):
+def test_wrong_credentials_are_reported_at_the_start(orders, s3):
     good = s3.make_login()
     s3.ask_for_login(True)
     try:
         for wrong in (Login("nobody", "anything"), Login(good.key, "anything")):
-            pipeline.settings |= sink_settings(s3, bucket, kind, login=wrong)
-            error = refused(pipeline, AccessRefused)
+            orders.sink(login=wrong)
+            error = orders.refused(AccessRefused)
             assert error.code == "WT-5123"
             assert "storage.secret.key" in error.advice()
-        pipeline.settings |= sink_settings(s3, bucket, kind, login=good)
-        pipeline.catch_up()
+        orders.sink(login=good)
+        orders.catch_up()
     finally:
         s3.ask_for_login(False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_credentials_that_expire_end_the_run_and_lose_nothing(pipeline, s3, bucket, door, kind):
-    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = pipeline.database
-    pipeline.catch_up()
-    with pytest.raises(AccessRefused) as caught, pipeline.running() as run:
+def test_credentials_that_expire_end_the_run_and_lose_nothing(orders, database, door):
+    orders.sink(url=door.url)
+    orders.catch_up()
+    with pytest.raises(AccessRefused) as caught, orders.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
-        run.until(lambda: promised(s3, bucket, kind) == [1], "the first row")
+        run.until(lambda: orders.promised() == [1], "the first row")
         door.answer = 400, "ExpiredToken"
         database.execute("INSERT INTO t VALUES (2)")
         run.join()
     assert "committed up to " in caught.value.problem
     door.answer = None
-    pipeline.catch_up()
-    assert delivered(s3, bucket, kind) == [1, 2]
+    orders.catch_up()
+    assert orders.delivered() == [1, 2]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
-    pipeline, s3, bucket, door, kind
+    orders, database, door
 ):
-    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = pipeline.database
+    orders.sink(url=door.url)
     door.away = True
-    error = refused(pipeline, ObjectStoreUnavailable)
-    assert error.code == "WT-5121"
+    assert orders.refused(ObjectStoreUnavailable).code == "WT-5121"
     door.away = False
-    pipeline.catch_up()
-    with pipeline.running() as run:
+    orders.catch_up()
+    with orders.running() as run:
         database.execute("INSERT INTO t VALUES (1)")
-        run.until(lambda: promised(s3, bucket, kind) == [1], "the first row")
+        run.until(lambda: orders.promised() == [1], "the first row")
         door.away = True
         database.execute("INSERT INTO t VALUES (2)")
         run.until(
@@ -278,20 +264,18 @@ def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
             "a failure",
         )
         door.away = False
-        run.until(lambda: promised(s3, bucket, kind) == [1, 2], "the second row")
+        run.until(lambda: orders.promised() == [1, 2], "the second row")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_throttles_is_waited_for(pipeline, s3, bucket, door, kind):
-    pipeline.settings |= sink_settings(s3, bucket, kind, url=door.url)
-    database = pipeline.database
-    pipeline.catch_up()
-    with pipeline.running() as run:
+def test_a_store_that_throttles_is_waited_for(orders, database, door):
+    orders.sink(url=door.url)
+    orders.catch_up()
+    with orders.running() as run:
         door.answer = 503, "SlowDown"
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: run.notices.failures, "a failure")
         door.answer = None
-        run.until(lambda: promised(s3, bucket, kind) == [1], "the row")
+        run.until(lambda: orders.promised() == [1], "the row")
     error, retried = run.notices.failures[0]
     assert isinstance(error, ObjectStoreUnavailable)
     assert error.code == "WT-5121"
@@ -308,10 +292,10 @@ def test_the_name_of_a_table_does_not_change_what_an_error_means(s3, bucket, doo
             write("table=public.ExpiredToken/1.jsonl", b"1")
 
 
-def test_an_answer_that_nobody_knows_is_tried_again(pipeline, s3, bucket, door):
-    pipeline.settings |= sink_settings(s3, bucket, "files", url=door.url)
+def test_an_answer_that_nobody_knows_is_tried_again(pipeline, door):
+    pipeline.sink(url=door.url)
     door.answer = 418, "Teapot"
-    refused(pipeline, FilesUnavailable)
+    pipeline.refused(FilesUnavailable)
     door.answer = None
     pipeline.catch_up()
 
@@ -319,9 +303,8 @@ def test_an_answer_that_nobody_knows_is_tried_again(pipeline, s3, bucket, door):
 def test_one_process_of_a_machine_writes_a_place(s3, bucket, tmp_path, monkeypatch):
     """An object store keeps no locks: the next engine must not write beside what a killed one left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    storage = StorageProperties.model_validate(s3.properties())
     first, second, beside = (
-        FileStore(f"s3://{bucket}/{name}", storage) for name in ("one", "one/", "other")
+        FileStore(f"s3://{bucket}/{name}", storage(s3)) for name in ("one", "one/", "other")
     )
     first.lock(".lock")
     beside.lock(".lock")
@@ -344,8 +327,10 @@ def test_one_process_of_a_machine_writes_a_place(s3, bucket, tmp_path, monkeypat
 @pytest.mark.parametrize("kind", ["bucket", "folder"])
 def test_an_instance_without_its_lease_publishes_nothing(s3, bucket, tmp_path, kind):
     """A file in a bucket is there when its stream ends: the lease is asked for before that."""
-    storage = StorageProperties.model_validate(s3.properties())
-    places = {"bucket": (f"s3://{bucket}/orders", storage), "folder": (str(tmp_path / "orders"),)}
+    places = {
+        "bucket": (f"s3://{bucket}/orders", storage(s3)),
+        "folder": (str(tmp_path / "orders"),),
+    }
     store, other = FileStore(*places[kind]), FileStore(*places[kind])
 
     def lost() -> None:

@@ -453,44 +453,12 @@ def repaired(pipeline: PipelineRig) -> set[str]:
     return set(GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
 
 
-def test_a_server_restored_from_a_base_backup(private_server, tmp_path):
-    database = private_server.create_database("shop")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = PipelineRig(database, tmp_path)
-    pipeline.catch_up()
-    data, copy = private_server.folder / "data", private_server.folder / "copy"
-    private_server.stop()
-    shutil.copytree(data, copy)
-    private_server.start()
-    pipeline.deliver("INSERT INTO t SELECT generate_series(2, 20000)")
-    private_server.stop()
-    for each in data.iterdir():
-        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
-    owner = data.stat()
-    for each in copy.iterdir():
-        each.rename(data / each.name)
-    for each in (data / "pg_replslot").iterdir():  # a base backup has no slots
-        shutil.rmtree(each)
-    for each in data.rglob("*"):
-        shutil.chown(each, owner.st_uid, owner.st_gid)
-    private_server.start()
-    with pytest.raises(PositionAhead, match=r"run FILE --set snapshot\.mode=when_needed"):
-        pipeline.run()
-    with pytest.raises(PositionAhead, match=r"waltap repair FILE` cannot"):
-        repaired(pipeline)
-    reported = pipeline.doctor()
-    assert reported["start"].error.code == "WT-6103"
-    assert "repair FILE` reads" not in reported["gaps"].remedy
-    pipeline.catch_up(**WHEN_NEEDED)
-    pipeline.deliver("INSERT INTO t VALUES (30000)")
-    assert pipeline.destination.ids("t")[-1] == 30000
-
-
 class CopiedServer:
-    """A server whose disk can be put back to a copy of it."""
+    """A server whose disk can be put back to a copy of it; of a base backup, which has no slots."""
 
-    def __init__(self, server: Cluster) -> None:
+    def __init__(self, server: Cluster, *, slots: bool = True) -> None:
         self.server, self._data, self._copy = server, server.folder / "data", server.folder / "copy"
+        self._slots = slots
 
     def copy(self) -> None:
         self.server.stop()
@@ -503,9 +471,32 @@ class CopiedServer:
         for each in self._data.iterdir():
             shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
         shutil.copytree(self._copy, self._data, dirs_exist_ok=True)
+        for each in () if self._slots else (self._data / "pg_replslot").iterdir():
+            shutil.rmtree(each)
         for each in (self._data, *self._data.rglob("*")):
             shutil.chown(each, owner.st_uid, owner.st_gid)
         self.server.start()
+
+
+def test_a_server_restored_from_a_base_backup(private_server, tmp_path):
+    database = private_server.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = PipelineRig(database, tmp_path)
+    pipeline.catch_up()
+    copied = CopiedServer(private_server, slots=False)
+    copied.copy()
+    pipeline.deliver("INSERT INTO t SELECT generate_series(2, 20000)")
+    copied.put_back()
+    with pytest.raises(PositionAhead, match=r"run FILE --set snapshot\.mode=when_needed"):
+        pipeline.run()
+    with pytest.raises(PositionAhead, match=r"waltap repair FILE` cannot"):
+        repaired(pipeline)
+    reported = pipeline.doctor()
+    assert reported["start"].error.code == "WT-6103"
+    assert "repair FILE` reads" not in reported["gaps"].remedy
+    pipeline.catch_up(**WHEN_NEEDED)
+    pipeline.deliver("INSERT INTO t VALUES (30000)")
+    assert pipeline.destination.ids("t")[-1] == 30000
 
 
 @pytest.fixture

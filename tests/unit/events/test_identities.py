@@ -14,30 +14,27 @@ FULL = next(spec for spec in REPLICA_IDENTITIES if spec.letter == "f")
 MINE = replace(FULL, name="mine", factory=DefaultIdentity)
 
 
-def test_the_servers_letter_decides():
-    assert isinstance(ReplicaIdentities(REPLICA_IDENTITIES).of(TABLE), FullIdentity)
+ALL = [*REPLICA_IDENTITIES, MINE]
+CASES = {
+    "the server's letter decides": (REPLICA_IDENTITIES, "", FullIdentity, ""),
+    # whichever plugin was found last would have decided what old rows mean
+    "a letter that two claim is nobody's": (ALL, "", IdentityAmbiguous, "'f' is claimed by full and mine"),
+    "in either order": ([MINE, *REPLICA_IDENTITIES], "", IdentityAmbiguous, "'f' is claimed by full and mine"),
+    "a plugin's choice decides among them": (ALL, "mine", DefaultIdentity, ""),
+    "a letter that nobody claims is unknown": ([], "", IdentityUnknown, "identity 'f' is unknown"),
+    "an unknown choice names who chose": (
+        [], "mine", IdentityUnknown, "'mine', which acme 1.0 chooses for public.t, is unknown",
+    ),
+}  # fmt: skip
+"""The identities that there are, what a plugin chooses, and what is found or raised."""
 
 
-def test_a_letter_that_two_claim_is_nobodys():
-    """Whichever plugin was found last would have decided what old rows mean."""
-    for specs in ([*REPLICA_IDENTITIES, MINE], [MINE, *REPLICA_IDENTITIES]):
-        with pytest.raises(IdentityAmbiguous, match="'f' is claimed by full and mine"):
-            ReplicaIdentities(specs).of(TABLE)
-
-
-def test_a_plugins_choice_decides_among_them():
-    found = ReplicaIdentities([*REPLICA_IDENTITIES, MINE], lambda _relation: "mine").of(TABLE)
-    assert isinstance(found, DefaultIdentity)
-
-
-def test_a_letter_that_nobody_claims_is_unknown():
-    with pytest.raises(IdentityUnknown):
-        ReplicaIdentities([]).of(TABLE)
-
-
-def test_an_unknown_choice_names_who_chose():
-    identities = ReplicaIdentities([], lambda _relation: "mine", lambda: "acme 1.0")
-    with pytest.raises(
-        IdentityUnknown, match="'mine', which acme 1.0 chooses for public.t, is unknown"
-    ):
-        identities.of(TABLE)
+@pytest.mark.parametrize("case", CASES)
+def test_a_relation_has_one_identity(case):
+    specs, chosen, found, words = CASES[case]
+    identities = ReplicaIdentities(specs, lambda _relation: chosen or None, lambda: "acme 1.0")
+    if issubclass(found, Exception):
+        with pytest.raises(found, match=words):
+            identities.of(TABLE)
+    else:
+        assert isinstance(identities.of(TABLE), found)

@@ -35,7 +35,7 @@ Install = Callable[..., None]
 def install(tmp_path, monkeypatch) -> Iterator[Install]:
     """Return what installs a distribution: a module, and the metadata pip would write for it."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    modules: list[str] = []
+    modules = ["acme_sink"]
 
     def installed(distribution: str, source: str, *, name: str = "", version: str = "1.0") -> None:
         module = distribution.replace("-", "_")
@@ -136,27 +136,20 @@ def test_what_a_spec_names_is_imported_when_it_is_used(install, tmp_path):
     (tmp_path / "acme_sink.py").write_text(ACME)
     spec = Host().find(SinkSpec, "acme")
     assert "acme_sink" not in sys.modules
-    try:
-        assert spec.properties is sys.modules["acme_sink"].AcmeProperties
-        assert spec.factory("properties", "context") == ("properties", "context")  # type: ignore[arg-type, comparison-overlap]
-        assert replace(spec, name="other").properties is spec.properties
-    finally:
-        sys.modules.pop("acme_sink", None)
+    assert spec.properties is sys.modules["acme_sink"].AcmeProperties
+    assert spec.factory("properties", "context") == ("properties", "context")  # type: ignore[arg-type, comparison-overlap]
+    assert replace(spec, name="other").properties is spec.properties
 
 
 def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(install, tmp_path):
     install("acme-late", LATE)
     (tmp_path / "acme_sink.py").write_text(ACME)
     spec = Host().find(SinkSpec, "bad")
-    try:
-        with pytest.raises(
-            ImportFailed, match="acme_sink:absent cannot be imported: .* has no attribute"
-        ):
-            _ = spec.properties
-        with pytest.raises(ImportFailed, match="Reinstall not_there"):
-            spec.factory(None, None)  # type: ignore[arg-type]
-    finally:
-        sys.modules.pop("acme_sink", None)
+    reason = "acme_sink:absent cannot be imported: .* has no attribute"
+    with pytest.raises(ImportFailed, match=reason):
+        _ = spec.properties
+    with pytest.raises(ImportFailed, match="Reinstall not_there"):
+        spec.factory(None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

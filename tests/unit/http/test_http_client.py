@@ -39,15 +39,32 @@ def test_an_answer_that_never_ends_does(line):
     assert "Timeout" in found.problem
 
 
-def test_a_status_counts_although_its_body_never_ends():
-    with server(trickle(OK + b"Content-Length: 999999\r\n\r\n")) as url:
-        found = sent(url, 0.5, most_bytes=1 << 16)
-    assert (found.status, found.problem) == (200, "")
+def failed(status: int, again: bool) -> tuple[object, ...]:
+    head = f"HTTP/1.1 {status} No\r\nRetry-After: 7\r\nContent-Length: 3\r\n\r\nwhy"
+    problem = f"it answers {status}"
+    found = HttpAnswer(status=status, body=b"why", problem=problem, again=again, wait_s=7.0)
+    return answering(head.encode()), 60, {}, found
 
 
-def test_a_body_beyond_its_limit_is_not_read():
-    with server(answering(OK + b"Content-Length: 9\r\n\r\n123")) as url:
-        assert sent(url, 60, most_bytes=2) == HttpAnswer(status=200)
+ANSWERS = {
+    "a status counts although its body never ends": (
+        trickle(OK + b"Content-Length: 999999\r\n\r\n"), 0.5, {"most_bytes": 1 << 16}, HttpAnswer(status=200),
+    ),
+    "a body beyond its limit is not read": (
+        answering(OK + b"Content-Length: 9\r\n\r\n123"), 60, {"most_bytes": 2}, HttpAnswer(status=200),
+    ),
+    "a failure says that it may pass": failed(503, True),
+    "and when": failed(429, True),
+    "or that it may not": failed(404, False),
+}  # fmt: skip
+"""What the server does, how long is waited, options, and the answer."""
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_is_as_far_as_it_came(case):
+    serve, timeout_s, options, expected = ANSWERS[case]
+    with server(serve) as url:
+        assert sent(url, timeout_s, **options) == expected
 
 
 def test_a_stop_ends_an_exchange_after_its_grace(monkeypatch):
@@ -88,16 +105,3 @@ def test_the_next_exchange_has_its_own_deadline():
             assert client.send("GET", url).problem
         with server(answering(OK + b"Content-Length: 0\r\n\r\n")) as url:
             assert client.send("GET", url).status == 200
-
-
-@pytest.mark.parametrize(
-    ("status", "again", "wait_s"), [(503, True, 7.0), (429, True, 7.0), (404, False, 7.0)]
-)
-def test_a_failure_says_whether_and_when_it_may_pass(status, again, wait_s):
-    head = f"HTTP/1.1 {status} No\r\nRetry-After: 7\r\nContent-Length: 3\r\n\r\nwhy"
-    with server(answering(head.encode())) as url:
-        found = sent(url, 60)
-    problem = f"it answers {status}"
-    assert found == HttpAnswer(
-        status=status, body=b"why", problem=problem, again=again, wait_s=wait_s
-    )

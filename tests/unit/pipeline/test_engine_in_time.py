@@ -313,19 +313,47 @@ def test_heartbeats_come_at_their_period_beside_changes_or_not(new):
     assert without.destination.heartbeats == without.source.heartbeats == []
 
 
-# --- limits ----------------------------------------------------------------------------------------
+# --- limits, and stops -----------------------------------------------------------------------------
+
+TEN = [(1.0 + number, 3) for number in range(10)]
+"""When so many rows are inserted."""
+FIVE = [(10.0 + number * 4, 1) for number in range(5)]
+ALL = 1 << 40
+RUNS = {
+    "so many changes and not one more": (
+        {}, TEN, [({"max_records": 7}, 7, ALL), ({"max_records": 6}, 13, ALL), ({"stop_at": 100.0}, 30, ALL)],
+    ),
+    # The same turn of the loop flushes what was written, and may look for idle progress at once.
+    "what a limit cut off is not passed over where idle progress is due": (
+        {"offset_flush_interval_ms": 0, "status_update_interval_ms": 1},
+        [(1.0, 3)], [({"max_records": 2}, 2, ALL), ({"stop_at": 10.0}, 3, ALL)],
+    ),
+    "so many seconds": ({}, [], [({"max_seconds": 77.0}, 0, 77.0)]),
+    "until a silence counts from the last change": ({}, FIVE, [({"until_idle": 30.0}, 5, 56.0)]),
+    "until an LSN is read": ({}, FIVE, [({"until_lsn": 5 * 0x40}, 2, 14.0)]),
+    "a stop ends the wait for changes and writes what is gathered": (
+        {}, [(99.9, 1)], [({"stop_at": 100.0}, 1, 100.0)],
+    ),
+    "a stop ends linger": ({"waltap_linger_ms": 60_000}, [(10.0, 1)], [({"stop_at": 20.0}, 1, 20.0)]),
+}  # fmt: skip
+"""Settings, what is inserted, and of each run its limit, how many rows there are then, and when it ends. An LSN counts
+from the end of the WAL."""
 
 
-def test_so_many_changes_and_not_one_more(new):
-    pipeline = new()
-    for number in range(10):
-        pipeline.source.insert(at=1.0 + number, rows=3)
-    pipeline.run(max_records=7)
-    assert pipeline.destination.durable == list(range(1, 8))
-    pipeline.run(max_records=6)
-    assert pipeline.destination.durable == list(range(1, 14))
-    pipeline.run(stop_at=100.0)
-    assert pipeline.destination.durable == list(range(1, 31))
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run_ends_at_its_limit(new, case):
+    settings, inserts, runs = RUNS[case]
+    pipeline = new(**settings)
+    for at, rows in inserts:
+        pipeline.source.insert(at=at, rows=rows)
+    wal_end = pipeline.source.wal_end
+    for limits, count, ends in runs:
+        more = {"until_lsn": wal_end + limits["until_lsn"]} if "until_lsn" in limits else {}
+        pipeline.run(**limits | more)
+        assert pipeline.destination.durable == [*range(1, count + 1)]
+        assert ends == ALL or ends <= pipeline.clock.now <= ends + 2 * POLL
+    if "stop" in case:
+        assert pipeline.source.confirmed[-1][1] == pipeline.source.wal_end
 
 
 def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new):
@@ -337,20 +365,7 @@ def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new):
     assert pipeline.destination.durable[142:] == list(range(1, 1001))
 
 
-def test_what_a_limit_cut_off_is_not_passed_over_where_idle_progress_is_due(new):
-    """The same turn of the loop flushes what was written, and may look for idle progress at once."""
-    pipeline = new(offset_flush_interval_ms=0, status_update_interval_ms=1)
-    pipeline.source.insert(at=1.0, rows=3)
-    pipeline.run(max_records=2)
-    pipeline.run(stop_at=10.0)
-    assert pipeline.destination.durable == [1, 2, 3]
-
-
-def test_so_many_seconds(new):
-    """Also while it waits for the server, and in a snapshot."""
-    pipeline = new()
-    pipeline.run(max_seconds=77.0)
-    assert 77.0 <= pipeline.clock.now <= 77.0 + POLL
+def test_so_many_seconds_also_while_it_waits_for_the_server_and_in_a_snapshot(new):
     waiting = new(retriable_restart_connector_wait_ms=60_000)
     waiting.source.down(start=10.0, end=1000.0)
     waiting.run(max_seconds=100.0)
@@ -363,41 +378,6 @@ def test_so_many_seconds(new):
     found = reading.destination.durable
     assert found == list(range(1, len(found) + 1))
     assert 0 < len(found) < 1000
-
-
-def test_until_a_silence_counts_from_the_last_change(new):
-    pipeline = new()
-    for number in range(5):
-        pipeline.source.insert(at=10.0 + number * 4)
-    pipeline.run(until_idle=30.0)
-    assert pipeline.destination.durable == [1, 2, 3, 4, 5]
-    assert 56.0 <= pipeline.clock.now <= 56.0 + 2 * POLL
-
-
-def test_until_an_lsn_is_read(new):
-    pipeline = new()
-    for number in range(5):
-        pipeline.source.insert(at=10.0 + number * 4)
-    pipeline.run(until_lsn=pipeline.source.wal_end + 5 * 0x40)
-    assert pipeline.destination.durable == [1, 2]
-    assert 14.0 <= pipeline.clock.now < 15.0
-
-
-# --- stops -----------------------------------------------------------------------------------------
-
-
-def test_a_stop_ends_the_wait_for_changes_and_writes_what_is_gathered(new):
-    pipeline = new()
-    pipeline.source.insert(at=99.9)
-    pipeline.run(stop_at=100.0)
-    assert pipeline.clock.now <= 100.0 + POLL
-    assert pipeline.destination.durable == [1]
-    assert pipeline.source.confirmed[-1][1] == pipeline.source.wal_end
-    gathering = new(waltap_linger_ms=60_000)
-    gathering.source.insert(at=10.0)
-    gathering.run(stop_at=20.0)
-    assert gathering.destination.durable == [1]
-    assert gathering.clock.now <= 20.0 + POLL
 
 
 def test_a_stop_ends_the_wait_for_the_server_and_for_the_sink(new):

@@ -1,5 +1,6 @@
 """The window: which rows of a chunk survive what streams by."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.json_events import IDENTITIES, table
@@ -18,62 +19,54 @@ def relation(
 
 T = relation("id", "v", "large")
 ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
+OTHER = Relation(oid=2, schema="other", table="t", columns=T.columns, primary_key=("id",))
+NEWER = relation("extra", "large", "id")
+BY_INDEX = relation("id", "v", "large", identity="i", flagged=("v",))
+WIDE = relation("id", "v", "large", key=("id", "v"))
+KEYLESS = relation("id", "v", key=(), identity="f")
+TWICE: list[Tuple] = [("1", "a"), ("1", "a"), ("2", "b")]
+GONE = Delete(KEYLESS, 1, ("1", "a"), OldTuple.FULL)
+FIRST_AND_LAST = [ROWS[0], ROWS[2]]
+
+WINDOWS: dict[str, tuple[Relation, list[Tuple], list[Change], list[Tuple]]] = {
+    "changes of other tables and rows do not matter": (
+        T, ROWS, [Delete(OTHER, 1, ("2", "b", "y"), OldTuple.FULL), Insert(T, 1, ("7", "", ""))], ROWS,
+    ),
+    "nor does a truncate of another table": (T, ROWS, [Truncate((OTHER,), 1)], ROWS),
+    "a truncate of the table drops all": (T, ROWS, [Truncate((OTHER, T), 1)], []),
+    "columns are known by name over versions of the table": (
+        T, ROWS, [Delete(NEWER, 1, (ABSENT, ABSENT, "2"), OldTuple.KEY)], FIRST_AND_LAST,
+    ),
+    "also those that were not sent": (
+        T, ROWS, [Update(NEWER, 1, ("e", UNCHANGED, "2"))], [*FIRST_AND_LAST, ("2", "b", "y")],
+    ),
+    "the key of an index identity is the index": (
+        BY_INDEX, ROWS, [Delete(BY_INDEX, 1, (ABSENT, "b", ABSENT), OldTuple.KEY)], FIRST_AND_LAST,
+    ),
+    "an image without the whole key finds its row by what it has": (
+        WIDE, ROWS, [Delete(WIDE, 1, ("2", ABSENT, ABSENT), OldTuple.KEY)], FIRST_AND_LAST,
+    ),
+    "and none by nothing": (WIDE, ROWS, [Delete(WIDE, 1, (ABSENT, ABSENT, ABSENT), OldTuple.KEY)], ROWS),
+    "without a key one equal row goes for each that went": (KEYLESS, TWICE, [GONE], TWICE[1:]),
+    "and no more than there are": (KEYLESS, TWICE, [GONE, GONE, GONE], TWICE[2:]),
+    "an update takes its row out": (
+        KEYLESS, TWICE, [Update(KEYLESS, 1, ("2", "c"), ("2", "b"), OldTuple.FULL)], TWICE[:2],
+    ),
+    "and puts it back with what was not sent": (
+        KEYLESS, TWICE, [Update(KEYLESS, 1, ("3", UNCHANGED), ("2", "b"), OldTuple.FULL)], [*TWICE[:2], ("3", "b")],
+    ),
+    "an insert takes none out": (KEYLESS, TWICE, [Insert(KEYLESS, 1, ("2", "b"))], TWICE),
+}  # fmt: skip
+"""The table, the rows of a chunk, what streams by, and what is left."""
 
 
-def after(*changes: Change, of: Relation = T, rows: list[Tuple] = ROWS) -> list[Tuple]:
-    key = IDENTITIES[of.identity](of).identifying
-    window = SnapshotWindow("w", of, list(rows), key)
+@pytest.mark.parametrize("case", WINDOWS)
+def test_rows_that_a_change_concerns_leave_the_window(case):
+    of, rows, changes, left = WINDOWS[case]
+    window = SnapshotWindow("w", of, list(rows), IDENTITIES[of.identity](of).identifying)
     for change in changes:
         window.see(change)
-    return window.rows()
-
-
-def test_changes_of_other_tables_and_rows_do_not_matter():
-    other = Relation(oid=2, schema="other", table="t", columns=T.columns, primary_key=("id",))
-    assert (
-        after(Delete(other, 1, ("2", "b", "y"), OldTuple.FULL), Insert(T, 1, ("7", "", ""))) == ROWS
-    )
-
-
-def test_truncate_of_the_table_drops_all():
-    other = Relation(oid=2, schema="other", table="t", columns=())
-    assert after(Truncate((other,), 1)) == ROWS
-    assert after(Truncate((other, T), 1)) == []
-
-
-def test_columns_are_known_by_name_over_versions_of_the_table():
-    newer = relation("extra", "large", "id")
-    assert after(Delete(newer, 1, (ABSENT, ABSENT, "2"), OldTuple.KEY)) == [ROWS[0], ROWS[2]]
-    completed = after(Update(newer, 1, ("e", UNCHANGED, "2")))
-    assert completed[-1] == ("2", "b", "y")
-
-
-def test_the_key_of_an_index_identity_is_the_index():
-    by_index = relation("id", "v", "large", identity="i", flagged=("v",))
-    deleted = Delete(by_index, 1, (ABSENT, "b", ABSENT), OldTuple.KEY)
-    assert after(deleted, of=by_index) == [ROWS[0], ROWS[2]]
-
-
-def test_an_image_without_the_whole_key_finds_its_row_by_what_it_has():
-    wide = relation("id", "v", "large", key=("id", "v"))
-    assert after(Delete(wide, 1, ("2", ABSENT, ABSENT), OldTuple.KEY), of=wide) == [
-        ROWS[0],
-        ROWS[2],
-    ]
-    assert after(Delete(wide, 1, (ABSENT, ABSENT, ABSENT), OldTuple.KEY), of=wide) == ROWS
-
-
-def test_without_a_key_one_equal_row_goes_for_each_that_went():
-    keyless = relation("id", "v", key=(), identity="f")
-    rows: list[Tuple] = [("1", "a"), ("1", "a"), ("2", "b")]
-    gone = Delete(keyless, 1, ("1", "a"), OldTuple.FULL)
-    assert after(gone, of=keyless, rows=rows) == [("1", "a"), ("2", "b")]
-    assert after(gone, gone, gone, of=keyless, rows=rows) == [("2", "b")]
-    changed = Update(keyless, 1, ("2", "c"), ("2", "b"), OldTuple.FULL)
-    assert after(changed, of=keyless, rows=rows) == [("1", "a"), ("1", "a")]
-    partly = Update(keyless, 1, ("3", UNCHANGED), ("2", "b"), OldTuple.FULL)
-    assert after(partly, of=keyless, rows=rows) == [("1", "a"), ("1", "a"), ("3", "b")]
-    assert after(Insert(keyless, 1, ("2", "b")), of=keyless, rows=rows) == rows
+    assert window.rows() == left
 
 
 @settings(max_examples=500)

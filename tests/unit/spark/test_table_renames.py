@@ -39,63 +39,84 @@ def played(before: dict[str, TableState], manifests: list[Manifest]) -> tuple[An
 
 
 NOW_B, NOW_Z = (FormerOwner(oid=1, schema="s", table=name) for name in "bz")
+AZ = tables(of("a", 1), of("z", 9))
+RENAMED = tables(of("b", 1, former_names=("s.a",)))
+OLD_AND_A = tables(of("old", 1, former_names=("s.a",)), of("a", 9, former_names=("s.new",)))
+NOW_OLD = FormerOwner(oid=1, schema="s", table="old")
 SCRIPTS = {
-    "a table is renamed": ([at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"]}),
+    "a table is renamed": (AZ, 1, [at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"]}),
     "and goes on from the old name": (
-        [at("a", 1), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a1", "b1"]},
+        AZ, 1, [at("a", 1), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a1", "b1"]},
     ),
-    "twice, and back": ([at("b", 1), at("a", 1)], {1: "a", 9: "z"}, {"s.a": ["b1", "a1"]}),
+    "twice, and back": (AZ, 1, [at("b", 1), at("a", 1)], {1: "a", 9: "z"}, {"s.a": ["b1", "a1"]}),
     "a new table takes its name": (
-        [at("b", 1), at("a", 2)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
+        AZ, 1, [at("b", 1), at("a", 2)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
     ),
     "which is reported before its rename is": (
-        [at("a", 2), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
+        AZ, 1, [at("a", 2), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
     ),
-    "a name is dropped and created again": ([at("a", 2)], {1: "a", 9: "z"}, {"s.a": ["a2"]}),
+    "a name is dropped and created again": (AZ, 1, [at("a", 2)], {1: "a", 9: "z"}, {"s.a": ["a2"]}),
     "and the new one is renamed": (
-        [at("a", 2), at("b", 2)], {1: "b", 9: "z"}, {"s.b": ["a2", "b2"]},
+        AZ, 1, [at("a", 2), at("b", 2)], {1: "b", 9: "z"}, {"s.b": ["a2", "b2"]},
     ),
     "two tables exchange their names": (
-        [at("z", 1), at("a", 9)], {1: "z", 9: "a"}, {"s.z": ["z1"], "s.a": ["a9"]},
+        AZ, 1, [at("z", 1), at("a", 9)], {1: "z", 9: "a"}, {"s.z": ["z1"], "s.a": ["a9"]},
     ),
     "the owner of a name that another takes is displaced": (
-        [at("z", 1)], {1: "z", 9: "z@9"}, {"s.z": ["z1"]},
+        AZ, 1, [at("z", 1)], {1: "z", 9: "z@9"}, {"s.z": ["z1"]},
     ),
     "names go round": (
-        [at("tmp", 1), at("a", 9), at("z", 1)], {1: "z", 9: "a"},
+        AZ, 1, [at("tmp", 1), at("a", 9), at("z", 1)], {1: "z", 9: "a"},
         {"s.z": ["tmp1", "z1"], "s.a": ["a9"]},
     ),
-    "a number that is not known has its name": ([at("b", 0)], {1: "a", 9: "z"}, {"s.b": ["b0"]}),
+    "a number that is not known has its name": (AZ, 1, [at("b", 0)], {1: "a", 9: "z"}, {"s.b": ["b0"]}),
     "an entry without a number belongs to the name": (
-        [at("a", 0), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a0", "b1"]},
+        AZ, 1, [at("a", 0), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a0", "b1"]},
     ),
     "a new table states who had its name": (
-        [at("a", 2, former_owner=NOW_B)], {1: "b", 9: "z"}, {"s.a": ["a2"]},
+        AZ, 1, [at("a", 2, former_owner=NOW_B)], {1: "b", 9: "z"}, {"s.a": ["a2"]},
     ),
     "whose name of now is another's still": (
-        [at("a", 2, former_owner=NOW_Z)], {1: "a@1", 9: "z"}, {"s.a": ["a2"]},
+        AZ, 1, [at("a", 2, former_owner=NOW_Z)], {1: "a@1", 9: "z"}, {"s.a": ["a2"]},
     ),
     "until that one tells its own": (
-        [at("a", 2, former_owner=NOW_Z), at("y", 9)], {1: "z", 9: "y"}, {"s.a": ["a2"], "s.y": ["y9"]},
+        AZ, 1, [at("a", 2, former_owner=NOW_Z), at("y", 9)], {1: "z", 9: "y"}, {"s.a": ["a2"], "s.y": ["y9"]},
     ),
     "an owner that is renamed and stated": (
-        [at("z", 1, former_owner=FormerOwner(oid=9, schema="s", table="a"))],
+        AZ, 1, [at("z", 1, former_owner=FormerOwner(oid=9, schema="s", table="a"))],
         {1: "z", 9: "a"}, {"s.z": ["z1"]},
     ),
     "what is stated of an earlier owner counts no more": (
-        [at("a", 1, former_owner=FormerOwner(oid=5, schema="s", table="b"))],
+        AZ, 1, [at("a", 1, former_owner=FormerOwner(oid=5, schema="s", table="b"))],
         {1: "a", 9: "z"}, {"s.a": ["a1"]},
     ),
     "another schema": (
-        [at("a", 1, schema="t")], {1: "a", 9: "z"}, {"t.a": ["a1"]},
+        AZ, 1, [at("a", 1, schema="t")], {1: "a", 9: "z"}, {"t.a": ["a1"]},
     ),
+    "a number of another epoch may be another table's": (
+        AZ, 2, [at("a", 9), at("z", 1)], {1: "a", 9: "z"}, {"s.a": ["a9"], "s.z": ["z1"]},
+    ),
+    "also where it is renamed": (
+        AZ, 2, [at("b", 1), at("a", 1)], {1: "a", 9: "z"}, {"s.b": ["b1"], "s.a": ["a1"]},
+    ),
+    "changes of before a rename that are read again": (
+        RENAMED, 2, [at("a", 1), at("b", 1)], {1: "b"}, {"s.b": ["a1", "b1"]},
+    ),
+    # the other one was renamed away before, and has changes of before
+    **{
+        f"a table that has only its new name in what is read again, {how}": (
+            OLD_AND_A, 2, [at("a", 1), at("a", 9, former_owner=former), at("old", 1)],
+            {1: "old", 9: "a"}, {"s.old": ["a1", "old1"], "s.a": ["a9"]},
+        )
+        for how, former in (("with its owner", NOW_OLD), ("unstated", None))
+    },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_table_is_known_by_its_number(script):
-    entries, after, segments = SCRIPTS[script]
-    assert played(tables(of("a", 1), of("z", 9)), log(*entries)) == (after, segments)
+    before, epoch, entries, after, segments = SCRIPTS[script]
+    assert played(before, log(*entries, epoch=epoch)) == (after, segments)
 
 
 def test_a_renamed_table_keeps_its_place_and_a_new_one_of_its_name_gets_another():
@@ -116,20 +137,6 @@ def test_a_table_that_was_set_aside_is_said_so_until_its_name_is_known():
     assert renamed["s.other"].stale == ("why",)
 
 
-def test_a_number_of_another_epoch_may_be_another_tables():
-    before = tables(of("a", 1), of("z", 9))
-    swapped = log(at("a", 9), at("z", 1), epoch=2)
-    assert played(before, swapped) == ({1: "a", 9: "z"}, {"s.a": ["a9"], "s.z": ["z1"]})
-    new = log(at("b", 1), at("a", 1), epoch=2)
-    assert played(before, new) == ({1: "a", 9: "z"}, {"s.b": ["b1"], "s.a": ["a1"]})
-
-
-def test_changes_of_before_a_rename_that_are_read_again_are_the_tables_own():
-    before = tables(of("b", 1, former_names=("s.a",)))
-    again = log(at("a", 1), at("b", 1), epoch=2)
-    assert played(before, again) == ({1: "b"}, {"s.b": ["a1", "b1"]})
-
-
 @pytest.mark.parametrize("split", range(5), ids="commits of {} and more entries".format)
 def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(split):
     before = tables(of("z", 1, former_names=("s.a",)), of("a", 9, former_names=("s.z",)))
@@ -145,18 +152,6 @@ def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(sp
         before = after
     assert {each.oid: each.table for each in before.values()} == {1: "z", 9: "a"}
     assert paths == {1: ["a1", "z1"], 9: ["z9", "a9"]}
-
-
-@pytest.mark.parametrize("stated", [True, False], ids=["with its owner", "unstated"])
-def test_a_table_that_has_only_its_new_name_in_what_is_read_again_is_its_own(stated):
-    """The other one was renamed away before, and has changes of before."""
-    before = tables(of("old", 1, former_names=("s.a",)), of("a", 9, former_names=("s.new",)))
-    former = FormerOwner(oid=1, schema="s", table="old") if stated else None
-    last = at("a", 9, former_owner=former)
-    again = log(at("a", 1), last, at("old", 1), epoch=2)
-    assert played(before, again) == (
-        {1: "old", 9: "a"}, {"s.old": ["a1", "old1"], "s.a": ["a9"]},
-    )  # fmt: skip
 
 
 def test_a_table_is_renamed_during_its_first_snapshot():
