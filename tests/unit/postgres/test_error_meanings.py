@@ -117,30 +117,34 @@ BEFORE = 'connection to server at "db" (10.0.0.1), port 5432 failed: '
          ServerUnreachable, BEFORE + "Connection refused"),
         ('could not translate host name "nowhere" to address: Name or service not known',
          ServerUnreachable, 'could not translate host name "nowhere" to address: Name or service not known'),
-        (BEFORE + 'FATAL:  password authentication failed for user "u"', AuthenticationRefused,
+        (BEFORE + 'FATAL:  28P01: password authentication failed for user "u"', AuthenticationRefused,
          'password authentication failed for user "u"'),
         (BEFORE + "fe_sendauth: no password supplied", AuthenticationRefused, BEFORE + "fe_sendauth: no password supplied"),
-        (BEFORE + 'FATAL:  role "u" does not exist', AuthenticationRefused, 'role "u" does not exist'),
-        (BEFORE + 'FATAL:  role "u" is not permitted to log in', AuthenticationRefused, 'role "u" is not permitted to log in'),
-        (BEFORE + 'FATAL:  no pg_hba.conf entry for host "10.0.0.2", user "u", database "d", no encryption',
+        (BEFORE + 'FATAL:  28000: role "u" does not exist', AuthenticationRefused, 'role "u" does not exist'),
+        (BEFORE + 'FATAL:  28000: role "u" is not permitted to log in', AuthenticationRefused, 'role "u" is not permitted to log in'),
+        (BEFORE + 'FATAL:  28000: no pg_hba.conf entry for host "10.0.0.2", user "u", database "d", no encryption',
          AuthenticationRefused, 'no pg_hba.conf entry for host "10.0.0.2", user "u", database "d", no encryption'),
-        (BEFORE + 'FATAL:  pg_hba.conf rejects connection for host "10.0.0.2"', AuthenticationRefused,
+        (BEFORE + 'FATAL:  28000: pg_hba.conf rejects connection for host "10.0.0.2"', AuthenticationRefused,
          'pg_hba.conf rejects connection for host "10.0.0.2"'),
-        (BEFORE + 'FATAL:  database "d" does not exist', DatabaseMissing, 'database "d" does not exist'),
-        (BEFORE + "FATAL:  permission denied to start WAL sender\n"
+        (BEFORE + 'FATAL:  3D000: database "d" does not exist', DatabaseMissing, 'database "d" does not exist'),
+        (BEFORE + "FATAL:  42501: permission denied to start WAL sender\n"
          "DETAIL:  Only roles with the REPLICATION attribute may start a WAL sender process.",
          PrivilegeMissing, "permission denied to start WAL sender"),
-        (BEFORE + "FATAL:  must be superuser or replication role to start walsender", PrivilegeMissing,
+        (BEFORE + "FATAL:  42501: must be superuser or replication role to start walsender", PrivilegeMissing,
          "must be superuser or replication role to start walsender"),
-        (BEFORE + "FATAL:  number of requested standby connections exceeds max_wal_senders (currently 1)",
+        (BEFORE + "FATAL:  53300: number of requested standby connections exceeds max_wal_senders (currently 1)",
          ConnectionsUsedUp, "number of requested standby connections exceeds max_wal_senders (currently 1)"),
-        (BEFORE + "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        (BEFORE + "FATAL:  53300: remaining connection slots are reserved for roles with the SUPERUSER attribute",
          ConnectionsUsedUp, "remaining connection slots are reserved for roles with the SUPERUSER attribute"),
-        (BEFORE + "FATAL:  the database system is starting up", ServerUnreachable, "the database system is starting up"),
-        (BEFORE + 'FATAL:  database "d" is not currently accepting connections', ServerUnreachable,
+        (BEFORE + "FATAL:  57P03: the database system is starting up", ServerUnreachable, "the database system is starting up"),
+        (BEFORE + 'FATAL:  55000: database "d" is not currently accepting connections', ServerUnreachable,
          'database "d" is not currently accepting connections'),
-        (BEFORE + "Connection refused\n" + BEFORE + 'FATAL:  database "d" does not exist', DatabaseMissing,
+        (BEFORE + "Connection refused\n" + BEFORE + 'FATAL:  3D000: database "d" does not exist', DatabaseMissing,
          'database "d" does not exist'),
+        (BEFORE + "SCHWERWIEGEND:  28P01: Passwort-Authentifizierung für Benutzer »u« fehlgeschlagen\n"
+         "LOCATION:  auth_failed, auth.c:335", AuthenticationRefused,
+         "Passwort-Authentifizierung für Benutzer »u« fehlgeschlagen"),
+        (BEFORE + "致命错误:  53300: 对不起, 已经有太多的客户", ConnectionsUsedUp, "对不起, 已经有太多的客户"),
         ("", ServerUnreachable, "connection failed"),
     ],
 )  # fmt: skip
@@ -169,7 +173,9 @@ def test_a_failed_connection_is_understood_by_its_text(text, kind, problem):
     ],
 )
 def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said, sql):
-    error = unreachable(BEFORE + f"FATAL:  {said}", PostgresProperties(dbname="d", user="a b"))
+    error = unreachable(
+        BEFORE + f"FATAL:  28000: {said}", PostgresProperties(dbname="d", user="a b")
+    )
     assert error.code == "WT-2003"
     assert sql in error.advice()
     assert said.startswith("password") or "PASSWORD" not in error.advice() or "CREATE" in sql

@@ -149,6 +149,9 @@ SELECT CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) END, left(q
  WHERE pid = %s AND state <> 'idle' AND coalesce(wait_event_type, '') NOT IN ('Client', 'Activity')
 """
 
+# The answer of a server, in any language: SQLSTATE, message.
+ANSWERED = re.compile(r":  (?:([0-9A-Z]{5}): )?(.*)")
+
 COPYING = frozenset((pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH))
 
 
@@ -264,7 +267,7 @@ def _opened(
             raise
     except psycopg.Error as error:
         without_frames(error)
-        words = str(error).strip().removeprefix("connection is bad: ")
+        words = str(error).strip()
         unsent = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
         # libpq refuses the connection string itself.
         if unsent or re.match(r"invalid \S+ value", words):
@@ -275,7 +278,7 @@ def _opened(
             ) from error
         meaning = driver_error(error, properties, plugin)
         if isinstance(meaning, AuthenticationRefused) and properties.changing_password:
-            meaning = password_outdated(meaning) or meaning
+            meaning = password_outdated(meaning, words) or meaning
         raise meaning from error
     except UnicodeError as error:
         why = str(error).rpartition("UnicodeError: ")[2].rstrip(")")
@@ -331,34 +334,20 @@ def server_error(
 
 def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
     """Return the error for a failed connection attempt."""
-    # libpq reports such failures by text, without SQLSTATE.
     lines = text.strip().splitlines() or ["connection failed"]
-    refused = None if "FATAL:" in text else SystemRefused.of_text(lines[0])
+    answer = ANSWERED.search(text)
+    refused = None if answer else SystemRefused.of_text(lines[0])
     if refused is not None:
         return refused
-    line = next((line for line in lines if "FATAL:" in line), lines[0]).strip()
-    line = line.partition("FATAL:")[2].strip() or line.removeprefix("connection failed: ")
+    sqlstate, line = answer.groups(default="") if answer else ("", lines[0].strip())
     facts = identify(properties)
     known = pooler_of_text(line, facts["address"]) or certificate_refused(line, facts["address"])
     if known is not None:
         return known
-    for words, sqlstate in (
-        ("password authentication failed", "28P01"),
-        ("no password supplied", "28P01"),
-        ("PAM authentication failed", "28P01"),
-        ("no pg_hba.conf entry", "28000"),
-        ("pg_hba.conf rejects", "28000"),
-        ("not permitted to log in", "28000"),
-        ("to start walsender", "42501"),
-        ("permission denied", "42501"),
-        ("role", "28000"),
-        ("database", "3D000"),
-        ("too many", "53300"),
-        ("remaining connection slots", "53300"),
-        ("number of requested standby connections", "53300"),
-    ):
-        if words in line and ("does not exist" in line or words not in {"role", "database"}):
-            return properties.meanings.of_query(sqlstate, line, **facts)
+    if "no password supplied" in line:
+        sqlstate = "28P01"  # libpq says so, not the server
+    if sqlstate[:2] in {"28", "3D"} or sqlstate in {"42501", "53300"}:
+        return properties.meanings.of_query(sqlstate, line, **facts)
     return ServerUnreachable(line, **facts)
 
 

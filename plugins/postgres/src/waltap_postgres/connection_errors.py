@@ -66,12 +66,12 @@ CERTIFICATES = (
 )  # fmt: skip
 
 
-def password_outdated(error: SourceError) -> ConnectionLost | None:
+def password_outdated(error: SourceError, text: str) -> ConnectionLost | None:
     """Return the error for a refused password that may change.
 
-    None means that the server refused something else.
+    None means that libpq's ``text`` says something else.
     """
-    if "authentication failed" in error.problem or "no password supplied" in error.problem:
+    if any(words in text for words in ("28P01", "authentication failed", "no password supplied")):
         return PasswordOutdated(error.problem, **error.fields)
     return None
 

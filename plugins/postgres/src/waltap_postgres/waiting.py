@@ -7,13 +7,16 @@ transaction are reasons to wait. A server that waits for the client, or does not
 """
 
 import contextlib
+import ctypes
 import select
+import sys
 import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.pq.misc import find_libpq_full_path
 
 from waltap.errors import ConnectionLost, StopRequested
 
@@ -24,6 +27,13 @@ STOP_WAIT_S = 0.5
 # The same for the clean end itself, which drops a slot or a publication on a slow server.
 END_WAIT_S = 5.0
 CANCEL_S = 0.5
+
+# psycopg lacks this function of libpq. Its extension module finds it in the libpq that it links to.
+PQERRORS_DEFAULT, PQERRORS_VERBOSE = 1, 2
+_binding = sys.modules[pq.PGconn.__module__].__file__
+_library = find_libpq_full_path() if pq.__impl__ == "python" else _binding
+_set_verbosity = ctypes.CDLL(_library).PQsetErrorVerbosity
+_set_verbosity.argtypes = ctypes.c_void_p, ctypes.c_int
 
 T = TypeVar("T")
 Busy = Callable[["pq.abc.PGconn"], bool]
@@ -130,8 +140,8 @@ def watched(watch: ServerWaits) -> "type[psycopg.Connection[tuple[Any, ...]]]":
 
     class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
         @classmethod
-        def _connect_gen(cls, *arguments: Any, **options: Any) -> Any:
-            return _checked(super()._connect_gen(*arguments, **options), watch)
+        def _connect_gen(cls, conninfo: str = "", **_options: Any) -> Any:
+            return cls((yield from _connecting(conninfo, watch)))
 
         def wait(self, gen: Any, interval: float = POLL_S, timeout: float | None = None) -> Any:
             if timeout is not None:
@@ -188,19 +198,24 @@ def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
         return value
 
 
-def _checked(gen: Generator[Any, Any, T], watch: ServerWaits) -> Generator[Any, Any, T]:
-    """Yield a connecting generator's waits, and end it at a stop."""
+def _connecting(conninfo: str, watch: ServerWaits) -> Generator[Any, Any, Any]:
+    """Yield the waits for a new connection, and end it at a stop.
+
+    Its error has the SQLSTATE, unlike psycopg's.
+    """
     began = time.monotonic()
-    try:
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if not ready:
-                watch.check(began)
-            wanted = gen.send(ready)
-    except StopIteration as end:
-        value: T = end.value
-        return value
+    pgconn: Any = pq.PGconn.connect_start(conninfo.encode())
+    _set_verbosity(pgconn.pgconn_ptr, PQERRORS_VERBOSE)
+    while (status := pgconn.connect_poll()) != pq.PollingStatus.OK:
+        if status == pq.PollingStatus.FAILED:
+            text = pgconn.error_message.decode(errors="replace")
+            pgconn.finish()
+            raise psycopg.OperationalError(text)
+        while not (yield pgconn.socket, psycopg.waiting.Wait(status)):
+            watch.check(began)
+    _set_verbosity(pgconn.pgconn_ptr, PQERRORS_DEFAULT)
+    pgconn.nonblocking = 1
+    return pgconn
 
 
 def pause(seconds: float, *, stopping: Callable[[], bool]) -> None:
