@@ -53,6 +53,18 @@ def test_a_table_without_key_comes_while_the_engine_is_down(pipeline):
     assert pipeline.destination.ids("log") == [2]
 
 
+@pytest.mark.pipeline(
+    sql="CREATE TABLE log (id int) PARTITION BY LIST (id); CREATE TABLE log_1 PARTITION OF log DEFAULT",
+    settings={"publish.via.partition.root": True},
+)
+def test_rows_of_a_partitioned_table_without_key_have_its_name(pipeline):
+    pipeline.settings |= INSERTS
+    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO log VALUES (1)")
+    pipeline.deliver("INSERT INTO log VALUES (2)")
+    assert pipeline.destination.ids("log") == [1, 2]
+
+
 def test_a_table_that_gets_its_key_back_gives_what_it_had_before(database, pipeline):
     database.execute("ALTER TABLE u DROP CONSTRAINT u_pkey")
     pipeline.settings |= INSERTS

@@ -7,14 +7,16 @@ pytestmark = pytest.mark.pipeline(
     "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (100);"
     "CREATE TABLE m2 (id int PRIMARY KEY);"
     "INSERT INTO m VALUES (1)",
-    settings={"publication.autocreate.mode": "all_tables", "status.update.interval.ms": 100},
+    settings={"table.include.list": r"public\.m.*", "status.update.interval.ms": 100},
 )
 
 
+@pytest.mark.parametrize("mode", ["all_tables", "filtered"])
 @pytest.mark.parametrize("root", [True, False], ids=["root", "partitions"])
-def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root):
+def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode):
     database, destination = pipeline.database, pipeline.destination
-    with pipeline.running(**{"publish.via.partition.root": root}) as run:
+    settings = {"publish.via.partition.root": root, "publication.autocreate.mode": mode}
+    with pipeline.running(**settings) as run:
         database.execute("INSERT INTO m2 VALUES (101)")
         database.execute("ALTER TABLE m ATTACH PARTITION m2 FOR VALUES FROM (100) TO (200)")
         database.execute("INSERT INTO m VALUES (2), (102)")

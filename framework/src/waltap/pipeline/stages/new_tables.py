@@ -280,7 +280,10 @@ class NewTables:
         self.save_known()
 
     def _capture(self, identifier: str, name: str) -> None:
+        assert self._known is not None
         self._captured.add(identifier)
+        # How it was streamed before it was captured is no gap.
+        self._known.streamed_as.pop(identifier, None)
         self.captured = tuple(sorted({*self.captured, name}))
 
     def _join(self, published: PublishingSource, identifier: str, name: str) -> None:

@@ -72,17 +72,32 @@ class PublicationPlan:
             ) from error
 
 
-# Tables, or partitions of them, that another session locks in a mode.
-LOCKED = """
+TREE = """
 WITH RECURSIVE tree AS (
   SELECT to_regclass(name)::oid AS relation FROM unnest(%s::text[]) AS name
   UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON t.relation = i.inhparent
 )
+"""
+# Partitions that this role may publish.
+PARTITIONS = (
+    TREE
+    + """
+SELECT n.nspname::text, c.relname::text
+  FROM tree t JOIN pg_class c ON c.oid = t.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relispartition AND c.relkind <> 'f' AND c.relpersistence = 'p'
+   AND pg_has_role(c.relowner, 'USAGE')
+"""
+)
+# Tables, or partitions of them, that another session locks in a mode.
+LOCKED = (
+    TREE
+    + """
 SELECT DISTINCT format('%%I.%%I', n.nspname, c.relname)
   FROM pg_locks l JOIN tree t ON t.relation = l.relation JOIN pg_class c ON c.oid = l.relation
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE l.granted AND l.pid <> pg_backend_pid() AND l.mode {modes}
 """
+)
 # All but those in which other sessions may read, and lock rows.
 WRITERS_TOO = "NOT IN ('AccessShareLock', 'RowShareLock')"
 ANY_LOCK = "<> ''"
@@ -266,7 +281,9 @@ def _plan_filtered(
     inserts_known: bool,
 ) -> None:
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
-    wanted = members(captured, via_root=properties.publish_via_partition_root)
+    via_root = properties.publish_via_partition_root
+    wanted = members(captured, via_root=via_root)
+    parts = {t.relation.table_id for t in captured if t.partition and via_root}
     new = [t for t in wanted if t.relation.table_id not in (existing or set())]
     keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
     if keyless_policy == "refuse":
@@ -280,9 +297,9 @@ def _plan_filtered(
             plan.waiting = [t.relation.name for t in keyless]
             keyless = []
         # Create it even without tables, so that it is older than the slot when it gets some.
-        only = f" WITH (publish = '{INSERTS_OPERATIONS}')"
-        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, only)
-    _cover(plan, catalogue, name, wanted, options)
+        only = _options(properties, INSERTS_OPERATIONS, version_num)
+        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only)
+    _cover(plan, catalogue, name, wanted, parts, options)
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
@@ -305,31 +322,44 @@ def _cover(
     catalogue: PostgresCatalogue,
     name: str,
     tables: list[CatalogTable],
+    parts: set[tuple[str, str]],
     options: str,
 ) -> None:
-    """Create the publication, or add and drop tables in it."""
+    """Create the publication, or add and drop tables in it.
+
+    It also names the captured partitions ``parts``, so that one that is detached streams on.
+    """
     existing = published(catalogue, name)
     wanted = {t.relation.table_id: None for t in tables}
+    below = sorted(parts.intersection(partitions(catalogue, wanted))) if parts else []
     if existing is None:
-        what = f" FOR TABLE {_listed(wanted)}" if wanted else ""
+        what = f" FOR TABLE {_listed([*wanted, *below])}" if wanted else ""
         plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
         plan.created.append(name)
         plan.added += wanted
     elif wanted and not catalogue.query(
         "SELECT 1 FROM pg_publication WHERE pubname = %s AND puballtables", (name,)
     ):
-        new = [pair for pair in wanted if pair not in existing]
+        named = named_members(catalogue, name)
+        new = [pair for pair in wanted if pair not in existing and pair not in named]
         denied = foreign_tables(catalogue, new) if existing else {}
         plan.denied += denied.items()
         new = [pair for pair in new if pair not in denied]
         plan.added += new
-        named = named_members(catalogue, name)
-        surplus = [pair for pair, sent in named.items() if sent and pair not in wanted]
+        new += [pair for pair in below if new and pair not in named]
+        surplus = [p for p, sent in named.items() if sent and p not in wanted and p not in below]
         # Not SET TABLE: it would drop the row filters and column lists of tables that stay.
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
             if pairs:
                 alter = f"ALTER PUBLICATION {sql_name(name)} {verb} TABLE {_listed(pairs)}"
                 plan.statements.append(alter)
+
+
+def partitions(
+    catalogue: PostgresCatalogue, roots: Iterable[tuple[str, str]]
+) -> list[tuple[Any, ...]]:
+    """Return the partitions below ``roots`` that this role may publish."""
+    return catalogue.query(PARTITIONS, ([sql_name(*table_id) for table_id in roots],))
 
 
 def foreign_tables(

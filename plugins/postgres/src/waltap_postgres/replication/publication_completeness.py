@@ -190,7 +190,8 @@ OF_PARTITIONS = """
       SELECT i.inhrelid, concat(r.oid, '/', r.xmin, '/', i.xmin), r.xmin = p.xmin, false
       FROM pg_publication_rel r
       JOIN tree t ON t.root = r.prrelid JOIN pg_inherits i ON i.inhrelid = t.part
-      WHERE r.prpubid = p.oid
+      WHERE r.prpubid = p.oid AND NOT EXISTS
+        (SELECT FROM pg_publication_rel o WHERE o.prpubid = p.oid AND o.prrelid = t.part)
 """
 MEMBERSHIPS = """
     WITH RECURSIVE tree AS (

@@ -29,6 +29,7 @@ from waltap_postgres.replication.publication import (
     PublicationPlan,
     members,
     named_members,
+    partitions,
     plan_publication,
     published,
     published_by_any,
@@ -145,12 +146,8 @@ class PublicationSet:
             operations=[o for o in operations if not inserts or o in INSERTS_OPERATIONS],
             publish=INSERTS_OPERATIONS if inserts else publish,
             column=wanted_columns(capture),
-            via_root=root and not inserts,
-            trees=frozenset(
-                t.relation.table_id
-                for t in captured
-                if (t.partition or t.partitioned) and not inserts
-            ),
+            via_root=root,
+            trees=frozenset(t.relation.table_id for t in captured if t.partition or t.partitioned),
         )
         found = list(shortfalls(self._catalogue, name, wanted, self._version_num))
         plan.shortfalls += [(name, shortfall) for shortfall in found]
@@ -306,8 +303,11 @@ class PublicationSet:
         named = named_members(self._catalogue, name)
         inserts = name + INSERTS_SUFFIX
         if not wanted:
+            dropped = set(table_ids)
+            if self._properties.publish_via_partition_root:
+                dropped.update(partitions(self._catalogue, table_ids))
             for each in (name, inserts):
-                members = named_members(self._catalogue, each).keys() & set(table_ids)
+                members = named_members(self._catalogue, each).keys() & dropped
                 if members:
                     self._alter(each, members, wanted=False)
             return [table_id for table_id in table_ids if table_id in named]
