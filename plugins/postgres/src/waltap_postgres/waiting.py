@@ -8,6 +8,7 @@ transaction are reasons to wait. A server that waits for the client, or does not
 
 import contextlib
 import ctypes
+import math
 import select
 import sys
 import time
@@ -32,8 +33,10 @@ CANCEL_S = 0.5
 PQERRORS_DEFAULT, PQERRORS_VERBOSE = 1, 2
 _binding = sys.modules[pq.PGconn.__module__].__file__
 _library = find_libpq_full_path() if pq.__impl__ == "python" else _binding
-_set_verbosity = ctypes.CDLL(_library).PQsetErrorVerbosity
-_set_verbosity.argtypes = ctypes.c_void_p, ctypes.c_int
+_set_verbosity: Any = None  # a build that hides it gives texts without SQLSTATE
+with contextlib.suppress(OSError, AttributeError):
+    _set_verbosity = ctypes.CDLL(_library).PQsetErrorVerbosity
+    _set_verbosity.argtypes = ctypes.c_void_p, ctypes.c_int
 
 T = TypeVar("T")
 Busy = Callable[["pq.abc.PGconn"], bool]
@@ -140,8 +143,9 @@ def watched(watch: ServerWaits) -> "type[psycopg.Connection[tuple[Any, ...]]]":
 
     class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
         @classmethod
-        def _connect_gen(cls, conninfo: str = "", **_options: Any) -> Any:
-            return cls((yield from _connecting(conninfo, watch)))
+        def _connect_gen(cls, conninfo: str = "", *, timeout: float = 0.0) -> Any:
+            # psycopg 3.2 leaves the timeout to this method, 3.3 to its caller.
+            return cls((yield from _connecting(conninfo, watch, timeout or math.inf)))
 
         def wait(self, gen: Any, interval: float = POLL_S, timeout: float | None = None) -> Any:
             if timeout is not None:
@@ -198,14 +202,15 @@ def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
         return value
 
 
-def _connecting(conninfo: str, watch: ServerWaits) -> Generator[Any, Any, Any]:
+def _connecting(conninfo: str, watch: ServerWaits, timeout_s: float) -> Generator[Any, Any, Any]:
     """Yield the waits for a new connection, and end it at a stop.
 
     Its error has the SQLSTATE, unlike psycopg's.
     """
     began = time.monotonic()
     pgconn: Any = pq.PGconn.connect_start(conninfo.encode())
-    _set_verbosity(pgconn.pgconn_ptr, PQERRORS_VERBOSE)
+    if _set_verbosity is not None:
+        _set_verbosity(pgconn.pgconn_ptr, PQERRORS_VERBOSE)
     while (status := pgconn.connect_poll()) != pq.PollingStatus.OK:
         if status == pq.PollingStatus.FAILED:
             text = pgconn.error_message.decode(errors="replace")
@@ -213,7 +218,10 @@ def _connecting(conninfo: str, watch: ServerWaits) -> Generator[Any, Any, Any]:
             raise psycopg.OperationalError(text)
         while not (yield pgconn.socket, psycopg.waiting.Wait(status)):
             watch.check(began)
-    _set_verbosity(pgconn.pgconn_ptr, PQERRORS_DEFAULT)
+            if time.monotonic() - began >= timeout_s:
+                raise psycopg.errors.ConnectionTimeout("connection timeout expired")
+    if _set_verbosity is not None:
+        _set_verbosity(pgconn.pgconn_ptr, PQERRORS_DEFAULT)
     pgconn.nonblocking = 1
     return pgconn
 
