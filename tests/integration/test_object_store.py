@@ -283,6 +283,16 @@ def test_a_store_that_throttles_is_waited_for(orders, database, door):
     assert "SlowDown" in error.advice()
 
 
+def test_a_file_whose_upload_was_refused_is_not_there(s3, bucket, door, monkeypatch):
+    given = {**s3.properties(url=door.url), "storage.max.attempts": "1"}
+    store = FileStore(f"s3://{bucket}/orders", StorageProperties.model_validate(given))
+    faults = iter(["503"])  # the upload in parts cannot begin
+    monkeypatch.setattr(door, "fault", lambda _login: next(faults, None))
+    with pytest.raises(ObjectStoreUnavailable):
+        store.put("large", bytes(16 << 20))
+    assert not store.has("large")
+
+
 def test_the_name_of_a_table_does_not_change_what_an_error_means(s3, bucket, door):
     given = {**s3.properties(url=door.url), "storage.max.attempts": "1"}
     store = FileStore(f"s3://{bucket}/orders", StorageProperties.model_validate(given))

@@ -391,8 +391,16 @@ class FileStore:
         written = self.path(unfinished(path)) if self._renames else target
         # An object store shows the file when the stream ends, a file system when it is renamed.
         self.may_write()
-        with self._opened(written) as stream:
+        stream = self._opened(written)
+        try:
             stream.write(data)
+        except BaseException:
+            # An object store shows what was written so far when the stream ends.
+            with contextlib.suppress(OSError):
+                stream.close()
+                self._fs.delete_file(written)
+            raise
+        stream.close()
         if self.local:
             sync(written)
         if self._renames:
