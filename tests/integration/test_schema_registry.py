@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.harness.door import door
 from tests.harness.meanwhile import in_background
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 
@@ -277,6 +277,17 @@ def test_a_registry_that_is_busy_is_asked_until_it_answers(registry, status):
         assert not found.done()
         shut.answer = None
         assert found.result(120)[5:] == b"\x02"
+
+
+def test_a_slow_registry_is_reported_with_the_property_that_waits_longer(registry):
+    gate = threading.Event()
+    with door(registry.url) as shut:
+        shut.before = lambda _method, _path: gate.wait(WAIT_S)
+        with pytest.raises(RegistryUnavailable) as slow:
+            written(shut.url, "slow", **PATIENT | {"schema.registry.request.timeout.ms": 300})
+        gate.set()
+        assert "schema.registry.request.timeout.ms" in slow.value.advice()
+        assert written(shut.url, "slow")[5:] == b"\x02"
 
 
 def test_a_stop_does_not_wait_for_the_registry(registry):
