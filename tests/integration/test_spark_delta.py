@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from waltap_spark.apply import applier
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.follower import LogFollower
-from waltap_spark.errors import FormatDiffers, VersionGone
+from waltap_spark.errors import FormatDiffers, TargetChanged, VersionGone
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.planning.plan import TableTask
@@ -306,6 +307,10 @@ def test_a_version_that_is_gone_is_reported_with_a_code(rig):
         tables.at(rig.db.lsn + 1_000_000)
     with pytest.raises(VersionGone, match="WT-5236"):
         tables.at("0/10")
+    shutil.rmtree(folder_of(target))
+    rig.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(TargetChanged, match="WT-5235"):
+        tables.current(LEFT.name)
 
 
 def no_space(_state: object) -> None:

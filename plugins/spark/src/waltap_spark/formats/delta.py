@@ -15,13 +15,13 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from weakref import WeakSet
 from zlib import crc32
 
 import msgspec
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
@@ -35,7 +35,14 @@ from waltap_spark.formats.merging import MergingFormat, layout_name
 from waltap_spark.formats.small_files.delta import DeltaTable
 from waltap_spark.formats.small_files.delta_log import FileList
 from waltap_spark.formats.small_files.rows import FILES, SMALL_TABLE
-from waltap_spark.formats.stepwise import BYTES, NOWHERE, CommitNote, ReplaceRows, TableCommit
+from waltap_spark.formats.stepwise import (
+    BYTES,
+    NOWHERE,
+    CommitNote,
+    ReplaceRows,
+    TableCommit,
+    is_missing,
+)
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.schema.expression import literal_of, namespace_of, quoted
@@ -79,6 +86,9 @@ APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.wri
 NO_VERSION: Final = "DELTA_VERSION_NOT_FOUND"
 # Delta's text for a missing version, with and without an error condition.
 TRAVEL: Final = "Cannot time travel"
+
+# A file system's text for a table without its folder.
+NO_LOG: Final = re.compile(r"/_delta_log(?: does not exist|$)", re.MULTILINE)
 
 METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -172,12 +182,14 @@ class DeltaFormat(MergingFormat):
         )
 
     def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
-        """Return the rows of a version. Raises: FormatNotReady, VersionGone."""
+        """Return a version. Raises: FormatNotReady, TargetChanged, VersionGone."""
         try:
             return super().at_version(spark, target)
-        except AnalysisException as error:
+        except (AnalysisException, Py4JJavaError) as error:
             self._require_delta(spark)
-            if error.getCondition() != NO_VERSION and TRAVEL not in str(error):
+            if is_missing(error) or NO_LOG.search(str(error)):
+                raise self._gone(target) from error
+            if NO_VERSION not in str(error) and TRAVEL not in str(error):
                 raise
             text = f"{target.at} no longer has version {target.version}"
             raise VersionGone(
@@ -472,18 +484,6 @@ def _replaces_on(spark: SparkSession) -> bool:
         return bool(known) and (spark.conf.get(REPLACES_ON) or "").lower() == "true"
     except (AttributeError, Py4JError, TypeError, PySparkException):  # TypeError: no such class
         return False
-
-
-def is_missing(error: Any) -> bool:
-    """Return whether an error means that no such table exists."""
-    return (error.getCondition() or "") in {
-        "DELTA_MISSING_DELTA_TABLE",
-        "DELTA_TABLE_ONLY_OPERATION",
-        "DELTA_TABLE_NOT_FOUND",
-        "DELTA_PATH_DOES_NOT_EXIST",
-        "TABLE_OR_VIEW_NOT_FOUND",
-        "SCHEMA_NOT_FOUND",
-    }
 
 
 def table_properties(spark: SparkSession, at: str) -> str:

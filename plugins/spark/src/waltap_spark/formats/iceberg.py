@@ -42,7 +42,7 @@ from waltap_spark.formats.small_files.iceberg import (
     versions_of,
 )
 from waltap_spark.formats.small_files.rows import left_to_spark
-from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit
+from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit, is_missing
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.schema.expression import namespace_of, quoted
@@ -111,8 +111,6 @@ CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 OWN: Final = "waltap_iceberg"
 
 OWN_SETTING: Final = f"spark.sql.catalog.{OWN}"
-# Spark's conditions for a table that is not there.
-MISSING: Final = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
 
 # Key of the note in a snapshot's summary, and of the owner in a table's properties.
 KEY: Final = "waltap"
@@ -383,12 +381,14 @@ class IcebergFormat(MergingFormat):
         return super().estimated_rows(spark, table)
 
     def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
-        """Return a snapshot's rows. Raises: VersionGone if it expired."""
+        """Return a snapshot's rows. Raises: TargetChanged, VersionGone if it expired."""
         self._require_iceberg(spark)
         for refreshed in (False, True):
             try:
                 return super().at_version(spark, target)
             except Exception as error:
+                if is_missing(error):
+                    raise self._gone(target) from error
                 if "snapshot" not in str(error):
                     raise
                 gone = error
@@ -508,7 +508,7 @@ class IcebergFormat(MergingFormat):
         try:
             return loaded(spark, at)
         except AnalysisException as error:
-            if is_there or (error.getCondition() or "") not in MISSING:
+            if is_there or not is_missing(error):
                 raise
             return None
 

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from waltap.base.files.durable_file import UNREADABLE
@@ -469,7 +469,7 @@ class StepwiseFormat(TableFormat):
         later = self.commits(spark, target)
         if later is None:
             if target.step:
-                raise self._changed(target, "is gone, or was created again")
+                raise self._gone(target)
             return {}
         steps: dict[int, TableCommit] = {}
         foreign: TableCommit | None = None
@@ -544,6 +544,9 @@ class StepwiseFormat(TableFormat):
         back = self._restored.get((table.owner, target.at), -1)
         return back if back > target.version else target.since
 
+    def _gone(self, target: TargetTable) -> TargetChanged:
+        return self._changed(target, "is gone, or was created again")
+
     def _changed(
         self, target: TargetTable, what: str, *, version: int | None = None
     ) -> TargetChanged:
@@ -590,6 +593,18 @@ def _require_same(target: TargetTable, had: CommitNote | None, wants: CommitNote
     else:
         return
     raise StepDiffers(text, table=target.at, version=max(target.version, 0))
+
+
+def is_missing(error: Exception) -> bool:
+    """Return whether an error means that no such table exists."""
+    return isinstance(error, AnalysisException) and error.getCondition() in {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_TABLE_ONLY_OPERATION",
+        "DELTA_TABLE_NOT_FOUND",
+        "DELTA_PATH_DOES_NOT_EXIST",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "SCHEMA_NOT_FOUND",
+    }
 
 
 def whats(table: TableState) -> tuple[What, ...]:
