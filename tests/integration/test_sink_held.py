@@ -59,13 +59,23 @@ def metric(port: int, name: str) -> float:
     )
 
 
+def reported_and_stopped(process: subprocess.Popen[str], port: int, log: Path, kind: str) -> None:
+    """See what is reported of a sink that hangs, and a stop end the process."""
+    until(lambda: ready(port) == 503, "readiness to be withdrawn")
+    until(lambda: metric(port, "waltap_write_in_flight_seconds") > 1, "the age of the write")
+    reported = f"sink {kind} has not come to an end with"
+    until(lambda: reported in log.read_text(), "a line of the log")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 1
+    assert "WT-5004" in log.read_text()
+
+
 def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(database, tmp_path):
     database.psql(
         "CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY, v text);"
         "INSERT INTO t SELECT generate_series(1, 5)"
     )
     (port,) = free_ports(1)
-    log = tmp_path / "stderr"
     sink = replica(database)
 
     def rows() -> int:
@@ -80,19 +90,9 @@ def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(database, tmp_
             database.psql(
                 "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(6, 2000) i"
             )
-            until(lambda: ready(port) == 503, "readiness to be withdrawn")
-            until(
-                lambda: metric(port, "waltap_write_in_flight_seconds") > 1, "the age of the write"
-            )
             until(lambda: metric(port, "waltap_lag_bytes") > 100_000, "the lag in bytes")
             until(lambda: metric(port, "waltap_lag_seconds") > 1, "the lag in seconds")
-            until(
-                lambda: "sink sql has not come to an end with" in log.read_text(),
-                "a line of the log",
-            )
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(120) == 1
-            assert "WT-5004" in log.read_text()
+            reported_and_stopped(process, port, tmp_path / "stderr", "sql")
         assert rows() == 5
     with run(database, tmp_path, port, sink) as process:
         until(lambda: rows() == 2000, "what was not durable comes again")
@@ -128,7 +128,7 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
 ):
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     (port,) = free_ports(1)
-    log, address = tmp_path / "stderr", urlsplit(s3.url)
+    address = urlsplit(s3.url)
     confirmed = (
         "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     )
@@ -145,17 +145,7 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
             until(durable, "the first change")
             proxy.swallow(all_of_them=True)
             database.psql("INSERT INTO t SELECT generate_series(2, 2000)")
-            until(lambda: ready(port) == 503, "readiness to be withdrawn")
-            until(
-                lambda: metric(port, "waltap_write_in_flight_seconds") > 1, "the age of the write"
-            )
-            until(
-                lambda: f"sink {kind} has not come to an end with" in log.read_text(),
-                "a line of the log",
-            )
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(120) == 1
-            assert "WT-5004" in log.read_text()
+            reported_and_stopped(process, port, tmp_path / "stderr", kind)
         proxy.pass_again()
         ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
         with run(database, tmp_path, port, sink) as process:

@@ -229,8 +229,7 @@ def test_dropped_and_generated_columns_are_in_no_message(yb_database):
     identity(yb_database, "t", "FULL")
     slot = Slot(yb_database)
     yb_database.execute("INSERT INTO t VALUES (1, DEFAULT, 'x'); UPDATE t SET b = 'y'")
-    number = oid(yb_database, "t")
-    columns = [("a", INT4, -1, True), ("b", TEXT, -1, True)]
+    number, columns = oid(yb_database, "t"), [("a", INT4, -1, True), ("b", TEXT, -1, True)]
     assert slot.payloads("RIU") == [
         wire.relation(number, "public", "t", columns, "f"),
         wire.insert(number, ("1", "x")),

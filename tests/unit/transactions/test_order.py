@@ -1,5 +1,6 @@
 """Counters of events within transactions: what is stored with a position, and what goes on from it."""
 
+import pytest
 from tests.harness.json_events import part as transaction
 
 from waltap.changes.transactions.order import TransactionOrder
@@ -15,18 +16,6 @@ def counted(order: TransactionOrder, *collections: str) -> list[tuple[int, int]]
     return [order.next(collection) for collection in collections]
 
 
-def test_numbers_go_on_from_what_was_stored_with_the_position():
-    order, later = TransactionOrder(), TransactionOrder()
-    order.enter(part())
-    counted(order, "a", "b", "a")
-    position = Position(50, 900, 9)  # of nine changes on the wire six became no event
-    stored = order.counts_at(position)
-    later.restore(stored, position)
-    later.enter(part(9, starts=False))
-    assert counted(later, "a", "b") == [(4, 3), (5, 2)]
-    assert later.counts() == {"a": 3, "b": 2}
-
-
 def test_counts_are_in_the_order_of_debeziums_hash_map():
     order = TransactionOrder()
     order.enter(part())
@@ -34,26 +23,32 @@ def test_counts_are_in_the_order_of_debeziums_hash_map():
     assert list(order.counts().items()) == [("public.c", 1), ("public.a", 1), ("public.b", 2)]
 
 
-def test_what_was_counted_beyond_the_position_is_forgotten_at_a_reconnect():
-    order = TransactionOrder()
-    order.enter(part())
-    counted(order, "a")
-    position = Position(50, 900, 1)
-    stored = order.counts_at(position)
-    assert counted(order, "a", "a") == [(2, 2), (3, 3)]  # written, and never durable
-    order.restore(stored, position)
-    order.enter(part(1, starts=False))
-    assert counted(order, "a") == [(2, 2)]
+AGAIN = {
+    # of nine changes on the wire six became no event
+    "numbers go on from what was stored with the position": ("aba", "", 9, 9, "ab", [(4, 3), (5, 2)]),
+    "what was counted beyond the position was never durable": ("a", "aa", 1, 1, "a", [(2, 2)]),
+    "counts of another position are not used: the total is the index": ("a", "", 1, 4, "a", [(5, 1)]),
+}  # fmt: skip
+"""Collections of events before the position and behind it, the index that is stored, and the one that it goes on
+from; collections of what comes then, and its numbers."""
 
 
-def test_counts_of_another_position_are_not_used():
+@pytest.mark.parametrize("reconnects", [True, False])
+@pytest.mark.parametrize("case", AGAIN)
+def test_a_transaction_is_gone_on_with(case, reconnects):
+    before, lost, stored_at, goes_on_at, after, numbers = AGAIN[case]
     order = TransactionOrder()
     order.enter(part())
-    counted(order, "a")
-    stored = order.counts_at(Position(50, 900, 1))
-    order.restore(stored, Position(50, 900, 4))
-    order.enter(part(4, starts=False))
-    assert counted(order, "a") == [(5, 1)]  # the total goes on from the index
+    counted(order, *before)
+    stored = order.counts_at(Position(50, 900, stored_at))
+    counted(order, *lost)
+    order = order if reconnects else TransactionOrder()
+    order.restore(stored, Position(50, 900, goes_on_at))
+    order.enter(part(goes_on_at, starts=False))
+    assert counted(order, *after) == numbers
+    if stored_at == goes_on_at:
+        every = before + after
+        assert order.counts() == {name: every.count(name) for name in every}
 
 
 def test_between_transactions_nothing_is_stored():
