@@ -1,4 +1,5 @@
-"""Values of Debezium's contract: PostgreSQL text in, JSON out, by type and mode."""
+"""Values of Debezium's contract, PostgreSQL text in, JSON out, by type and mode. More are recorded:
+tests/differential."""
 
 import contextlib
 import json
@@ -36,9 +37,6 @@ CASES = [
     case("float4", "1e-45", 1.4e-45),
     case("float4", "1.2345679e+08", 123456792.0),
     case("float4", "NaN", "NaN"),
-    case("float8", "1e+16", 1e16),
-    case("float8", "-0", -0.0),
-    case("float8", "-Infinity", "-Infinity"),
     # bits: little-endian, without high zero bytes
     case("bit(1)", "0", False),
     case("bit(1)", "1", True),
@@ -60,47 +58,29 @@ CASES = [
     case("numeric(5)", "Infinity", None),
     case("numeric", "10.1111", 10.1111, **DOUBLE),
     case("numeric", "NaN", "NaN", **DOUBLE),
-    case("numeric(3)", "10", 10.0, **DOUBLE),
     case("numeric", "10.1111", "10.1111", **STRING),
     case("numeric(6,4)", "22.2200", "22.2200", **STRING),
-    case("numeric", "NaN", "NAN", **STRING),
     case("numeric", "Infinity", "POSITIVE_INFINITY", **STRING),
     case("numeric(5,2)", "-Infinity", "NEGATIVE_INFINITY", **STRING),
     case("money", "$1,234.11", "AeIT"),
     case("money", "-$1,234.11", "/h3t"),
     case("money", "-$92,233,720,368,547,758.08", "-92233720368547758.08", **STRING),
     case("money", "-$327.68", "gAA="),
-    case("money", "$0.01", 0.01, **DOUBLE),
     case("money", "$1.00", "A+g=", money_fraction_digits=3),
     case("money", "$1.55", "Ag==", money_fraction_digits=0),
     # dates and times by time.precision.mode
     case("date", "2016-11-04", "2016-11-04Z", **ISO),
-    case("date", "0044-03-15 BC", -735160),
-    case("date", "0044-03-15 BC", "-0043-03-15Z", **ISO),
-    case("date", "infinity", -2147472692),
-    case("date", "-infinity", -2147472691),
     case("date", "infinity", 2147483647, infinite_date="extreme"),
-    case("date", "10000-01-01", "+10000-01-01Z", **ISO),
     case("time(3)", "13:51:30.123", 49890123),
     case("time(3)", "04:05:11.789", 14711789000, **TIME_MICROS),
     case("time(3)", "04:05:11.789", 14711789000, **MICROS),
     case("time(3)", "04:05:11.789", 14711789000000, **NANOS),
     case("time", "04:05:11.789", "04:05:11.789Z", **ISO),
     case("time", "04:05:11.7899", 14711789, **CONNECT),
-    case("time", "24:00:00", 86400000000),
-    case("time(0)", "24:00:00", 86400000),
-    case("time", "24:00:00", "00:00:00Z", **ISO),
-    case("timestamp", "21016-11-04 13:51:30.123456", 601060312290123456),
     case("timestamp", "294247-01-01 23:59:59.999999", 9223371331199999999),
     case("timestamp", "4713-12-31 23:59:59.999999 BC", -210831897600000001),
-    case("timestamp", "infinity", 9223372036825200000),
-    case("timestamp", "-infinity", -9223372036832400000),
     case("timestamp", "infinity", 9223372036854775807, **NANOS),
     case("timestamp", "-infinity", -9223372036854775808, **NANOS),
-    case("timestamp(3)", "infinity", 9223372036825200),
-    case("timestamp", "-infinity", -9223372036832400, **CONNECT),
-    case("timestamp", "infinity", "+294247-01-10T04:00:25.2Z", **ISO),
-    case("timestamp", "-infinity", "-290308-12-21T19:59:27.6Z", **ISO),
     case("timestamp(2)", "2019-07-09 02:28:57.12", 1562639337120000, **MICROS),
     case("timestamp(2)", "2019-07-09 02:28:57.12", 1562639337120000000, **NANOS),
     case("timestamp(2)", "2019-07-09 02:28:57.12", "2019-07-09T02:28:57.12Z", **ISO),
@@ -113,7 +93,6 @@ CASES = [
     case("timestamptz", "21016-11-04 06:51:30+00", "+21016-11-04T06:51:30.000000Z"),
     case("timestamptz", "294247-01-01 23:59:59.999999+00", "+294247-01-01T23:59:59.999999Z"),
     case("timestamptz", "4714-12-31 23:59:59.999999+00 BC", "-4713-12-31T23:59:59.999999Z"),
-    case("timestamptz", "infinity", "infinity"),
     case("timestamptz(3)", "1800-01-01 05:53:28+05:53:28", "1800-01-01T00:00:00.000Z"),
     case("timetz", "13:51:30.123789+02", "11:51:30.123789Z"),
     case("timetz(3)", "13:51:30.123+02", "11:51:30.123Z"),
@@ -126,8 +105,6 @@ CASES = [
     # intervals
     case("interval", "1 year 2 mons 3 days 04:05:06.78", 37091106780000),
     case("interval", "1 year", 31557600000000),
-    case("interval", "01:02:03", 3723000000),
-    case("interval", "178000000 years", 9223372036854775807),
     case("interval", "infinity", None),
     case(
         "interval",
@@ -135,7 +112,6 @@ CASES = [
         "P1Y2M3DT4H5M6.78S",
         interval_handling_mode="string",
     ),
-    case("interval", "00:00:00", "P0Y0M0DT0H0M0S", interval_handling_mode="string"),
     case(
         "interval",
         "-1 mons +2 days -00:00:00.000001",
@@ -144,13 +120,11 @@ CASES = [
     ),
     # text kinds
     case("text", 'é "q" \\ \n\x01', 'é "q" \\ \n\x01'),
-    case("bpchar(4)", "ab  ", "ab  "),
     case("jsonb", '{"bar": "baz"}', '{"bar": "baz"}'),
     case("tstzrange", '["2017-06-05 11:29:12.549426+00",)', '["2017-06-05 11:29:12.549426+00",)'),
-    # hstore: the order of Java's hash map
+    # hstore
     case("hstore", '"key"=>"val"', '{"key":"val"}'),
     case("hstore", '"key1"=>"val1", "key2"=>NULL', '{"key1":"val1","key2":null}'),
-    case("hstore", '"a"=>"2", "m"=>"3", "z"=>"1", "aa"=>"4"', '{"aa":"4","a":"2","z":"1","m":"3"}'),
     case("hstore", '"q\\"k"=>"b\\\\s"', {'q"k': "b\\s"}, hstore_handling_mode="map"),
     # geometry
     case(
@@ -158,11 +132,8 @@ CASES = [
         "0101000020730C00001C7C613255DE6540787AA52C435C42C0",
         {"wkb": "AQEAACBzDAAAHHxhMlXeZUB4eqUsQ1xCwA==", "srid": 3187},
     ),
-    case("geometry", "010700000000000000", {"wkb": "AQcAAAAAAAAA", "srid": None}),
     # arrays
     case("int4[]", "{1,NULL,-3}", [1, None, -3]),
-    case("int4[]", "[2:4]={7,8,9}", [7, 8, 9]),
-    case("int4[]", "{{1,2},{3,4}}", [None, None]),
     case("text[]", '{a,"b,c","q\\"q","NULL",NULL,""}', ["a", "b,c", 'q"q', "NULL", None, ""]),
     case("text[]", "{{a,b},{c,d}}", ["[Ljava.lang.String;@0"] * 2),
     case("text[]", "{{a,b},{c,NULL}}", ["{a,b}", "{c,NULL}"], multidimensional_arrays="literal"),
