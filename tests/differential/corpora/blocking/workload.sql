@@ -11,7 +11,7 @@ insert into noise select g from generate_series(1, 3000) g;
 commit;
 select pg_sleep(4) \g /dev/null
 begin;
-insert into debezium_signal values ('ad-hoc-3', 'execute-snapshot', '{"data-collections": ["public.(nopk|single|empty|two)"], "type": "blocking"}');
+insert into debezium_signal values ('ad-hoc-3', 'execute-snapshot', '{"data-collections": ["public.(nopk|single|empty|two|debezium_signal)"], "type": "blocking"}');
 insert into noise select g from generate_series(1, 3000) g;
 commit;
 select pg_sleep(4) \g /dev/null

@@ -512,7 +512,8 @@ class IncrementalSnapshots:
 
     def _block(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]) -> None:
         state = self.state
-        state.blocking = state.blocking + accepted_of(wanted, state.blocking, known)
+        others = [r for r in wanted if (r.schema, r.table) != self._signal_table]  # as in Debezium
+        state.blocking = state.blocking + accepted_of(others, state.blocking, known)
 
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
@@ -523,8 +524,7 @@ class IncrementalSnapshots:
         if accepted:
             state.begin_again({request.name for request in accepted})
             log.info("incremental snapshot: %s will be read", some(accepted))
-        state.queue = state.queue + accepted
-        if accepted:
+            state.queue = state.queue + accepted
             self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
