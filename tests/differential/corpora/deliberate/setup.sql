@@ -8,3 +8,4 @@ create table kept_exact (
   paths ltree[],
   times time[]);
 comment on column kept_exact.id is 'The number.';
+create table searches (q tsquery primary key, n int);
