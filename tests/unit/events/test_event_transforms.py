@@ -135,12 +135,14 @@ def test_a_transform_that_breaks_its_contract_is_named(transform, what):
     assert "Correct the transform mine" in str(failed.value)
 
 
-def test_a_value_that_cannot_be_written_is_reported():
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("name", 5, "name, of type string, a int"), ("id", True, "id, of type int32, a bool")],
+)
+def test_a_value_that_cannot_be_written_is_reported(field, value, said):
     def change(events: list[ChangeEvent]) -> list[ChangeEvent]:
-        events[0].after["name"] = 5
+        events[0].after[field] = value
         return events
 
-    with pytest.raises(
-        EventTransformFailed, match="mine gave the field name, of type string, a int"
-    ):
+    with pytest.raises(EventTransformFailed, match=f"mine gave the field {said}"):
         rendered(change)

@@ -15,7 +15,7 @@ from typing import Any
 
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.changes.mapping.json_schema import value_json
+from waltap.changes.mapping.json_schema import VALUES, value_json
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeOptions
 
 INTEGER_BITS = {
@@ -94,7 +94,7 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
     )
 
 
-def _check(schema: Schema, value: object) -> None:
+def _check(schema: Schema, value: Any) -> None:
     """Raise TypeError when ``value`` does not fit ``schema``."""
     kind = schema.kind
     if value is None:
@@ -110,25 +110,18 @@ def _check(schema: Schema, value: object) -> None:
     elif kind is ConnectKind.STRING:
         fits = isinstance(value, str) and _encodable(value)
     else:
-        wanted: dict[ConnectKind, type] = {
-            ConnectKind.BOOLEAN: bool,
-            ConnectKind.BYTES: bytes,
-            ConnectKind.ARRAY: list,
-            ConnectKind.MAP: dict,
-            ConnectKind.STRUCT: dict,
-        }
-        fits = isinstance(value, wanted[kind])
+        fits = isinstance(value, VALUES[kind])
     if not fits:
         what = "another value" if type(value) is int else type(value).__name__
         raise TypeError(f"it gave {what} where its schema has {kind.value}")
-    if kind is ConnectKind.ARRAY and isinstance(value, list):
+    if kind is ConnectKind.ARRAY:
         for item in value:
             _check(_of(schema.items), item)
-    elif kind is ConnectKind.MAP and isinstance(value, dict):
+    elif kind is ConnectKind.MAP:
         for key, member in value.items():
             _check(_of(schema.keys), key)
             _check(_of(schema.values), member)
-    elif kind is ConnectKind.STRUCT and isinstance(value, dict):
+    elif kind is ConnectKind.STRUCT:
         _members(schema, value)
 
 

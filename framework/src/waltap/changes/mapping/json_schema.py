@@ -8,6 +8,7 @@ ones are omitted. The order is Debezium's, which makes the texts easy to compare
 from base64 import b64encode
 from collections.abc import Mapping
 from json.encoder import encode_basestring
+from typing import Any
 
 from waltap.changes.mapping.connect_schema import (
     DECIMAL,
@@ -20,6 +21,19 @@ from waltap.changes.mapping.java_number import float_text
 
 # str → JSON string with raw non-ASCII characters; implemented in C where Python has it.
 quote = encode_basestring
+
+VALUES: dict[ConnectKind, type[Any]] = {
+    **dict.fromkeys(
+        (ConnectKind.INT8, ConnectKind.INT16, ConnectKind.INT32, ConnectKind.INT64), int
+    ),
+    **dict.fromkeys((ConnectKind.FLOAT32, ConnectKind.FLOAT64), float),
+    ConnectKind.BOOLEAN: bool,
+    ConnectKind.STRING: str,
+    ConnectKind.BYTES: bytes,
+    ConnectKind.ARRAY: list,
+    **dict.fromkeys((ConnectKind.MAP, ConnectKind.STRUCT), Mapping),
+}
+"""The types of values."""
 
 SPECIAL_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
@@ -65,39 +79,36 @@ def decimal_json(unscaled: bytes, scale: int) -> str:
     return f"{decimal_of(unscaled, scale):f}"
 
 
-def value_json(schema: Schema, value: object) -> str:
-    """Return the JSON text of a Connect value.
+def value_json(schema: Schema, value: Any) -> str:
+    """Return the JSON text of a Connect value. Raises: TypeError.
 
     None is always ``null``. This function is slow and serves defaults, placeholders and fields that
     transforms set; ``ColumnMapping.to_json`` writes rows.
     """
     if value is None:
         return "null"
+    # True is an int in Python, and no number in Connect.
+    mixed = isinstance(value, bool) is not (schema.kind is ConnectKind.BOOLEAN)
+    if mixed or not isinstance(value, VALUES[schema.kind]):
+        raise TypeError(f"{type(value).__name__} is no {schema.kind.value}")
     match schema.kind:
         case ConnectKind.INT8 | ConnectKind.INT16 | ConnectKind.INT32 | ConnectKind.INT64:
-            assert isinstance(value, int)
             return str(value)
         case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
-            assert isinstance(value, float)
             return number_json(value, single=schema.kind is ConnectKind.FLOAT32)
         case ConnectKind.BOOLEAN:
             return "true" if value else "false"
         case ConnectKind.STRING:
-            assert isinstance(value, str)
             return quote(value)
         case ConnectKind.BYTES:
-            assert isinstance(value, bytes)
             return f'"{b64encode(value).decode()}"'
         case ConnectKind.ARRAY:
-            assert isinstance(value, list)
             assert schema.items is not None
             items = schema.items
             return f"[{','.join(value_json(items, item) for item in value)}]"
         case ConnectKind.MAP:
-            assert isinstance(value, Mapping)
             return _map_json(schema, value)
         case ConnectKind.STRUCT:
-            assert isinstance(value, Mapping)
             members = (
                 f"{quote(member.name)}:{value_json(member.schema, value.get(member.name))}"
                 for member in schema.fields

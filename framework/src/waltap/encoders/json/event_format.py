@@ -329,7 +329,7 @@ class _WrongFieldType(Exception):
 def _given(name: str, given: GivenValue) -> str:
     try:
         return value_json(given.schema, given.value)
-    except (AssertionError, AttributeError, TypeError, KeyError) as cause:
+    except (TypeError, KeyError) as cause:
         wanted, found = given.schema.kind.value, type(given.value).__name__
         raise _WrongFieldType(f"gave the field {name}, of type {wanted}, a {found}") from cause
 
