@@ -3,6 +3,7 @@
 import pytest
 from tests.harness.json_events import IDENTITIES, split_properties, table
 
+from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.message import Delete, OldTuple, Update
 from waltap.changes.decode.relation import Relation
@@ -70,6 +71,18 @@ def test_keys_are_those_configured_and_rows_are_known_by_the_identity():
 )  # fmt: skip
 def test_an_update_with_an_old_tuple(relation, old, new, kind, expected):
     assert plan(relation).update(Update(relation, 1, new, old, kind)) == expected
+
+
+@pytest.mark.parametrize("call", ["update", "delete"])
+def test_an_identity_that_gives_no_images_is_named(call):
+    made, old = plan(BY_KEY), ("1", ABSENT, ABSENT)
+    setattr(made.identity, call, lambda _change: old)
+    changes = {
+        "update": Update(BY_KEY, 1, old, old, OldTuple.KEY),
+        "delete": Delete(BY_KEY, 1, old, OldTuple.KEY),
+    }
+    with pytest.raises(UnusableResult, match=rf"DefaultIdentity.{call} gave tuple, not RowImages"):
+        getattr(made, call)(changes[call])
 
 
 def test_a_format_may_say_which_keys_are_written_alike():

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,13 +19,16 @@ from waltap.base.plugin_errors import (
     MisspeltHook,
     PluginRaised,
     SpecMissing,
+    UnusableResult,
     WrongApiVersion,
     WrongSpec,
+    part_of,
 )
 from waltap.errors import PluginError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginHealth, PluginInfo
-from waltap.ports.specs import KINDS, LazyReference, SinkSpec, TypeSpec
+from waltap.ports.offsets.offset import OffsetStore
+from waltap.ports.specs import KINDS, LazyReference, SinkSpec, TypeSpec, lazy
 from waltap_testing import installed
 from waltap_testing.workload import FULL_ROWS
 
@@ -246,6 +250,8 @@ FAULTS: list[tuple[str, type[PluginError], str]] = [
             ("properties=dict", "whose properties are no Properties"),
         ]
     ],
+    (f"from waltap.ports.specs import TypeSpec\n{HOOK}def register_types():\n    return [TypeSpec(name='t', "
+     "summary='s', claims=lambda: True, build=print)]", WrongSpec, "<lambda> refuses its arguments"),
     (f"{SINKS}return ['jsonl']", WrongSpec, "returned a str … iterable of SinkSpec"),
     (f"{SINKS}return [None]", WrongSpec, f"{OF_ACME} returned a NoneType … iterable of SinkSpec"),
     *[
@@ -534,23 +540,31 @@ def test_the_interrupt_of_a_user_is_no_fault_of_the_code_that_it_meets(install):
     assert "acme 1.0 raised KeyboardInterrupt" in str(blamed)
 
 
-REFUSING = """
-class Sink:
-    def write(self, batch, more): pass
-"""
+class Given:
+    """A part whose methods do or do not take what an offset store's are called with."""
+
+    def load(self): ...
+    def store(self, offset): ...
+    def clear(self): ...
 
 
-def test_a_function_that_refuses_its_arguments_is_its_plugins_fault(install):
-    """Python raises that in the caller, whose frame is the framework's."""
-    install("acme", REFUSING)
-    host, acme = Host(), importlib.import_module("acme")
-    for call in (acme.Sink().write, acme.Sink):
-        with pytest.raises(TypeError) as refused:
-            call(1, 2, 3)
-        blamed = host.blamed(refused.value)
-        assert isinstance(blamed, PluginRaised)
-        assert "acme 1.0 raised TypeError: " in str(blamed)
-    assert host.blamed(error := TypeError("Sink.open() is not there")) is error
+@pytest.mark.parametrize(("contract", "factory", "problem"), [
+    (OffsetStore, lambda: Given(), "<lambda> refuses its arguments: too many positional arguments"),
+    (OffsetStore, lazy(f"{__name__}:OffsetStore"), "OffsetStore lacks clear, load, store"),
+    (OffsetStore, lambda path: 7, "<lambda> gave int, no OffsetStore: clear, load, store is missing"),
+    (OffsetStore, lambda path: type("Own", (Given,), {"store": lambda self: 7})(),
+     "Own.store refuses its arguments: too many positional arguments"),
+    (2, lambda path: 7, "<lambda> gave int, not a function"),
+    (2, lambda path: lambda schema: schema, "<lambda> refuses its arguments: too many positional arguments"),
+])  # fmt: skip
+def test_a_part_is_called_with_what_its_contract_says_and_refuses_that_when_it_is_made(
+    contract, factory, problem
+):
+    """Python would raise at the first call, in a frame of the framework."""
+    with pytest.raises(UnusableResult, match=re.escape(problem)):
+        part_of(factory, contract, "path")
+    part_of(lambda path: Given(), OffsetStore, "path")
+    part_of(lambda path: max, 2, "path")
 
 
 @pytest.mark.parametrize("hook", ["on_something_new", "choose_something_new"])

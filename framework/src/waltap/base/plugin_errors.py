@@ -2,11 +2,12 @@
 
 import signal
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import TypeVar
+from inspect import Parameter, isfunction, signature
+from typing import Any, TypeVar
 
 from waltap.errors import PluginError, WaltapError
 
@@ -58,7 +59,7 @@ def interrupts(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and handler is signal.default_int_handler
 
 
-class UnusableResult(TypeError):
+class UnusableResult(Exception):
     """The code of a plugin returned an object of the wrong kind.
 
     `Host.blamed` makes it the error of the plugin that has ``culprit``.
@@ -91,26 +92,59 @@ def usable(given: T, kinds: type | tuple[type, ...], culprit: object, call: str 
     return given
 
 
-def usable_part(made: T, contract: type | None, factory: object) -> T:
-    """Return a part that a plugin's ``factory`` made, if it fits ``contract``.
+def part_of(factory: Callable[..., Any], contract: type | int, *arguments: object) -> Any:
+    """Return the part that a plugin's ``factory`` makes of ``arguments``.
 
-    It must have the members of ``contract``; None: be a function. Raises: UnusableResult.
+    It must have the members of ``contract``, or take that number of arguments. Raises: UnusableResult.
     """
-    if contract is None:
-        if not callable(made):
-            raise UnusableResult(factory, "", f"gave {type(made).__name__}, not a function")
-        return made
-    members = vars(contract)
-    abstract = getattr(contract, "__abstractmethods__", None) or members
-    wanted = sorted({*abstract, *members.get("__annotations__", ())})
-    missing = [name for name in wanted if name[0] != "_" and not hasattr(made, name)]
+    target = getattr(factory, "imported", lambda: factory)()
+    if abstract := sorted(getattr(target, "__abstractmethods__", ())):
+        raise UnusableResult(factory, "", f"lacks {', '.join(abstract)}")
+    require_call(target, factory, "", *arguments)
+    part = target(*arguments)
+    if isinstance(contract, int):
+        if not callable(part):
+            raise UnusableResult(factory, "", f"gave {type(part).__name__}, not a function")
+        require_call(part, part, "", *range(contract))
+        return part
+    methods = getattr(contract, "__abstractmethods__", None) or vars(contract)
+    wanted = sorted({*methods, *vars(contract).get("__annotations__", ())})
+    missing = [name for name in wanted if name[0] != "_" and not hasattr(part, name)]
     if missing:
         raise UnusableResult(
             factory,
             "",
-            f"gave {type(made).__name__}, no {contract.__name__}: {', '.join(missing)} is missing",
+            f"gave {type(part).__name__}, no {contract.__name__}: {', '.join(missing)} is missing",
         )
-    return made
+    require_methods(part, contract)
+    return part
+
+
+def require_methods(part: object, contract: type) -> None:
+    """Refuse a ``part`` that cannot be called as ``contract`` says.
+
+    Raises: UnusableResult.
+    """
+    for name, method in vars(contract).items():
+        if name[0] != "_" and isfunction(method) and hasattr(part, name):
+            _, *wanted = signature(method).parameters.values()
+            given = [each for each in wanted if each.kind is not Parameter.KEYWORD_ONLY]
+            named = dict.fromkeys(each.name for each in wanted if each not in given)
+            require_call(getattr(part, name), part, name, *given, **named)
+
+
+def require_call(
+    function: Callable[..., Any], culprit: object, call: str, *arguments: object, **named: object
+) -> None:
+    """Require that ``function`` takes these arguments. Raises: UnusableResult."""
+    try:
+        called = signature(function)
+    except ValueError:  # of one that is written in C
+        return
+    try:
+        called.bind(*arguments, **named)
+    except TypeError as error:
+        raise UnusableResult(culprit, call, f"refuses its arguments: {error}") from error
 
 
 @contextmanager

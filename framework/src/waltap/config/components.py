@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
 from pydantic import Field, ValidationError, create_model
 
-from waltap.base.plugin_errors import usable_part
+from waltap.base.plugin_errors import part_of
 from waltap.base.property import Properties, declarations
 from waltap.base.text import nearest
 from waltap.config.layers import GivenProperty, RawProfile, RawSinkBranch
@@ -358,8 +358,8 @@ def _joined(
 
 def _made(part: Component[FormatSpec], context: ConverterContext) -> Converter:
     assert part.spec.converter is not None
-    made = part.spec.converter(part.properties, context)
-    return usable_part(made, Converter, part.spec.converter)
+    made: Converter = part_of(part.spec.converter, Converter, part.properties, context)
+    return made
 
 
 # The transforms of a profile, in its order, and the predicates that say which records they

@@ -7,7 +7,6 @@ its error and shown by ``waltap plugins``. It is fatal only if a profile needs a
 
 import contextlib
 import enum
-import gc
 import inspect
 import logging
 import re
@@ -34,6 +33,7 @@ from waltap.base.plugin_errors import (
     WrongSpec,
     extra_for,
     interrupts,
+    require_call,
 )
 from waltap.base.text import duration, in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
@@ -319,18 +319,13 @@ class Host:
                 f"plugin {plugin.name!r} of {plugin}: {error}", distribution=plugin.distribution
             )
         # The innermost plugin is to blame: it answers for the code that it calls.
-        frames = [
-            (str(frame.f_globals.get("__name__", "")), f"{frame.f_code.co_filename}:{line}")
-            for frame, line in traceback.walk_tb(error.__traceback__)
-        ]
-        refusing = [each for each in _refusing(error) if each.partition(".")[0] in owners]
-        if len(refusing) == 1 and frames:
-            frames.append((refusing[0], frames[-1][1]))
-        for module, where in reversed(frames):
+        for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+            module = str(frame.f_globals.get("__name__", ""))
             if module in self._of_program:
                 return error
             plugin = owners.get(module.partition(".")[0])
             if plugin is not None:
+                where = f"{frame.f_code.co_filename}:{line}"
                 return PluginRaised(
                     f"plugin {plugin.name!r} of {plugin} raised {in_brief(error)} ({where})",
                     distribution=plugin.distribution,
@@ -660,19 +655,6 @@ def _who(plugin: PluginInfo) -> str:
     return f"{plugin.name} ({plugin})" if plugin.distribution == IN_PROCESS else str(plugin)
 
 
-def _refusing(error: BaseException) -> set[str]:
-    """Return the modules of functions that may have refused their arguments.
-
-    Python raises such a TypeError in the caller, and names the function only.
-    """
-    name = str(error).partition("() ")[0] if isinstance(error, TypeError) else ""
-    return {
-        each.__module__
-        for each in (gc.get_objects() if name else ())
-        if issubclass(type(each), FunctionType | type) and each.__qualname__ == name
-    }
-
-
 def _answer(hook: str) -> Accept:
     """Return the check of an answer, None for unknown hooks."""
     if getattr(getattr(hookspecs, hook, None), "__annotations__", {}).get("return") != str | None:
@@ -697,6 +679,12 @@ def _fault(spec: Any) -> str:
     for called in ("factory", "claims", "build"):
         if not callable(getattr(spec, called, callable)):
             return f"whose {called} is no function: {spec.name}"
+    if isinstance(spec, TypeSpec):
+        try:
+            require_call(spec.claims, spec.claims, "", None)
+            require_call(spec.build, spec.build, "", None, None)
+        except UnusableResult as refusal:
+            return f"whose {refusal}"
     # Reading the field would import a `lazy` model.
     model = getattr(spec, "__dict__", {}).get("properties")
     # Its class is not imported here: every command comes this way.

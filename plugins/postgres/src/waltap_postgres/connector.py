@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from waltap.base.plugin_errors import usable, usable_part
+from waltap.base.plugin_errors import part_of, usable
 from waltap.changes.decode.decoder import Decoder, DecoderContext
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, SnapshotProgress
@@ -529,8 +529,9 @@ class PostgresConnector(Connector):
             two_phase_slot=bool(slot and slot.two_phase),
             encoding=self._connection.info.parameter_status("server_encoding") or "UTF8",
         )
-        factory = self.context.decoder.factory
-        decoder = factory(
+        decoder: Decoder = part_of(
+            self.context.decoder.factory,
+            Decoder,
             DecoderContext(
                 server=server,
                 catalogue=self.catalogue,
@@ -544,9 +545,9 @@ class PostgresConnector(Connector):
                 gone=self.catalogue.gone,
                 valid_until=self._descriptions.valid_until,
                 forget=self._forget,
-            )
+            ),
         )
-        return usable_part(decoder, Decoder, factory)
+        return decoder
 
     def _forget(self, oid: int, lsn: int) -> None:
         """Forget a dropped relation without commits after ``lsn``."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from waltap.base.plugin_errors import part_of
 from waltap.changes.decode.message import Delete, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple
@@ -152,11 +153,16 @@ class ReplicaIdentities:
                     f"replica identity {chosen!r}, which {self._chooser()} chooses for {relation.name}, "
                     "is unknown"
                 )
-            return spec.factory(relation)
+            return _made(spec, relation)
         claiming = self._by_letter.get(relation.identity, [])
         if len(claiming) > 1:
             names = " and ".join(sorted(each.name for each in claiming))
             raise IdentityAmbiguous(f"replica identity {relation.identity!r} is claimed by {names}")
         if not claiming:
             raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
-        return claiming[0].factory(relation)
+        return _made(claiming[0], relation)
+
+
+def _made(spec: IdentitySpec, relation: Relation) -> ReplicaIdentity:
+    made: ReplicaIdentity = part_of(spec.factory, ReplicaIdentity, relation)
+    return made

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from waltap.base.plugin_errors import usable
 from waltap.changes.capture.column_transform import ColumnTransform
 from waltap.changes.capture.source_type import is_text
 from waltap.changes.decode.builtin_types import builtin_type
@@ -313,6 +314,8 @@ class EventPlan:
         unchanged, and ``after`` gets the complete key. Raises OldRowUnidentified.
         """
         images = self.identity.update(change)
+        if images.__class__ is not RowImages:
+            usable(images, RowImages, self.identity, "update")
         old, after, key_of = images.old_key, images.after, self._key_of
         assert after is not None
         if old is not None and self._strict:
@@ -333,6 +336,8 @@ class EventPlan:
         OldRowUnidentified.
         """
         images = self.identity.delete(change)
+        if images.__class__ is not RowImages:
+            usable(images, (RowImages, type(None)), self.identity, "delete")
         if images is None or images.before is None:
             return None
         if self._strict:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from waltap.base.import_rules import pa
+from waltap.base.plugin_errors import usable
 from waltap.changes.arrow.column import converted
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind, below_domains
 from waltap.changes.mapping.connect_schema import Schema
@@ -124,7 +125,10 @@ class TypeRegistry(TypeMapper):
             resolved = _resolved(column)
             assert resolved.data_type is not None
             spec = self.spec(resolved.data_type)
-            mapping = None if spec is None else spec.build(resolved, self)
+            mapping = None
+            if spec is not None:
+                made = spec.build(resolved, self)
+                mapping = usable(made, (ColumnMapping, type(None)), spec.build)
             self._mappings[column] = mapping
             return mapping
 

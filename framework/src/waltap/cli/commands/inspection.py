@@ -138,7 +138,8 @@ def _print_code(profile: Profile, name: str) -> None:
     """Print the code that decoder and format generate for a table."""
     parts = name_parts(name) or []
     with connected(profile, Host()) as (connector, stages):
-        relation = connector.catalogue.relation(*parts) if len(parts) == 2 else None
+        known = connector.catalogue
+        relation = known.relation(*parts) if known is not None and len(parts) == 2 else None
         if relation is None:
             allowed = "schema.table, e.g. public.orders"
             raise usage_error("--code", f"finds no table {name!r}", allowed=allowed)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from waltap.base.plugin_errors import usable_part
+from waltap.base.plugin_errors import part_of
 
 if TYPE_CHECKING:
     from waltap.encoders.format.converter import Converter, ConverterContext, RecordPart
@@ -71,7 +71,8 @@ def with_one_converter(
         from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
         def record_part(given: "ConverterContext") -> "Converter":
-            return usable_part(converter(properties, given), Converter, converter)
+            made: Converter = part_of(converter, Converter, properties, given)
+            return made
 
         def header(given: "ConverterContext") -> "Converter":
             return JsonConverter(JsonConverterProperties(), given)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from waltap.base.cache import BoundedDict
+from waltap.base.plugin_errors import part_of
 from waltap.changes.decode.message import (
     Change,
     Delete,
@@ -725,7 +726,7 @@ class _PartConverter:
         headed = self.converter.headed(topic, schema)
         if headed is not None:
             return headed
-        encode = self.converter.encoder(topic, schema)
+        encode = part_of(self.converter.encoder, 1, topic, schema)
         return lambda value, _headers: (encode(value), ())
 
 

@@ -9,15 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from waltap.base.plugin_errors import (
-    HookRaised,
-    RoleIncomplete,
-    UnusableResult,
-    usable,
-    usable_part,
-)
+from waltap.base.plugin_errors import HookRaised, RoleIncomplete, part_of, require_methods, usable
 from waltap.base.redaction import redacted
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation
@@ -124,7 +118,9 @@ class PipelineStages:
         self._leadership = leadership if leadership is not None and leadership.leased else None
         self._may_write = (lambda: None) if leadership is None else leadership.check
         naming = profile.topic_naming
-        self.capture = CaptureRules(profile.capture, _made(naming.spec, None, naming.properties))
+        self.capture = CaptureRules(
+            profile.capture, part_of(naming.spec.factory, 2, naming.properties)
+        )
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
         self.memory = RelationMemory(self.state_dir / RELATIONS)
         self.relations = DescribedRelations(
@@ -137,12 +133,15 @@ class PipelineStages:
             debezium=profile.debezium,
         )
         self.conversions = ColumnConversions(
-            [(use.label, use.spec.factory(use.properties)) for use in profile.converters],
+            [
+                (use.label, part_of(use.spec.factory, 2, use.properties))
+                for use in profile.converters
+            ],
             self.capture,
             self.relations.describe,
         )
         chosen = profile.offset_store
-        store = _made(chosen.spec, OffsetStore, chosen.properties, str(self.state_dir))
+        store = part_of(chosen.spec.factory, OffsetStore, chosen.properties, str(self.state_dir))
         self.store: OffsetStore = _StoreWithMemory(store, self.memory)
         self.owned_objects = OwnedObjects(self.state_dir / OWNED_OBJECTS)
         self.new_tables = NewTables(
@@ -208,7 +207,7 @@ class PipelineStages:
             captures=self.capture.captures,
             capture=profile.capture,
             decoder=_decoder(profile),
-            snapshotter=_made(snapshotter.spec, Snapshotter, snapshotter.properties),
+            snapshotter=part_of(snapshotter.spec.factory, Snapshotter, snapshotter.properties),
             snapshot_query=_mode(profile.snapshot_query),
             snapshot_lock=_mode(profile.snapshot_lock),
             stopping=self._stopping,
@@ -237,7 +236,9 @@ class PipelineStages:
             confirmable=confirmable,
             connector_for=self._connector_for,
         )
-        connector: Connector = component.spec.factory(component.properties, context)
+        connector: Connector = part_of(
+            component.spec.factory, Connector, component.properties, context
+        )
         require_whole_roles(connector, source_roles)
         self.relations.ask(connector)
         return connector
@@ -339,8 +340,8 @@ class PipelineStages:
         gets_every_change: bool = False,
     ) -> Sink:
         has_offset, snapshot = self._stored()
-        made: Sink = _made(
-            component.spec,
+        made: Sink = part_of(
+            component.spec.factory,
             Sink,
             component.properties,
             SinkContext(
@@ -374,11 +375,11 @@ class PipelineStages:
                 chain.records.append(self._record_step(spec, use))
             elif isinstance(spec, SourceTransformSpec):
                 context = self.relations.source_context(use.label)
-                chain.batches.append(_made(spec, None, use.properties, context))
+                chain.batches.append(part_of(spec.factory, 1, use.properties, context))
             elif isinstance(spec, EventTransformSpec):
-                chain.events.append((spec.name, _made(spec, None, use.properties)))
+                chain.events.append((spec.name, part_of(spec.factory, 1, use.properties)))
             else:
-                chain.batches.append(_made(spec, None, use.properties))
+                chain.batches.append(part_of(spec.factory, 1, use.properties))
         if self.conversions.converters:
             chain.batches.append(self.conversions)
         return chain
@@ -397,10 +398,10 @@ class PipelineStages:
         predicate = use.predicate
         return RecordStep(
             label=use.label,
-            transform=_made(spec, None, use.properties, context),
+            transform=part_of(spec.factory, 1, use.properties, context),
             predicate=None
             if predicate is None
-            else _made(predicate.spec, None, predicate.properties),
+            else part_of(predicate.spec.factory, 1, predicate.properties),
             negate=use.negate,
         )
 
@@ -421,8 +422,8 @@ class PipelineStages:
     ) -> Format:
         source = self.profile.connector.properties
         form = self.profile.form
-        made: Format = _made(
-            component.spec,
+        made: Format = part_of(
+            component.spec.factory,
             Format,
             component.properties,
             FormatContext(
@@ -492,17 +493,6 @@ class _StoreWithMemory(OffsetStore):
         self._memory.start_over(())
 
 
-def _made(spec: Any, contract: type | None, *arguments: object) -> Any:
-    """Return a new part of a spec. Raises: UnusableResult (`usable_part`)."""
-    try:
-        made = spec.factory(*arguments)
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise
-        raise UnusableResult(spec.factory, "", f"refuses its arguments: {error}") from error
-    return usable_part(made, contract, spec.factory)
-
-
 def require_whole_roles(part: object, roles: ModuleType) -> None:
     """Refuse a ``part`` that implements a role in part.
 
@@ -521,10 +511,16 @@ def require_whole_roles(part: object, roles: ModuleType) -> None:
                 f"{', '.join(missing)}",
                 missing=", ".join(missing),
             )
+        if not missing:
+            require_methods(part, role)
 
 
 def _mode(component: Component[SnapshotterSpec] | None) -> Snapshotter | None:
-    return None if component is None else _made(component.spec, Snapshotter, component.properties)
+    return (
+        None
+        if component is None
+        else part_of(component.spec.factory, Snapshotter, component.properties)
+    )
 
 
 def _decoder(profile: Profile) -> DecoderChoice:

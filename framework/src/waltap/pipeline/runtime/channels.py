@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
-from waltap.base.plugin_errors import interrupts, usable, usable_part
+from waltap.base.plugin_errors import interrupts, part_of, usable
 from waltap.base.text import duration, in_brief
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import new_identifier
@@ -58,12 +58,12 @@ class PipelineChannels:
     def open(self) -> None:
         """Open the channels. Raises: the errors of their factories."""
         for signals in self._state.profile.signal_channels:
-            self._signals[signals.spec.name] = usable_part(
-                signals.spec.factory(signals.properties), SignalChannel, signals.spec.factory
+            self._signals[signals.spec.name] = part_of(
+                signals.spec.factory, SignalChannel, signals.properties
             )
         for sent in self._state.profile.notification_channels:
-            self._notifications[sent.spec.name] = usable_part(
-                sent.spec.factory(sent.properties), NotificationChannel, sent.spec.factory
+            self._notifications[sent.spec.name] = part_of(
+                sent.spec.factory, NotificationChannel, sent.properties
             )
         self._polled = None
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from waltap.base.plugin_errors import usable
 from waltap.base.text import sql_name
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Column, Relation
@@ -320,7 +321,10 @@ class DescribedRelations:
 
         They need no further warning.
         """
-        found = self.identities.of(relation).warnings(relation)
+        identity = self.identities.of(relation)
+        found = usable(identity.warnings(relation), list, identity, "warnings")
+        for each in found:
+            usable(each, IdentityWarning, identity, "warnings")
         if missing := self.capture.keys_never_sent(relation):
             table = sql_name(relation.schema, relation.table)
             what = f"its old rows lack {', '.join(missing)} of message.key.columns: {self._keyless}"

@@ -303,7 +303,7 @@ class Connector(abc.ABC):
     """A source database of changes."""
 
     server: ServerInfo
-    catalogue: Catalogue
+    catalogue: Catalogue | None = None
     reconnectable: bool = True
     """Whether a new connection can resume where this one ends."""
 
